@@ -52,8 +52,8 @@ sim: $(READY) ## Run the simulation: SEED=first SEEDS=how many
 	@$(IN_VENV) -m tests.simulation --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 	@$(IN_VENV) -m tests.windows --seed $(or $(SEED),0) --seeds $(or $(SEEDS),1000)
 
-proof: java postgres redis strace weed $(READY) ## Prove the promises at length, in hours, and go on where it was interrupted: every crash point and power cut, 450 kills, two coordinators; SEED=n
-	@$(IN_VENV) -m tests.proof --seed $(or $(SEED),7) $(ARGS)
+proof: java postgres redis strace weed $(READY) ## Prove the promises at length: the parts that are stalest, as many as fit into BUDGET=40m; docs/proof.md says how far; SEED=n
+	@$(IN_VENV) -m tests.proof --budget $(or $(BUDGET),40m) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 mutants: export PYTHONDONTWRITEBYTECODE :=
 mutants: $(READY) ## Plant wrong variants of the code one at a time, and report which survive `make check`: BUDGET=40m; goes on where it ended

@@ -1,4 +1,5 @@
-"""Writes docs/reference/ from the docstrings of the public names and the options of the command line.
+"""Writes docs/reference/ from the docstrings of the public names and the options of the command line, docs/proof.md
+from docs/proof.json, and the diagram of docs/state-machine.md.
 
 `python tools/make_reference.py`, from the repository's root. A test fails when a page is not what this would write.
 The code is read, not imported, but for the command line, whose options only exist once it is built.
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.proof.entries import Proof
+from tests.proof.page import page_of
 from transactional.core.protocol import diagram
 
 ROOT = Path(__file__).parents[1]
@@ -262,6 +265,11 @@ def reference_page(name: str) -> str:
     return "\n\n".join([*head, *(part for each in page.names for part in _described(each))]) + "\n"
 
 
+def proof_page() -> str:
+    """What docs/proof.json says of the long proofs."""
+    return page_of(Proof.read(ROOT / "docs" / "proof.json"))
+
+
 def _summary(page: Page) -> str:
     names = [f"`{name.rsplit('.', 1)[1]}`" for name in page.names]
     return ", ".join(names or (f"`{name.removeprefix('transactional ')}`" for name, _ in _all_commands()))
@@ -429,6 +437,7 @@ def main() -> None:
     page = ROOT / "docs" / "state-machine.md"
     drawn = re.sub(r"(?s)(?<=```mermaid\n).*?(?=```)", lambda _: diagram() + "\n", page.read_text("utf-8"))
     page.write_text(drawn, encoding="utf-8")
+    (ROOT / "docs" / "proof.md").write_text(proof_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, blocks
-from tools.make_reference import PAGES, reference_page
+from tools.make_reference import PAGES, proof_page, reference_page
 from transactional import errors
 from transactional.core.protocol import diagram
 from transactional.errors import TransactionalError
@@ -41,6 +41,10 @@ def test_every_public_name_is_in_the_reference_or_among_the_errors(door: str) ->
     described = {name.rpartition(".")[2] for page in PAGES.values() for name in page.names}
     known = described | {*error_classes().values()} | IN_A_SENTENCE
     assert [name for name in import_module(door).__all__ if name not in known] == []
+
+
+def test_the_page_of_the_proof_is_fresh() -> None:
+    assert (DOCS / "proof.md").read_text("utf-8") == proof_page(), "stale: run `make docs`"
 
 
 def test_the_state_diagram_is_fresh() -> None:

@@ -8,8 +8,6 @@ decide about it are the same. So what did not fit into the budget, or was interr
 from __future__ import annotations
 
 import argparse
-import re
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,17 +19,17 @@ from threading import Event
 
 from tests.mutants.planting import ROOT, Variant, problems_of, variants
 from tests.mutants.running import Clean, Copy, Result, Results
+from tests.resuming import end_as_ctrl_c_does, say, seconds
 from tests.simulation.test_mutants import WRONG
 
 SIDE_BY_SIDE = 2
-_SECONDS = {"s": 1, "m": 60, "h": 3_600}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code is 0 once every variant is caught, or need not be."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of variants, or parts of their files; by default all")
-    parser.add_argument("--budget", type=seconds, default=seconds("40m"), help="begin none after so long: 90s, 40m, 2h")
+    parser.add_argument("--budget", type=seconds, default="40m", help="begin none after so long: 90s, 40m, 2h")
     parser.add_argument("--output", type=Path, default=ROOT / "artifacts" / "mutants.json", help="the results so far")
     options = parser.parse_args(arguments)
     every = variants()
@@ -42,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = Results(options.output)
     waiting = [each for each in chosen if results.of(each) is None]
     say(f"{len(chosen)} variants, {len(chosen) - len(waiting)} of them are known; results are in {options.output}")
-    until_s = time.monotonic() + options.budget
+    until_s: float = time.monotonic() + options.budget
     for number, (variant, result) in enumerate(run_all(waiting, results, until_s), 1):
         how = "SURVIVED " if result.caught_by is None else "caught   "
         say(
@@ -94,27 +92,12 @@ def report(chosen: Sequence[Variant], results: Results) -> int:
     return 1 if left or any(not each.lives for each in alive) else 0
 
 
-def seconds(text: str) -> float:
-    """`90s`, `40m` or `2h`."""
-    found = re.fullmatch(r"(\d+)([smh])", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 90s, 40m or 2h")
-    return float(found[1]) * _SECONDS[found[2]]
-
-
 def _is_meant(variant: Variant, only: str) -> bool:
     return only in (variant.name, variant.file) or variant.file.startswith(f"{only.rstrip('/')}/")
 
 
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    # Both end it as Ctrl-C does; a shell has what it runs in the background ignore the first.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    end_as_ctrl_c_does()
     try:
         sys.exit(main())
     except KeyboardInterrupt:

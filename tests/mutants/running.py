@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from typing import Final, Self
 
 import pytest
 
+from tests import resuming
 from tests.mutants.planting import ROOT, Variant
 from tests.mutants.suites import suites_of
 from tests.processes import keep_to_one_processor
@@ -56,11 +56,7 @@ class Result:
 
 def digest_of(variant: Variant, tests: Iterable[str], root: Path = ROOT) -> str:
     """Of the variant, its file and tests: as long as that is the same, so is what becomes of it."""
-    digest = hashlib.sha256(json.dumps(asdict(variant)).encode())
-    for name in (variant.file, *tests):
-        path = root / name
-        digest.update(path.read_bytes() if path.is_file() else b"\0")
-    return digest.hexdigest()[:16]
+    return resuming.digest_of(json.dumps(asdict(variant)), (variant.file, *tests), root)
 
 
 class Results:
@@ -82,9 +78,7 @@ class Results:
         """Note a result, at once."""
         with self._lock:
             self._of[result.name] = result
-            written = self._file.with_suffix(".new")
-            written.write_text(json.dumps([asdict(each) for each in self._of.values()], indent=1), encoding="utf-8")
-            written.replace(self._file)
+            resuming.write_whole(self._file, json.dumps([asdict(each) for each in self._of.values()], indent=1))
 
 
 class Clean:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +18,7 @@ __all__ = ["spark"]
 
 DEFAULT_SEED = 7
 _lines = pytest.StashKey[list[str]]()
+_counts = pytest.StashKey[Counter[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,12 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--proof", action="store_true", help="run the long proofs too; `make proof`")
     group.addoption("--kills", type=int, help="how many kills each soak has; by default as many as the proof wants")
     group.addoption("--seed", type=int, default=DEFAULT_SEED, help="what chance chooses in the proofs")
+    group.addoption("--proved", type=Path, help="the file to write what was proved to")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "proof: takes long; only with --proof")
     config.addinivalue_line("markers", "sample: a part of a long proof; not with --proof, which runs the whole")
-    config.stash[_lines] = []
+    config.stash[_lines], config.stash[_counts] = [], Counter()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,6 +47,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for line in config.stash.get(_lines, []):
         terminalreporter.line(line)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What was proved, and at what cost, this process and those that it has waited for."""
+    if file := session.config.getoption("--proved", default=None):
+        proved = {"lines": session.config.stash[_lines], "counts": +session.config.stash[_counts]}
+        file.write_text(json.dumps({**proved, "processors_s": sum(os.times()[:4])}), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -64,19 +77,25 @@ def told(pytestconfig: pytest.Config) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def coverage(told: list[str], seed: int) -> Iterator[Coverage]:
-    """The crash points of tables that this process writes by itself."""
-    yield from counted("crash points, delta-rs", told, seed)
+def counts(pytestconfig: pytest.Config) -> Counter[str]:
+    """How much of what was proved; `make proof` adds them up."""
+    return pytestconfig.stash.setdefault(_counts, Counter())
 
 
 @pytest.fixture(scope="session")
-def spark_coverage(told: list[str], seed: int, spark: SparkSession) -> Iterator[Coverage]:
+def coverage(told: list[str], counts: Counter[str], seed: int) -> Iterator[Coverage]:
+    """The crash points of tables that this process writes by itself."""
+    yield from counted(Coverage("crash points, delta-rs", seed), told, counts)
+
+
+@pytest.fixture(scope="session")
+def spark_coverage(told: list[str], counts: Counter[str], seed: int, spark: SparkSession) -> Iterator[Coverage]:
     """The crash points of tables that are merged by Spark."""
     del spark
-    yield from counted("crash points, Spark MERGE", told, seed)
+    yield from counted(Coverage("crash points, Spark MERGE", seed), told, counts)
 
 
-def counted(what: str, told: list[str], seed: int) -> Iterator[Coverage]:
-    coverage = Coverage(what, seed)
+def counted(coverage: Coverage, told: list[str], counts: Counter[str]) -> Iterator[Coverage]:
     yield coverage
     told.append(str(coverage))
+    counts.update({"crash points": coverage.covered, "second crashes": coverage.twice})

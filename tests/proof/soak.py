@@ -93,6 +93,10 @@ class Soak:
             f"{len(committed)} transactions by {len(attempts)} attempts: exact{found}"
         )
 
+    def counted(self) -> dict[str, int]:
+        """What was done, in numbers."""
+        return {"kills and stops": self.done.total(), "records": self.words.counts.total()}
+
     def _check_words(self) -> str:
         assert counts(self.folder / "per-word", "word") == dict(self.words.counts)
         wanted = expected_buckets(self.words.counts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -69,7 +70,13 @@ def in_folder(engine: str) -> MakePlace:
     ],
 )
 def test_a_thousand_histories(
-    engine: str, kind: StateKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str], seed: int
+    engine: str,
+    kind: StateKind,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[str],
+    counts: Counter[str],
+    seed: int,
 ) -> None:
     prepare(engine, monkeypatch)
     with ExitStack() as stack:
@@ -89,3 +96,4 @@ def test_a_thousand_histories(
             shutil.rmtree(folder)
     shared = f", {together} in a table" if together > 1 else ""
     told.append(f"{HISTORIES:,} histories of {TRANSACTIONS} transactions{shared}, {engine}, {kind.value}: all equal")
+    counts["histories"] += HISTORIES

@@ -6,6 +6,7 @@ A part is what is run again if it is interrupted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -28,10 +29,17 @@ FAR = 100_000
     ],
 )
 def test_worlds_of_messages(
-    guarantee: str, differs: Callable[[int], bool], how: str, first: int, seed: int, told: list[str]
+    guarantee: str,
+    differs: Callable[[int], bool],
+    how: str,
+    first: int,
+    seed: int,
+    told: list[str],
+    counts: Counter[str],
 ) -> None:
     number = sum(differs(seed * FAR + each) for each in range(first, first + PART))
     assert number > PART // 10, "there has to be something that could go wrong"
     told.append(
         f"seed {seed}: {PART:,} worlds {guarantee} from {first:,} on, in {number} of them {how}: all as promised"
     )
+    counts["worlds"] += PART

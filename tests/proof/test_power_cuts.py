@@ -11,6 +11,7 @@ import itertools
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,10 +98,11 @@ class CutCounts:
 
 
 @pytest.fixture(scope="module")
-def cut_counts(told: list[str]) -> Iterator[CutCounts]:
-    counts = CutCounts()
-    yield counts
-    told.append(str(counts))
+def cut_counts(told: list[str], counts: Counter[str]) -> Iterator[CutCounts]:
+    cuts = CutCounts()
+    yield cuts
+    told.append(str(cuts))
+    counts["states after a cut"] += cuts.tried
 
 
 def recorded(setting: Setting, folder: Path) -> Recorded:

@@ -7,6 +7,7 @@ dead letters; of windows, with what expires and what is told on, the same run in
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
@@ -58,18 +59,21 @@ def back_and_on(world: World, txids: Sequence[int]) -> None:
 @each_layout
 @each_kind
 @pytest.mark.parametrize("part", range(PARTS))
-def test_back_to_every_transaction_and_on(long_runs: Runs, layout: str, kind: str, part: int, told: list[str]) -> None:
+def test_back_to_every_transaction_and_on(
+    long_runs: Runs, layout: str, kind: str, part: int, told: list[str], counts: Counter[str]
+) -> None:
     for world in opened(long_runs, layout, kind):
         txids = range(part, TRANSACTIONS + 1, PARTS)
         back_and_on(world, txids)
         told.append(f"rewinds, {kind} in {layout}: back to {', '.join(map(str, txids))}, and on to {TRANSACTIONS}")
+        counts["rewinds"] += len(txids)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(PART_S)
 @each_layout
 @each_kind
-def test_back_one_by_one_and_on(long_runs: Runs, layout: str, kind: str) -> None:
+def test_back_one_by_one_and_on(long_runs: Runs, layout: str, kind: str, counts: Counter[str]) -> None:
     for world in opened(long_runs, layout, kind):
         for txid in range(TRANSACTIONS, -1, -1):
             world.back_to(txid)
@@ -77,6 +81,7 @@ def test_back_one_by_one_and_on(long_runs: Runs, layout: str, kind: str) -> None
         world.run()
         assert world.contents() == world.expected(TRANSACTIONS)
         assert world.findings() == []
+        counts["rewinds"] += TRANSACTIONS + 1
 
 
 def moments(world: World) -> int:
@@ -106,13 +111,16 @@ def die_at(world: World, moment: int) -> None:
 @each_layout
 @each_kind
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_crash_point(short_runs: Runs, layout: str, kind: str, part: int, told: list[str]) -> None:
+def test_every_crash_point(
+    short_runs: Runs, layout: str, kind: str, part: int, told: list[str], counts: Counter[str]
+) -> None:
     for world in opened(short_runs, layout, kind):
         every = moments(world)
         mine = range(part, every, PARTS)
         for moment in mine:
             die_at(world, moment)
         told.append(f"rewinds, {kind} in {layout}: {len(mine)} of {every} crash points, each met twice")
+        counts["crash points"] += len(mine)
 
 
 @pytest.mark.sample

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -17,54 +18,67 @@ from tests.proof.soaking import TOPOLOGY
 TIMES = 100
 """For each kind of spout."""
 STATEFUL_TIMES = 50
+PART = 25
+"""So many has a part, which is what is run again if it is interrupted."""
 
 
 @pytest.mark.proof
 @pytest.mark.kafka
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("first", range(0, TIMES, PART))
 @pytest.mark.parametrize("spout", ["opaque", "transactional"])
 def test_two_hundred_kills(
-    spout: str, kafka_broker: LocalBroker, tmp_path: Path, seed: int, kills: int | None, told: list[str]
+    spout: str,
+    first: int,
+    kafka_broker: LocalBroker,
+    tmp_path: Path,
+    seed: int,
+    kills: int | None,
+    told: list[str],
+    counts: Counter[str],
 ) -> None:
     with (
-        ArrivingWords(kafka_broker.bootstrap, seed) as words,
-        closing(Soak(tmp_path, words, spout=spout, seed=seed)) as soak,
+        ArrivingWords(kafka_broker.bootstrap, seed + first) as words,
+        closing(Soak(tmp_path, words, spout=spout, seed=seed + first)) as soak,
         Onlooker(tmp_path, TOPOLOGY) as onlooker,
         Scraper(soak) as scraper,
     ):
-        soak.disturb(kills or TIMES)
+        soak.disturb(kills or PART)
         soak.drain()
         seen = f"{onlooker.check()}; {scraper.check(soak.committed())}"
         told.append(f"soak, {spout} spout: {soak.check()}; {seen}")
+        counts.update(soak.counted())
 
 
 @pytest.mark.proof
 @pytest.mark.kafka
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
-    ("what", "counter", "spout", "times"),
+    ("what", "counter", "spout", "first"),
     [
         # Whose rows are staged by tasks, and folded beside the transactions.
-        ("large batches", "spread", "opaque", TIMES),
-        ("large batches", "spread", "transactional", TIMES),
-        ("a stateful bolt", "stateful", "opaque", STATEFUL_TIMES),
+        *(("large batches", "spread", "opaque", first) for first in range(0, TIMES, PART)),
+        *(("large batches", "spread", "transactional", first) for first in range(0, TIMES, PART)),
+        *(("a stateful bolt", "stateful", "opaque", first) for first in range(0, STATEFUL_TIMES, PART)),
     ],
 )
 def test_kills_of_other_counters(
     what: str,
     counter: str,
     spout: str,
-    times: int,
+    first: int,
     kafka_broker: LocalBroker,
     tmp_path: Path,
     seed: int,
     kills: int | None,
     told: list[str],
+    counts: Counter[str],
 ) -> None:
     with (
-        ArrivingWords(kafka_broker.bootstrap, seed) as words,
-        closing(Soak(tmp_path, words, spout=spout, seed=seed, counter=counter)) as soak,
+        ArrivingWords(kafka_broker.bootstrap, seed + first) as words,
+        closing(Soak(tmp_path, words, spout=spout, seed=seed + first, counter=counter)) as soak,
     ):
-        soak.disturb(kills or times)
+        soak.disturb(kills or PART)
         soak.drain()
         told.append(f"soak of {what}, {spout} spout: {soak.check()}")
+        counts.update(soak.counted())

@@ -5,6 +5,8 @@ A part is what is run again if it is interrupted.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.windows.world import run_seeds
@@ -21,6 +23,7 @@ REACHED = (
 @pytest.mark.proof
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("first", range(0, WORLDS, PART))
-def test_worlds_of_windows(first: int, seed: int) -> None:
+def test_worlds_of_windows(first: int, seed: int, counts: Counter[str]) -> None:
     reached = run_seeds(seed * FAR + first, PART)
     assert [name for name in REACHED if not reached[name]] == []
+    counts["worlds"] += PART

@@ -40,3 +40,11 @@ def nodes_of(source: str) -> list[Looked]:
             elif isinstance(value, ast.AST) and not isinstance(value, _WITHOUT):
                 waiting.append(value)
     return found
+
+
+def lines_for_types(source: str) -> set[int]:
+    """The lines of a source that are for type checkers only."""
+    guarded = [
+        node for node in parsed(source).body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    return {line for node in guarded for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.parsing import nodes_of, parsed
+from tests.tidy.parsing import lines_for_types, nodes_of
 from tests.tidy.rooms import (
     ASK_THE_VERIFIER,
     ASKS_THE_DISK,
@@ -53,16 +53,14 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
     """Every module that a source imports, wherever it stands, and whether for type checkers only."""
-    tree = parsed(source)
-    guarded = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
-    for_types = {line for node in guarded for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    guarded = lines_for_types(source)
     for node in nodes_of(source):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno in for_types) for alias in node.names)
+            yield from ((alias.name, node.lineno in guarded) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
             named = (f"{base}.{alias.name}" for alias in node.names)
-            yield from ((each if each in FILES else base, node.lineno in for_types) for each in named)
+            yield from ((each if each in FILES else base, node.lineno in guarded) for each in named)
 
 
 def of_ours(module: str, target: str) -> str | None:

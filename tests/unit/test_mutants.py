@@ -115,10 +115,3 @@ def test_the_tests_about_a_file_come_first() -> None:
     assert found[1].startswith("tests/unit/queries/")
     assert len(found) == len(set(found))
     assert suites_of("state/fence.py", ROOT)[0].startswith("tests/unit/state/")
-
-
-@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("40m", 2_400), ("2h", 7_200)])
-def test_a_budget_is_a_time(text: str, expected: int) -> None:
-    assert mutants.seconds(text) == expected
-    with pytest.raises(Exception, match="no time such as"):
-        mutants.seconds(f"{text}?")

@@ -1,82 +1,268 @@
-"""`make proof` goes on where it was interrupted."""
+"""`make proof` runs what is stale, in order and within its budget, and continues where it was interrupted."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
 from tests.proof import __main__ as proof
-from tests.proof.__main__ import Outcome, Part
+from tests.proof import record, running
+from tests.proof.entries import UNKNOWN_S, Entry, Proof
+from tests.proof.page import page_of
+from tests.proof.parts import LOCK, Digests, Part, grouped
+from tests.proof.record import alone
+from tests.proof.running import Outcome, Proved, run_all
+from tests.resuming import ROOT
+from tests.standing import Sources
 
-PARTS = [Part("tests/proof/test_a.py", ("a::one", "a::two")), Part("tests/proof/test_b.py::long", ("b::long",))]
+ONE, TWO = Part("tests/proof/test_a.py::one", ("a::one",)), Part("tests/proof/test_b.py::long[2]", ("b::long[2]",))
+THREE = Part("tests/proof/test_b.py::long[3]", ("b::long[3]",))
+PARTS = [ONE, TWO, THREE]
+
+
+class Runs:
+    """The command with three parts, over code with these digests; parts that are in `failing` fail."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ran, self.failing = list[tuple[str, int]](), set[Part]()
+        self.digests = {part.name: "today" for part in PARTS}
+        self.now, self.meanwhile = "2026-11-25T10:00Z", dict[str, str]()
+        self.parts, self.file = [*PARTS], folder / "proof.json"
+
+    def run(self, part: Part, seed: int, folder: Path, processor: int) -> Outcome:
+        self.ran.append((part.name, seed))
+        self.digests |= self.meanwhile
+        return Outcome(part, part not in self.failing, 50.0, "said", Proved((), {"worlds": 5}, 40.0))
+
+    def call(self, *options: str) -> list[str]:
+        """The parts that were run, in their order."""
+        self.ran.clear()
+        self.code = proof.main(
+            ["--record", f"{self.file}", "--output", f"{self.file.parent}", "--at-once", "1", *options]
+        )
+        return [name for name, _ in self.ran]
+
+    @property
+    def kept(self) -> Proof:
+        return Proof.read(self.file)
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The parts that were run; `long` fails the first time."""
-    names = list[str]()
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
+    runs = Runs(tmp_path)
+
+    class Told(Digests):
+        def of_all(self, every: Sequence[Part]) -> dict[str, str]:  # type: ignore[override]
+            return {part.name: runs.digests[part.name] for part in every}
+
+    monkeypatch.setattr(running, "run", runs.run)
+    monkeypatch.setattr(proof, "parts", lambda: runs.parts)
+    monkeypatch.setattr(proof, "Digests", Told)
+    monkeypatch.setattr(proof, "commit_of", lambda: "abc")
+    monkeypatch.setattr(record, "now", lambda: runs.now)
+    return runs
+
+
+NAMES = [part.name for part in PARTS]
+
+
+def test_what_has_passed_is_run_again_once_what_it_stands_on_has_changed(runs: Runs) -> None:
+    assert runs.call() == NAMES
+    assert runs.code == 0
+    expected = Entry(True, "today", "abc", runs.now, proof.SEED, 50.0, 40.0, {"worlds": 5})
+    assert runs.kept.parts == dict.fromkeys(NAMES, expected)
+    assert runs.call() == []
+    runs.digests[TWO.name], runs.now = "tomorrow", "2026-11-26T10:00Z"
+    assert runs.call("--budget", "0s") == []
+    assert runs.kept.stale == {"tests/proof/test_b.py::long": 1}
+    assert runs.call() == [TWO.name]
+    assert runs.kept.stale == {}
+    assert runs.kept.parts[TWO.name] == replace(expected, digest="tomorrow", at=runs.now)
+
+
+def test_a_part_that_has_failed_is_noted_as_such_and_comes_first(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.call()
+    runs.failing, runs.digests[THREE.name] = {THREE}, "tomorrow"
+    assert (runs.call(), runs.code) == ([THREE.name], 1)
+    assert f"FAILED {THREE.name}" in capsys.readouterr().out
+    kept = runs.kept.parts[THREE.name]
+    assert kept is not None
+    assert not kept.passed
+    runs.digests[ONE.name] = "tomorrow"
+    assert (runs.call(), runs.code) == ([THREE.name, ONE.name], 1)
+    runs.failing.clear()
+    assert (runs.call(), runs.code) == ([THREE.name], 0)
+
+
+def test_a_part_that_fails_with_another_seed_has_not_passed(runs: Runs) -> None:
+    runs.call()
+    assert runs.call("--seed", str(proof.SEED)) == []
+    runs.failing = {ONE}
+    assert runs.call("--seed", "8") == NAMES
+    assert {seed for _, seed in runs.ran} == {8}
+    assert runs.call("--seed", "8") == [ONE.name]
+    assert runs.call() == [ONE.name]
+
+
+def test_parts_that_never_passed_come_before_stale_ones_and_of_these_the_oldest_first(runs: Runs) -> None:
+    runs.parts = [TWO, ONE]
+    for day, part in enumerate((TWO, ONE), 20):
+        runs.now = f"2026-11-{day}T10:00Z"
+        assert runs.call(part.name) == [part.name]
+    runs.digests, runs.parts = dict.fromkeys(NAMES, "tomorrow"), [*PARTS]
+    assert runs.call() == [THREE.name, TWO.name, ONE.name]
+
+
+def test_no_part_is_begun_that_takes_longer_than_the_budget(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs.call("--budget", f"{UNKNOWN_S - 1:.0f}s") == []
+    monkeypatch.setattr("tests.proof.__main__.time.monotonic", lambda: 50.0 * len(runs.ran))
+    # Then one of the same kind is known to take 50 s.
+    assert runs.call("--budget", "150s") == NAMES[:2] + NAMES[2:]
+    runs.digests = dict.fromkeys(NAMES, "tomorrow")
+    assert runs.call("--budget", "149s") == NAMES[:2]
+    assert runs.call("--budget", "49s") == []
+    assert runs.kept.stale == {"tests/proof/test_b.py::long": 1}
+
+
+def test_what_fits_is_begun_before_what_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "run", lambda part, *_: Outcome(part, True, 0.0, ""))
+    ended = run_all(PARTS, 7, tmp_path, 1, lambda part: part is not ONE)
+    assert [outcome.part for outcome in ended] == [TWO, THREE]
+
+
+def test_what_has_passed_over_code_that_changed_meanwhile_is_not_noted(runs: Runs) -> None:
+    runs.parts, runs.meanwhile = [ONE, TWO], {ONE.name: "tomorrow"}
+    assert runs.call() == NAMES[:2]
+    assert {name for name, entry in runs.kept.parts.items() if entry} == {TWO.name}
+    assert runs.call() == [ONE.name]
+
+
+def test_each_pass_is_noted_at_once_and_the_file_is_whole_at_any_time(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, replaced = list[int](), Path.replace
+
+    def killed(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
+        seen.append(sum(entry is not None for entry in runs.kept.parts.values()))
+        if part is THREE:
+            raise KeyboardInterrupt
+        return runs.run(part, seed, folder, processor)
+
+    def dies(path: Path, target: Path) -> Path:
+        assert path != target
+        json.loads(path.read_text()) if target.suffix == ".json" else None
+        return replaced(path, target)
+
+    monkeypatch.setattr(running, "run", killed)
+    monkeypatch.setattr(Path, "replace", dies)
+    with pytest.raises(KeyboardInterrupt):
+        runs.call()
+    assert seen == [0, 1, 2]
+    assert [name for name, entry in runs.kept.parts.items() if entry] == NAMES[:2]
+
+
+def test_there_is_one_run_at_a_time(runs: Runs, tmp_path: Path) -> None:
+    with alone(tmp_path), pytest.raises(SystemExit, match="another run"):
+        runs.call()
+    assert not runs.file.exists()
+    assert runs.call() == NAMES
+
+
+def test_what_others_have_noted_meanwhile_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a commit that is merged."""
+    other = Entry(True, "today", "def", runs.now, 8, 1.0)
 
     def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
-        names.append(part.name)
-        if passed := "long" not in part.name or names.count(part.name) > 1:
-            part.file(folder).write_text("1 passed")
-        return Outcome(part, passed, 0.0, "1 passed" if passed else "1 failed")
+        kept = runs.kept
+        runs.file.write_text(replace(kept, parts={**kept.parts, THREE.name: other}).text())
+        return runs.run(part, seed, folder, processor)
 
-    monkeypatch.setattr(proof, "run", run)
-    monkeypatch.setattr(proof, "parts", lambda _: PARTS)
-    monkeypatch.setattr(proof, "sources", lambda: "today")
-    return names
+    monkeypatch.setattr(running, "run", run)
+    runs.call(ONE.name)
+    assert runs.kept.parts[THREE.name] == other
 
 
-def test_what_has_passed_is_not_run_again(
-    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--output", str(tmp_path)]
-    assert proof.main(options) == 1
-    assert "FAILED tests/proof/test_b.py::long" in capsys.readouterr().out
-    assert proof.main(options) == 0
-    assert sorted(ran) == [PARTS[0].name, PARTS[1].name, PARTS[1].name]
-    assert proof.main(options) == 0
-    assert len(ran) == 3
-    monkeypatch.setattr(proof, "sources", lambda: "tomorrow")
-    assert proof.main(options) == 0
-    assert len(ran) == 5
+def test_the_page_adds_up_what_the_file_says(runs: Runs) -> None:
+    runs.call(ONE.name, TWO.name)
+    runs.digests[TWO.name], runs.failing = "tomorrow", {THREE}
+    runs.call("--budget", "0s")
+    page = runs.file.with_suffix(".md").read_text()
+    assert page == page_of(runs.kept)
+    assert "3 parts: 1 were current, 1 older than the code they stand on, 0 had failed, and 1 had never run" in page
+    assert "| `test_b.py`: long | 2 | 0 | 1 | 1 | 2026-11-25 | 0.7 min | 5 worlds |" in page
+    runs.call(THREE.name)
+    assert (
+        f"1 had failed, and 0 had never run.\n\nFailed:\n\n- `{THREE.name}`\n"
+        in runs.file.with_suffix(".md").read_text()
+    )
 
 
-def test_no_part_is_begun_after_its_time(ran: list[str], tmp_path: Path) -> None:
-    assert proof.main(["--output", str(tmp_path), "--minutes", "0"]) == 1
-    assert ran == []
+def test_parts_that_are_no_more_are_forgotten(runs: Runs) -> None:
+    runs.call()
+    runs.parts = [ONE]
+    assert runs.call() == []
+    assert list(runs.kept.parts) == [ONE.name]
 
 
-def test_a_long_test_is_a_part_and_short_ones_are_those_of_their_file() -> None:
-    tests = [("a.py::long[1]", True), ("a.py::short", False), ("a.py::long[2]", True), ("a.py::other", False)]
-    found = {part.name: part.tests for part in proof.grouped(tests)}
-    short = {"a.py": ("a.py::short", "a.py::other")}
-    assert found == {"a.py::long[1]": ("a.py::long[1]",), "a.py::long[2]": ("a.py::long[2]",), **short}
+def test_the_length_of_all_parts_is_what_they_took_or_others_of_their_kind(runs: Runs) -> None:
+    entry = Entry(True, "today", "abc", runs.now, 7, 7_000.0)
+    assert proof.length(Proof({TWO.name: entry, THREE.name: None, ONE.name: None}), 2) == (
+        f"all parts take 1 h {(14_000 + UNKNOWN_S) / 2 / 60 - 60:02.0f} min, 2 at a time"
+    )
+
+
+def test_a_digest_is_of_the_tests_the_sources_and_what_is_installed(tmp_path: Path) -> None:
+    for name in (".gitignore", LOCK, "tests/test_a.py", "tests/helping.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "tests/test_a.py").write_text("def f():\n    import tests.helping")
+    part = Part("tests/test_a.py::one", ("tests/test_a.py::one",))
+    digests = Digests(Sources(tmp_path), tmp_path)
+    seen = [digests.of(part), digests.of(replace(part, tests=(*part.tests, "more")))]
+    for name in (LOCK, "tests/test_a.py", "tests/helping.py"):
+        (tmp_path / name).write_text(f"{name} has changed")
+        seen.append(digests.of(part))
+    assert len(set(seen)) == 5
+    assert digests.of(part) == seen[-1]
+
+
+def test_a_long_test_is_a_part_and_short_ones_are_those_of_their_function() -> None:
+    tests = [
+        Part("a.py::long[1]", ("a.py::long[1]",)),
+        Part("a.py::short", ("a.py::short[1]",), frozenset(["spark"])),
+        Part("a.py::short", ("a.py::short[2]",), frozenset(["seed"]), has_servers=True),
+    ]
+    both = Part("a.py::short", ("a.py::short[1]", "a.py::short[2]"), frozenset(["spark", "seed"]), has_servers=True)
+    assert grouped(tests) == [tests[0], both]
 
 
 def test_one_part_with_servers_runs_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    parts = [*PARTS, *(Part(f"tests/proof/test_soak.py::{name}", ()) for name in ("one", "two", "three"))]
-    meeting, running, seen = Barrier(2, timeout=10), list[Part](), list[list[Part]]()
+    servers = [Part(f"tests/proof/test_soak.py::{name}", (), has_servers=True) for name in ("one", "two", "three")]
+    parts = [*servers, *PARTS[:2]]
+    meeting, now, seen = Barrier(2, timeout=10), list[Part](), list[list[Part]]()
 
     def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
-        running.append(part)
-        if len(seen) < 2 * len(PARTS):
+        now.append(part)
+        if len(seen) < 4:
             meeting.wait()
-            seen.append([*running])
+            seen.append([*now])
             meeting.wait()
-        running.remove(part)
+        now.remove(part)
         return Outcome(part, True, 0.0, "")
 
-    monkeypatch.setattr(proof, "run", run)
-    ended = [each.part for each in proof.run_all(parts, 7, tmp_path, 2, float("inf"))]
+    monkeypatch.setattr(running, "run", run)
+    ended = [each.part for each in run_all(parts, 7, tmp_path, 2, lambda _: True)]
     assert sorted(part.name for part in ended) == sorted(part.name for part in parts)
     assert all(sum(part.has_servers for part in each) == 1 for each in seen)
 
@@ -86,12 +272,23 @@ def test_what_a_failed_part_has_written_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, code: int, kept: bool
 ) -> None:
     script = f"echo said; mkfifo $TMPDIR/pipe; echo wrote > $TMPDIR/it; exit {code}"
-    monkeypatch.setattr(proof, "command", lambda *_: ["sh", "-c", script])
-    outcome = proof.run(PARTS[0], 7, tmp_path, 0)
+    monkeypatch.setattr(running, "command", lambda *_: ["sh", "-c", script])
+    outcome = running.run(ONE, 7, tmp_path, 0)
     assert outcome.passed is (code == 0)
     assert outcome.text.endswith("said\n")
     found = [*tmp_path.glob("*.files/it")]
     assert [file.read_text() for file in found] == ["wrote\n"] * kept
+    monkeypatch.setattr(running, "command", lambda *_: ["true"])
+    assert running.run(ONE, 7, tmp_path, 0).passed
+    assert [path.suffix for path in tmp_path.iterdir()] == [".txt"]
+
+
+def test_what_a_part_has_proved_comes_from_its_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = """echo '{"lines": ["a line"], "counts": {"worlds": 3}, "processors_s": 0.5}' > $TMPDIR/proved.json"""
+    monkeypatch.setattr(running, "command", lambda *_: ["sh", "-c", script])
+    outcome = running.run(ONE, 7, tmp_path, 0)
+    assert outcome.proved == Proved(["a line"], {"worlds": 3}, 0.5)
+    assert str(outcome).splitlines()[1].strip() == "a line"
 
 
 @pytest.fixture
@@ -109,12 +306,12 @@ def test_parts_end_with_their_command_and_leave_nothing(
     memory.mkdir()
     output.mkdir()
     os.mkfifo(began)
-    monkeypatch.setattr(proof, "MEMORY", memory)
-    monkeypatch.setattr(proof, "NEEDED_BYTES", 0)
-    scripts = {PARTS[0]: "exit", PARTS[1]: f"echo began > {began}; exec sleep 100"}
-    monkeypatch.setattr(proof, "command", lambda part, _: ["sh", "-c", scripts[part]])
-    outcomes = proof.run_all(PARTS, 7, output, 2, float("inf"))
-    assert next(outcomes).part == PARTS[0]
+    monkeypatch.setattr(running, "MEMORY", memory)
+    monkeypatch.setattr(running, "NEEDED_BYTES", 0)
+    scripts = {ONE: "exit", TWO: f"echo began > {began}; exec sleep 100"}
+    monkeypatch.setattr(running, "command", lambda part, *_: ["sh", "-c", scripts[part]])
+    outcomes = run_all([ONE, TWO], 7, output, 2, lambda _: True)
+    assert next(outcomes).part == ONE
     assert began.read_text() == "began\n"
     assert [*memory.iterdir()]
     outcomes.close()
@@ -122,9 +319,12 @@ def test_parts_end_with_their_command_and_leave_nothing(
 
 
 def test_the_command_finds_its_parts(tmp_path: Path) -> None:
-    options = ["--minutes", "0", "--output", str(tmp_path), "tests/proof/test_worlds.py"]
-    command = [sys.executable, "-m", "tests.proof", *options]
-    found = subprocess.run(command, cwd=proof.ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode == 1, found.stderr
-    assert " parts, 0 of them have passed already" in found.stdout
-    assert "0 have failed" in found.stdout
+    options = ["--budget", "0s", "--output", f"{tmp_path}", "--record", f"{tmp_path}/proof.json"]
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.proof", *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "0 have passed, 0 have failed; all parts take " in found.stdout
+    kept = Proof.read(tmp_path / "proof.json")
+    assert len(kept.parts) > 200
+    assert not any(kept.parts.values())

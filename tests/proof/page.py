@@ -1,0 +1,57 @@
+"""docs/proof.md, which is made of docs/proof.json."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from tests.proof.entries import Entry, Proof, kind_of
+
+HEAD = """# The proof
+
+How far the long proofs of the [guarantees](guarantees.md) cover the code. `make proof` runs parts of them, for 40
+minutes or `BUDGET=2h`: first those that have failed, then those that have never passed, then those that are older than
+the code they stand on, oldest first. A part stands on the modules that its tests import, directly or not, and on
+`requirements.lock`. `docs/proof.json` says for each part over which code, when and with which seed it has passed, what
+it has covered and how long it took; `make proof` and `make docs` write this page from it."""
+COLUMNS = "| proof | parts | current | older | failed or never run | oldest pass | processors | covered |"
+PART_S_MAX = 180
+"""Of the processors; a part that takes longer is to be split."""
+
+
+def page_of(proof: Proof) -> str:
+    """The text of the page."""
+    kinds = defaultdict[str, list[Entry]](list)
+    for name, entry in proof.parts.items():
+        kinds[kind_of(name)] += [entry] if entry and entry.passed else []
+    every = Counter(map(kind_of, proof.parts))
+    failed = [name for name, entry in proof.parts.items() if entry and not entry.passed]
+    passed, older = sum(map(len, kinds.values())), sum(proof.stale.values())
+    said = (
+        f"At commit `{proof.commit}` ({proof.at[:10]}) there were {len(proof.parts)} parts: {passed - older} were "
+        f"current, {older} older than the code they stand on, {len(failed)} had failed, and "
+        f"{len(proof.parts) - passed - len(failed)} had never run."
+    )
+    rows = [row_of(kind, kinds[kind], every[kind], proof.stale.get(kind, 0)) for kind in sorted(kinds)]
+    long = [name for name, entry in proof.parts.items() if entry and entry.processors_s > PART_S_MAX]
+    table = "\n".join([COLUMNS, "|---" + "|---:" * 6 + "|---|", *rows])
+    return (
+        "\n\n".join([HEAD, said, *listed("Failed", failed), table, *listed("Longer than three minutes", long)]) + "\n"
+    )
+
+
+def row_of(kind: str, passed: list[Entry], parts: int, older: int) -> str:
+    """Of the parts of one function how many are what, and what those that have passed have covered."""
+    file, _, function = kind.removeprefix("tests/proof/").partition("::")
+    what = f"`{file}`: {function.removeprefix('test_').replace('_', ' ')}"
+    oldest = min((entry.at[:10] for entry in passed), default="")
+    minutes = sum(entry.processors_s for entry in passed) / 60
+    counts = sum((Counter(entry.counts) for entry in passed), Counter[str]())
+    covered = ", ".join(f"{number:,} {each}" for each, number in sorted(counts.items()))
+    numbers = (parts, len(passed) - older, older, parts - len(passed))
+    return f"| {' | '.join(map(str, (what, *numbers, oldest, f'{minutes:.1f} min', covered)))} |"
+
+
+def listed(title: str, names: Sequence[str]) -> list[str]:
+    """A title and a list; nothing without names."""
+    return [f"{title}:", "\n".join(f"- `{name}`" for name in names)] if names else []
