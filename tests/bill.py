@@ -120,8 +120,11 @@ def sums(costs: Iterable[tuple[str, Cost]]) -> dict[str, Cost]:
 
 
 def part_of(file: str) -> str:
-    """The part of the whole that a file belongs to: its folder; of `integration` and `proof` a group of files."""
+    """The part of the whole that a file belongs to: its folder; below `integration` that as well, in `proof` a group of
+    files."""
     *folders, name = file.split("/")[-3:]
     group = re.match(r"test_([a-z]+)", name)
     folder = folders[-1] if folders else "tests"
-    return f"{folder}: {group[1]}" if group and folder in ("integration", "proof") else folder
+    if "integration" in folders[:-1]:
+        return f"integration: {folder}"
+    return f"{folder}: {group[1]}" if group and folder == "proof" else folder

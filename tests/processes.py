@@ -28,32 +28,22 @@ PROCESSES = 3
 HOMES = ({"delta_spark", "spark"}, {"kafka_broker"})
 """The fixtures that are a server of many tests, by the process that has it. PostgreSQL and Redis start in a second:
 each process that needs them has its own."""
-PROGRAMS = {
-    "test_bad_input.py",
-    "test_cluster.py",
-    "test_cluster_guarantees.py",
-    "test_cluster_steps.py",
-    "test_ctrl_c.py",
-    "test_global_count.py",
-    "test_quiet_runs.py",
-    "test_stateful_words.py",
-    "test_transactional_words.py",
-    "test_trident_word_count.py",
-}
-"""Files whose tests start programs that start the servers."""
+PROGRAMS = {"cluster", "command_line", "examples"}
+"""Folders whose tests start programs that start the servers."""
 LONG = (
-    "test_cluster_guarantees.py",
-    "test_crash_points.py",
-    "test_cluster.py",
-    "test_cluster_steps.py",
-    "test_rewinds_each.py",
-    "test_power_cuts.py",
-    "test_quiet_runs.py",
-    "test_global_count.py",
-    "test_worlds.py",
-    "test_examine.py",
-    "test_main.py",
-    "test_pages.py",
+    "cluster/test_guarantees.py",
+    "proof/test_crash_points.py",
+    "cluster/test_executors.py",
+    "cluster/test_steps.py",
+    "delta/test_rewinds_each.py",
+    "proof/test_power_cuts.py",
+    "command_line/test_quiet_runs.py",
+    "examples/test_global_count.py",
+    "windows/test_worlds.py",
+    "proof/test_worlds.py",
+    "doctor/test_examine.py",
+    "commands/test_main.py",
+    "docs/test_pages.py",
 )
 """Files that come first, so that none of them is begun when others have nothing left."""
 TOKEN_BYTES = 2
@@ -66,7 +56,7 @@ def home_of(item: pytest.Item) -> int | None:
     for number, servers in enumerate(HOMES):
         if marks and not servers.isdisjoint(fixtures):
             return number
-    if not marks or item.path.name in PROGRAMS:
+    if not marks or item.path.parent.name in PROGRAMS:
         return None
     return int("kafka" in marks)
 
@@ -80,7 +70,7 @@ def by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
     """The long ones first, others in their order."""
     files = [list(group) for _, group in groupby(items, key=what_stays_together)]
     order = {name: number for number, name in enumerate(LONG)}
-    return sorted(files, key=lambda file: order.get(file[0].path.name, len(LONG)))
+    return sorted(files, key=lambda file: order.get("/".join(file[0].path.parts[-2:]), len(LONG)))
 
 
 class Queue:

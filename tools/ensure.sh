@@ -26,7 +26,7 @@ redis) # the tests start servers of their own
     missing="Redis' server program (redis-server), which is not on PATH: install Redis 6 or newer (Debian, Ubuntu: apt-get
 install redis-server; macOS: brew install redis)."
     ;;
-chromium) # the tests open the console's pages in it; what tests/integration/chromium.py takes is enough
+chromium) # the tests open the console's pages in it; what tests/integration/console/chromium.py takes is enough
     if command -v "${CHROMIUM:-chromium-browser}" >/dev/null 2>&1; then
         exit 0
     fi

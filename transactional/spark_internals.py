@@ -1,7 +1,7 @@
 """Every name of PySpark, and of Spark's JVM, that is not its public interface: what is used of it, and for what.
 
 An update of Spark may take any of them away. `tests/unit/test_spark_internals.py` and, for those behind the JVM,
-`tests/integration/test_spark_internals.py` say which one is gone; nothing else of the project uses one.
+`tests/integration/spark/test_internals.py` say which one is gone; nothing else of the project uses one.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from state.memory import MemoryMapState
+from tests.contract.redis_server import RedisServer
 from tests.fixtures.states import topology as of
 from tests.fixtures.states.make import HERE, REDIS, STORE, unpack
-from tests.integration.redis_server import RedisServer
 from transactional import RunSummary, TopologyConfig, TopologyDriver, run_topology
 from transactional.attempt import TxId
 from transactional.commands.verify import tables_of

@@ -16,7 +16,7 @@ from spouts.memory import MemoryTransactionalSpout
 from state.sql.database import Database
 from state.sql.quick import QuickQuery
 from state.sql.state import SqlMapState
-from tests.integration.pgbouncer import pooled_database
+from tests.contract.pgbouncer import pooled_database
 from tests.unit.command_line import Command, command, module
 from transactional.attempt import TxId
 from transactional.core.protocol import Action, Event

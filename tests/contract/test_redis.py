@@ -18,6 +18,7 @@ from state.redis.state import RedisMapState
 from state.redis.values import RowCodec
 from state.values import OpaqueValue
 from tests.contract.opaque_rule import TXID
+from tests.contract.redis_server import DURABLE, RedisServer
 from tests.contract.states import OWNER, AnyState, Place, content, counts
 from tests.contract.test_floors import (
     History,
@@ -42,7 +43,6 @@ from tests.contract.test_state import (
     TestOneTransactionAfterTheOther,
     TestReplays,
 )
-from tests.integration.redis_server import DURABLE, RedisServer
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import opaque_words
 from transactional.absent import ABSENT

@@ -14,6 +14,7 @@ import pytest
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
 from state.store.sql_store import SqlCoordinatorStore
+from tests.contract.redis_server import RedisServer
 from tests.contract.states import OWNER, Place, counts
 from tests.contract.test_floors import at, expiring
 from tests.contract.test_readers import (
@@ -24,7 +25,6 @@ from tests.contract.test_readers import (
     test_keys_of_several_columns_with_null,
 )
 from tests.contract.test_redis import NAMES, RedisPlace, place, server
-from tests.integration.redis_server import RedisServer
 from tests.rewinding import build, contents, expected, run, store_url
 from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states

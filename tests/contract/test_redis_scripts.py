@@ -15,12 +15,12 @@ import pytest
 from state.redis import scripts
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
+from tests.contract.redis_server import RedisServer
 from tests.contract.states import OWNER, Place, content, counts
 from tests.contract.test_floors import History
 from tests.contract.test_key_values import live_through
 from tests.contract.test_redis import NAMES, RIGHT, RedisPlace, place, server, topology_over, unknown
 from tests.contract.test_state import KINDS
-from tests.integration.redis_server import RedisServer
 from tests.unit.drivers import DRAINED
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

@@ -117,7 +117,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         f"{STATES}::test_random_histories_count_every_committed_batch_once",
         "tests/contract/test_redis.py::test_histories_with_dead_attempts_end_as_a_dict_does",
     ),
-    "R31": ("tests/integration/test_delta_staged.py::test_a_replay_replaces_exactly_what_the_dead_attempt_had",),
+    "R31": ("tests/integration/delta/test_staged.py::test_a_replay_replaces_exactly_what_the_dead_attempt_had",),
     "R32": (
         "tests/unit/trident/test_operations_repartitions.py::test_a_table_is_continued_with_another_number_of_tasks",
     ),

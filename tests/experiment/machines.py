@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bench.processes import parents_of_all
+from tests.integration.cluster.spark_cluster import start_master, start_worker
 from tests.integration.programs import Program
-from tests.integration.spark_cluster import start_master, start_worker
 
 
 class Machines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.conftest import spark
-from tests.integration.test_console import browser
+from tests.integration.console.test_pages import browser
 from tests.unit.command_line import command, module
 
 __all__ = ["browser", "command", "module", "spark"]

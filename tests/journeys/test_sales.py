@@ -13,9 +13,9 @@ from playwright.sync_api import Browser, expect
 from pyspark.sql import SparkSession
 
 from spouts.local_broker import LocalBroker
+from tests.integration.console.test_live import page_of
+from tests.integration.console.test_pages import PAGES
 from tests.integration.kafka_count import COMMITTED
-from tests.integration.test_console import PAGES
-from tests.integration.test_console_live import page_of
 from tests.journeys.brokers import FIRST, NOBODY, SECOND, SecondBroker, await_leaders, create_topics
 from tests.journeys.journey import MASTER, Journey
 from tests.journeys.sales import APP, TOPOLOGY, WEB

@@ -15,7 +15,7 @@ STREAMS = (
 )
 PROCESSING = ("tests/unit/phases", "tests/unit/execution", "tests/unit/reliable", *STREAMS)
 COMMANDS = ("tests/unit/commands", "tests/unit/console", "tests/unit/web", "tests/unit/queries")
-DELTA = ("tests/integration/test_delta_*.py",)
+DELTA = ("tests/integration/delta",)
 WORLD = ("tests/simulation",)
 
 SUITES: dict[str, tuple[str, ...]] = {

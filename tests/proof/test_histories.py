@@ -12,12 +12,12 @@ from random import Random
 import pytest
 
 from tests.contract.places import prepare
+from tests.contract.redis_server import RedisServer
 from tests.contract.states import STAGED, Place
 from tests.contract.test_key_values import live_through
 from tests.contract.test_redis import RedisPlace
 from tests.contract.test_state import KINDS
 from tests.integration.postgres import new_schema, postgres_server, url_of
-from tests.integration.redis_server import RedisServer
 from transactional.ports import StateKind
 
 HISTORIES = 1_000

@@ -1,6 +1,6 @@
 """States on a real object store: each Delta commit takes its version with a conditional put, or is refused.
 
-Ways of writing and adversary are those of `tests/integration/test_delta_adversary.py`, where they meet on a disk.
+Ways of writing and adversary are those of `tests/integration/delta/test_adversary.py`, where they meet on a disk.
 """
 
 from __future__ import annotations

@@ -11,11 +11,12 @@ import pytest
 from deltalake import DeltaTable
 
 from state.delta.tables.staging import RUNS
-from tests.integration import killed_executor, many_words
-from tests.integration.full_disk import fill
+from tests.integration.cluster import killed_executor
+from tests.integration.cluster.spark_cluster import start_master, start_worker
+from tests.integration.command_line import many_words
+from tests.integration.faults.full_disk import fill
 from tests.integration.programs import CLI, SPARK_DEFAULTS, Program
 from tests.integration.signals import Gate, Signals
-from tests.integration.spark_cluster import start_master, start_worker
 from tests.integration.tables import counts
 
 pytestmark = [pytest.mark.proof, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -57,7 +58,7 @@ def run_with(disk: str | None, folder: Path, *run: str, **variables: str) -> Ite
 
 
 def test_a_worker_that_does_not_see_the_folder_is_one_clear_line(tmp_path: Path) -> None:
-    arguments = ["tests.integration.slow_steps:build", "--set", "commit_steps=jobs"]
+    arguments = ["tests.integration.cluster.slow_steps:build", "--set", "commit_steps=jobs"]
     with run_with(f"seen/{RUNS}", tmp_path, *arguments) as (program, _):
         assert program.wait(timeout_s=200) == 1, program.text
         told = program.lines[-1]
@@ -71,7 +72,7 @@ def test_a_worker_whose_disk_is_full_is_an_outage(tmp_path: Path) -> None:
     """What executors exchange they write to disks of their own."""
     Gate(tmp_path, "gate-waits").open()
     gate = Gate(tmp_path, "gate-tokens")
-    arguments = ["tests.integration.killed_executor:build", "--set", "attempts_max=1"]
+    arguments = ["tests.integration.cluster.killed_executor:build", "--set", "attempts_max=1"]
     with Signals(tmp_path) as signals, run_with("cluster/spark-local", tmp_path, *arguments) as (program, disk):
         for _ in range(killed_executor.PARTITIONS):
             assert signals.receive(timeout_s=200).startswith("tokens ")
@@ -89,7 +90,8 @@ def test_a_worker_whose_clock_is_off_by_an_hour_is_harmless(tmp_path: Path) -> N
     """A shim stands for it: its Python's clock is off, its JVM's and that of the files are not."""
     (tmp_path / "shim").mkdir()
     (tmp_path / "shim" / "sitecustomize.py").write_text(OFF_BY_AN_HOUR, "utf-8")
-    with run_with(None, tmp_path, "tests.integration.many_words:build", PYTHONPATH=f"{tmp_path}/shim") as (program, _):
+    target = "tests.integration.command_line.many_words:build"
+    with run_with(None, tmp_path, target, PYTHONPATH=f"{tmp_path}/shim") as (program, _):
         assert program.wait(timeout_s=200) == 0, program.text
         assert "0 attempts failed" in program.text
     assert (tmp_path / "shim" / "was_off").exists()

@@ -1,4 +1,4 @@
-"""All cases of `tests/integration/test_two_coordinators.py`: each phase, store and kind of spout, before and after."""
+"""All cases of `tests/integration/faults/test_two_coordinators.py`: each phase, store and spout, before and after."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.faults.standing_still import IN_STORE, POINTS
+from tests.integration.faults.two_coordinators import SPOUTS, Two, shut_out
 from tests.integration.postgres import new_schema, postgres_server
-from tests.integration.standing_still import IN_STORE, POINTS
-from tests.integration.two_coordinators import SPOUTS, Two, shut_out
 
 pytestmark = pytest.mark.proof
 CASES = [

@@ -154,8 +154,8 @@ def test_each_nth_case_is_run_where_a_sample_will_do(inner: pytest.Pytester) -> 
 
 
 def test_what_each_part_took_is_reported(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    for file in ("unit/test_one.py", "integration/test_delta_one.py", "integration/test_delta_two.py"):
-        (inner.path / file).parent.mkdir(exist_ok=True)
+    for file in ("unit/test_one.py", "integration/delta/test_one.py", "integration/delta/test_two.py"):
+        (inner.path / file).parent.mkdir(parents=True, exist_ok=True)
         (inner.path / file).write_text("def test_passes(): pass\n")
     monkeypatch.setenv("TOOK", str(inner.path / "took"))
     for name, program in (("types", "true"), ("style", "false")):

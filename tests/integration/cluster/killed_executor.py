@@ -1,0 +1,158 @@
+"""Topologies that wait until the test has killed an executor: tasks behind an exchange, or between the two phases.
+
+`transactional run …:build` runs the one, `python -m tests.integration.cluster.killed_executor MASTER` the other one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+
+from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state import DeltaMapState
+from state.store.sql_store import SqlCoordinatorStore
+from tests.integration.signals import is_first, send, wait_at
+from transactional import (
+    BatchBolt,
+    OutputCollector,
+    Topology,
+    TopologyConfig,
+    TopologyContext,
+    TopologyDriver,
+    TransactionalTopologyBuilder,
+    TransactionAttempt,
+    Tuple,
+)
+from transactional.batch import BatchMetadata
+from transactional.running import make_executor
+from transactional.store import Lease
+
+PARTITIONS, ROWS, TAKE = 2, 300, 100
+MEETS = 1
+"""The transaction that waits for the test: the first one. A later batch, once known to be small, may be worth one Spark
+task only, and its tasks would wait one after another."""
+
+
+class Tokens(BatchBolt):
+    """Not deterministic: adds to its tuples a token that is another one whenever a task is run."""
+
+    output = "batch long, task int, token string, word string"
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        self.collector, self.txid, self.task = collector, attempt.txid, context.task_index
+        self.token = uuid.uuid4().hex
+        meet(context, attempt)
+
+    def execute(self, tuple: Tuple) -> None:
+        self.collector.emit(self.txid, self.task, self.token, tuple["word"])
+
+    def finish_batch(self) -> None:
+        pass
+
+
+class Waits(BatchBolt):
+    """Waits with its tuples in hand."""
+
+    output = Tokens.output
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        self.collector = collector
+        meet(context, attempt)
+
+    def execute(self, tuple: Tuple) -> None:
+        self.collector.emit(*tuple.values)
+
+    def finish_batch(self) -> None:
+        pass
+
+
+def meet(context: TopologyContext, attempt: TransactionAttempt) -> None:
+    """In one transaction each task, the first time that it runs, tells the test its pid and waits at a gate.
+
+    So all tasks of a bolt run at once, on a core each.
+    """
+    folder, component = context.options["folder"], context.component_id
+    if attempt.txid == MEETS and is_first(f"{folder}/{component}-{context.task_index}"):
+        send(f"{folder}/signals", f"{component} {os.getpid()}")
+        wait_at(f"{folder}/gate-{component}")
+
+
+class Tells(BatchBolt):
+    """Tells the test in which process it works on the second transaction."""
+
+    output = "word string"
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        self.collector = collector
+        if attempt.txid == 2:
+            send(f"{context.options['folder']}/signals", f"{context.component_id} {os.getpid()}")
+
+    def execute(self, tuple: Tuple) -> None:
+        self.collector.emit(tuple["word"])
+
+    def finish_batch(self) -> None:
+        pass
+
+
+class WaitingStore(SqlCoordinatorStore):
+    """A real store. What comes next, once it knows that the second transaction is processed, is the commit phase."""
+
+    def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
+        super().record_processed(lease, attempt, batch, at_ms=at_ms)
+        if attempt.txid == 2 and is_first("processed"):
+            send("signals", f"processed {os.getpid()}")
+            wait_at("gate-processed")
+
+
+def words() -> list[list[tuple[str]]]:
+    """Rows of both partitions."""
+    return [[(f"word-{row % 7}",) for row in range(ROWS)] for _ in range(PARTITIONS)]
+
+
+def build() -> Topology:
+    """The topology, with its tables in the current directory."""
+    folder = os.getcwd()
+    spout = OpaqueMemoryTransactionalSpout(words(), fields="word string", take=TAKE)
+    builder = TransactionalTopologyBuilder("killed", "words", spout, PARTITIONS)
+    builder.set_bolt("tokens", Tokens(), PARTITIONS).shuffle_grouping("words")
+    builder.set_bolt("waits", Waits(), 2).fields_grouping("tokens", "word")
+    for name, key in (("words", ("word",)), ("tokens", ("batch", "task", "token"))):
+        count = DeltaMapState(f"{folder}/{name}", key=key).count()
+        builder.set_committer_bolt(f"count-{name}", count).shuffle_grouping("waits")
+    return builder.build(options={"folder": folder})
+
+
+def expected() -> Iterator[tuple[str, int]]:
+    """Each word with its count."""
+    for number in range(7):
+        yield f"word-{number}", sum(row == (f"word-{number}",) for rows in words() for row in rows)
+
+
+def build_to_be_processed() -> Topology:
+    """Counts words twice: once the driver writes the table, once the executors do.
+
+    The spout is transactional: then the store is told between processing and commit.
+    """
+    folder = os.getcwd()
+    spout = MemoryTransactionalSpout(words(), fields="word string", take=TAKE)
+    builder = TransactionalTopologyBuilder("processed", "words", spout, PARTITIONS)
+    builder.set_bolt("tells", Tells(), PARTITIONS).shuffle_grouping("words")
+    for engine in ("delta-rs", "spark"):
+        count = DeltaMapState(f"{folder}/{engine}", key="word", engine=engine).count()
+        builder.set_committer_bolt(f"by-{engine}", count).fields_grouping("tells", "word")
+    return builder.build(options={"folder": folder})
+
+
+def main() -> None:
+    """Run it on the given master until the source is drained."""
+    topology = build_to_be_processed()
+    config = TopologyConfig(max_spout_pending=2, stop_when_drained=True, lease_ms=120_000)
+    with closing(WaitingStore("sqlite:///transactional.db")) as store:
+        TopologyDriver(topology, store, make_executor(topology, master=sys.argv[1]), config).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The walk of a merge from the state to the bytes: which files it goes through, seen from where the Delta commit is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake.table import TableMerger
+
+import state.delta.merged
+import state.delta.writing.commit
+from state.delta.merging.ways import Way
+from state.delta.state import DeltaMapState
+from tests.contract.states import OWNER, Place, counts, write_by
+
+ROOT = Path(__file__).parents[3]
+WALKS = {
+    "two files": (os, "link", "merge", "merged"),
+    "an overwrite": (state.delta.writing.commit, "write_deltalake", "merge", "merged"),
+    "a MERGE": (TableMerger, "execute", "merge", "merged"),
+    "file by file": (os, "link", "merge", "merged"),
+    "a segment": (state.delta.writing.commit, "write_deltalake", "log", "segments/table"),
+}
+
+
+def files_above() -> list[str]:
+    """The project's files in the stack, outermost first, each run of one as one."""
+    frame, found = sys._getframe(1), list[str]()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("state", "transactional"):
+            found.append(path.relative_to(ROOT).as_posix())
+    return [name for name, _ in itertools.groupby(reversed(found))]
+
+
+@pytest.mark.parametrize("way", WALKS)
+def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, layout, middle = WALKS[way]
+    place, walked = Place("delta-rs", tmp_path), list[list[str]]()
+    if way == "an overwrite":
+        monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
+    if way == "a MERGE":
+        write_by(monkeypatch, Way.MERGE)
+    if way == "file by file":
+        write_by(monkeypatch, Way.FILES)
+    words = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
+    words.open(OWNER, place.txids.__getitem__)
+    original: Any = getattr(where, name)
+
+    def seen(*given: Any, **named: Any) -> Any:
+        walked.append(files_above())
+        return original(*given, **named)
+
+    monkeypatch.setattr(where, name, seen)
+    words.merge(place.attempt(1, 1), counts({"dog": 1}))
+    assert walked == [
+        ["state/delta/state.py", "state/table_state.py", f"state/delta/{middle}.py", "state/delta/writing/commit.py"]
+    ]

@@ -1,0 +1,21 @@
+"""A disk that takes no more, where tasks write: an outage, told in one line, which ends when there is room again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.integration.programs import Program
+from tests.integration.signals import Gate
+
+
+def test_a_run_waits_until_there_is_room_on_the_disk(tmp_path: Path, gate: Gate) -> None:
+    """Mounts a disk in a namespace of its own: anybody may where `unshare --map-root-user --mount true` works, else
+    root."""
+    namespace = ["unshare", "--map-root-user", "--mount"]
+    with Program([*namespace, sys.executable, "-m", "tests.integration.faults.full_disk"], tmp_path) as program:
+        told = program.await_line(r"attempt 1:\d+ failed in .*").string
+        assert "No space left on device" in told
+        assert f"{tmp_path}/counts/_runs" in told
+        gate.open()
+        assert program.wait(timeout_s=60) == 0, program.text
