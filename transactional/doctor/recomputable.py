@@ -13,7 +13,8 @@ from transactional.ports import Windowed
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from transactional.trident.pipelines.pipeline import Pipeline
 from transactional.trident.windows.sessions import InSessions, SessionUpdate
-from transactional.trident.windows.windowing import WINDOW_START, InPanes, WindowedUpdate, numbers_of
+from transactional.trident.windows.times import WINDOW_START, numbers_of
+from transactional.trident.windows.windowing import InPanes, WindowedUpdate
 from verifier.evidence.store import CommittedBatch
 from verifier.floors import Expires
 from verifier.keys import KeyedTuple, RecomputedKeys

@@ -18,7 +18,7 @@ from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Windowed
 from transactional.store import AttemptRecord, StoreReader
 from transactional.topology.topology import Component, Topology
-from transactional.trident.windows.windowing import numbers_of
+from transactional.trident.windows.times import numbers_of
 from verifier.evidence.findings import Findings, Report
 from verifier.evidence.store import CommittedBatch, Store
 from verifier.windows import check_windows

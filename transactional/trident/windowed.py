@@ -23,7 +23,8 @@ from transactional.trident.operations import Operations
 from transactional.trident.pipelines.steps import Compute, Each, Filter, Peek, Select, Where
 from transactional.trident.windows.counting import CountUpdate, InOrder
 from transactional.trident.windows.sessions import InSessions, LateForSessions, SessionUpdate
-from transactional.trident.windows.windowing import WINDOW_END, WINDOW_START, InPanes, Late, WindowedUpdate
+from transactional.trident.windows.times import WINDOW_END, WINDOW_START
+from transactional.trident.windows.windowing import InPanes, Late, WindowedUpdate
 
 StreamT = TypeVar("StreamT", bound=Operations)
 

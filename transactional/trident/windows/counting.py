@@ -23,7 +23,8 @@ from transactional.schema import Field, Schema
 from transactional.topology.windows import PANE, CountWindow
 from transactional.trident.aggregates.own import groups_of
 from transactional.trident.pipelines.steps import ArrowStep
-from transactional.trident.windows.windowing import WINDOW_END, WINDOW_START, UpdateOfWindows
+from transactional.trident.windows.times import WINDOW_END, WINDOW_START
+from transactional.trident.windows.windowing import UpdateOfWindows
 
 COUNTED = "place"
 """How the values of windows by count are combined: by the update alone."""

@@ -19,14 +19,8 @@ from transactional.schema import Schema
 from transactional.topology.windows import Session
 from transactional.trident.aggregates.own import groups_of
 from transactional.trident.pipelines.steps import TimedStep
-from transactional.trident.windows.windowing import (
-    TIMESTAMP,
-    WINDOW_END,
-    WINDOW_START,
-    UpdateOfWindows,
-    are_outside,
-    numbers_of,
-)
+from transactional.trident.windows.times import TIMESTAMP, WINDOW_END, WINDOW_START, are_outside, numbers_of
+from transactional.trident.windows.windowing import UpdateOfWindows
 
 MERGED = "session"
 """How the values of sessions are combined: by the update alone."""
