@@ -33,8 +33,8 @@ COMMAND: Final = (
     # The same examples each time, and nothing that is remembered of another variant.
     *("--hypothesis-seed=0", "-p", "no:cacheprovider", "--tb=no", "-rfE", "-m", MARKS),
 )
-VARIANT_S: Final = 900
-"""Tests that take longer do not end."""
+SILENT_S: Final = 600
+"""Tests of which none ends for so long do not end. All of them may take longer: the machine may be a busy one."""
 HANGS: Final = "(the tests did not end)"
 """What has caught a variant that hangs them."""
 MEMORY: Final = Path("/dev/shm")  # A folder of its own is made there.
@@ -143,6 +143,7 @@ class Copy:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir()
         surroundings = {**os.environ, "PYTHONPATH": str(self.root), "TMPDIR": str(self._scratch)}
+        surroundings["PYTHONUNBUFFERED"] = "1"
         surroundings.pop("PYTHONDONTWRITEBYTECODE", None)
         with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
             process = subprocess.Popen(
@@ -154,7 +155,7 @@ class Copy:
                 start_new_session=True,
             )
             keep_to_one_processor(self._number, process.pid)
-            code = self._wait(process)
+            code = self._wait(process, printed.fileno())
             printed.seek(0)
             text = printed.read()
         if self._is_over.is_set() or code == pytest.ExitCode.OK:
@@ -165,12 +166,14 @@ class Copy:
             raise RuntimeError(f"pytest ended with code {code}:\n{text[-2_000:]}")
         return found[1]
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> int | None:
-        """The exit code; None: it did not end in time, or has to end."""
-        until_s = time.monotonic() + VARIANT_S
-        while time.monotonic() < until_s and not self._is_over.is_set():
+    def _wait(self, process: subprocess.Popen[bytes], printed: int) -> int | None:
+        """The exit code; None: it prints nothing any more, as it does for each test that ends, or has to end."""
+        size, since_s = 0, time.monotonic()
+        while time.monotonic() < since_s + SILENT_S and not self._is_over.is_set():
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(0.2)
+            if (now := os.fstat(printed).st_size) > size:
+                size, since_s = now, time.monotonic()
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         return None

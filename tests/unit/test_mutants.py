@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 from tests.mutants import __main__ as mutants
 from tests.mutants import running
 from tests.mutants.planting import ROOT, Variant
-from tests.mutants.running import Clean, Copy, Result, Results, digest_of
+from tests.mutants.running import SILENT_S, Clean, Copy, Result, Results, digest_of
 from tests.mutants.suites import suites_of
 
 FIRST = Variant("first", "room/one.py", "One is two.", "1", "2")
@@ -65,6 +68,40 @@ def test_a_variant_is_caught_by_the_first_test_that_fails(
 def test_a_test_that_fails_in_any_event_catches_nothing(planted: Callable[[Variant, Tests], Result | None]) -> None:
     with pytest.raises(RuntimeError, match="fails without first, too"):
         planted(FIRST, lambda _folder, _names: "tests/test_one.py::test_it")
+
+
+class Printing:
+    """Five tests, of which one ends every so many seconds of a clock of their own."""
+
+    pid = 0
+
+    def __init__(self, every_s: float, printed: int) -> None:
+        self._ends_s, self._printed, self._now_s = [every_s * number for number in range(1, 6)], printed, 0.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        if timeout_s is None or not self._ends_s:
+            return 0
+        self._now_s += 10
+        if self._now_s >= self._ends_s[0]:
+            del self._ends_s[0]
+            os.write(self._printed, b".")
+        raise subprocess.TimeoutExpired("pytest", timeout_s)
+
+
+@pytest.mark.parametrize(("every_s", "code"), [(SILENT_S - 20, 0), (SILENT_S + 20, None)])
+def test_tests_do_not_end_once_none_of_them_does(
+    root: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, code: int | None
+) -> None:
+    killed = list[int]()
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
+    with Copy(0, Event(), root) as copy, tempfile.TemporaryFile() as printed:
+        tests = Printing(every_s, printed.fileno())
+        monkeypatch.setattr(running, "time", tests)
+        assert copy._wait(tests, printed.fileno()) == code  # type: ignore[arg-type]
+    assert killed == ([] if code == 0 else [0])
 
 
 def test_what_is_known_is_found_out_again_once_something_has_changed(root: Path) -> None:

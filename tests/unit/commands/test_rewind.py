@@ -69,6 +69,9 @@ def test_what_can_not_go_back_is_one_line(command: Command) -> None:
     assert (
         "TX100: committer 'count' of topology 'words' keeps its rows in a MemoryMapState, which keeps nothing" in line
     )
+    noted = command("savepoint", "{m}:topology", "noon", "--txid", "1")
+    assert (noted.code, noted.out, noted.err) == (1, "", refused.err)
+    assert command("savepoint", "{m}:topology").out == ""
 
 
 def test_a_savepoint_is_noted_shown_gone_back_to_and_dropped(command: Command) -> None:

@@ -12,12 +12,18 @@ import pytest
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.state import DeltaMapState
+from state.examined import ExaminedTable
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient, move
 from tests.unit.drivers import DRAINED
+from transactional.attempt import AttemptId, TxId
+from transactional.batch import EMPTY_BATCH
+from transactional.doctor.examine import Table
+from transactional.doctor.repairs import Journal, take_over
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, StoreMismatch
 from transactional.running import make_executor, run_topology
+from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 
 
@@ -154,6 +160,18 @@ def test_what_was_committed_since_is_not_given_up_unasked(
         store.reset("words")
     assert patient.repair(journal=True) == SAID
     goes_on(patient)
+
+
+@pytest.mark.parametrize("written", [(2, 3), (3, 2)])
+def test_a_transaction_that_two_attempts_have_left_in_tables_is_not_taken_over(
+    tmp_path: Path, written: tuple[int, int]
+) -> None:
+    """The store was lost while a replay had written one of them."""
+    each = zip(TABLES, map(AttemptId, written), strict=True)
+    tables = [Table(name, ExaminedTable(name, name, attempt_id)) for name, attempt_id in each]
+    journal = Journal({AttemptId(number): (TxId(1), EMPTY_BATCH) for number in (2, 3)})
+    with pytest.raises(StoreMismatch, match="they hold transaction 1 as two attempts wrote it"):
+        take_over(Patient(tmp_path).topology(), MemoryCoordinatorStore(), tables, journal)
 
 
 def dying(patient: Patient, after: int) -> bool:

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,22 @@ def test_a_standby_waits_for_a_store_that_does_not_answer() -> None:
         assert not run.done()
         world.store.is_down = False
         assert run.result(WAIT_S).transactions == 3
+
+
+def test_a_standby_that_gets_no_answer_as_it_takes_the_lead_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, taken = Led(), list[Lease]()
+    acquire = world.store.acquire
+
+    def lost(*given: Any, **how: Any) -> Lease:
+        taken.append(acquire(*given, **how))
+        if len(taken) == 1:
+            raise StoreUnavailable("the answer is lost")
+        return taken[-1]
+
+    monkeypatch.setattr(world.store, "acquire", lost)
+    ends(world)
+    assert world.standby().run().transactions == 3
+    assert [lease.epoch for lease in taken] == [2, 3]
 
 
 def test_a_standby_of_another_topology_is_refused_before_it_waits() -> None:

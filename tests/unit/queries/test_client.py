@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,18 @@ def test_while_transactions_commit_each_answer_is_of_one_that_was_committed(kind
     running.join()
     store.close()
     store_of_reader.close()
+
+
+def test_threads_that_share_a_client_get_their_own_answers(tmp_path: Path) -> None:
+    topology, words = word_count(*states_of("memory", tmp_path), BATCHES), ["the", "dog"]
+    begun = threading.Barrier(len(words))
+    with QueryClient(topology, run(topology)) as client, ThreadPoolExecutor(len(words)) as threads:
+
+        def ask(word: str) -> list[list[Any]]:
+            begun.wait()
+            return [[row["word"] for row in client.execute("count_of", word)] for _ in range(30)]
+
+        assert list(threads.map(ask, words)) == [[[word]] * 30 for word in words]
 
 
 def test_between_two_questions_no_database_transaction_is_open(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Which consumers a process keeps where it reads more partitions than it may have consumers."""
+"""Which consumers a process keeps where it reads more partitions than it may have consumers, and what one has fetched
+too early."""
 
 from __future__ import annotations
 
 import logging
 
 import pytest
+from confluent_kafka import Message
 
 import spouts.kafka.consumers as kafka_consumers
 from spouts.kafka.cluster import KafkaConnection
@@ -85,3 +87,25 @@ def test_tasks_side_by_side_close_what_is_too_much(reading: Reading, monkeypatch
     with here as one, there as other:
         pass
     assert (len(reading.pool), getattr(one, "is_closed", None), getattr(other, "is_closed", None)) == (1, True, False)
+
+
+class Fetched:
+    """A client that has fetched records with these offsets; what is between them are the markers of transactions."""
+
+    def __init__(self, *offsets: int) -> None:
+        self._waiting = [Message(topic="t", partition=0, offset=each) for each in offsets]
+
+    def assign(self, partitions: object) -> None:
+        """It stands where it should."""
+
+    def consume(self, most: int, _: float) -> list[Message]:
+        taken, self._waiting = self._waiting[:most], self._waiting[most:]
+        return taken
+
+
+def test_what_was_fetched_with_an_earlier_range_is_read_in_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_consumers, "make_client", lambda *_: Fetched(0, 1, 2, 4, 5, 6, 8))
+    consumer, partition = CachedConsumer(ONE), PartitionId("t", 0)
+    ranges = [OffsetRange(Offset(start), Offset(until)) for start, until in ((0, 5), (5, 6), (6, 9))]
+    read = [[each.offset() for part in consumer.read(partition, offsets) for each in part] for offsets in ranges]
+    assert read == [[0, 1, 2, 4], [5], [6, 8]]

@@ -123,6 +123,13 @@ def test_the_groups_offsets_and_otherwise() -> None:
     assert teller.asked == ["flights#old[0] of mine", "flights#old[1] of mine", "flights#old[1] at 7"]
 
 
+@pytest.mark.parametrize("kept", [3, 9])
+def test_a_group_may_be_at_the_first_offset_there_is_and_at_the_end(kept: int) -> None:
+    starts = starting(GroupOffsets(7), group_id="g")
+    assert begins(starts, EMPTY_BATCH, {A: log(3, 9)}, Teller({A: kept})) == {"flights#old[0]": kept}
+    assert TOLD == []
+
+
 @pytest.mark.parametrize("lost", [2, 10])
 def test_a_groups_offset_that_is_no_longer_there_is_reported(lost: int) -> None:
     starts = starting(GroupOffsets("latest"), group_id="g")
