@@ -16,6 +16,7 @@ from tests.proof.page import page_of
 from tests.proof.parts import Part
 from tests.proof.running import Outcome
 from tests.resuming import ROOT, write_whole
+from transactional.engine.clock import SystemClock
 
 
 class Record:
@@ -89,7 +90,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def now() -> str:
     """To the minute."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ")
+    return datetime.fromtimestamp(SystemClock().wall_ms() / 1_000, UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def commit_of(root: Path = ROOT) -> str:
