@@ -16,6 +16,7 @@ from tests.bill import Bill
 from tests.quick_protocols import keep_members
 from tests.quick_statements import share_statements
 from tests.quick_tracebacks import keep_anchors
+from tests.time_limits import TimeLimits
 
 if TYPE_CHECKING:
     from spouts.local_broker import LocalBroker
@@ -76,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     share_statements()
     keep_anchors()
     config.pluginmanager.register(Bill(), "bill")
+    config.pluginmanager.register(TimeLimits(), "time_limits")
     # Two processes, as `make check` has them, remove the folders of earlier ones at once, and one finds some not empty.
     config.addinivalue_line("filterwarnings", r"ignore:\(rm_rf\) error removing:pytest.PytestWarning")
 
