@@ -52,6 +52,8 @@ PATIENCE = {"retry_timeout": "30s"}
 """How long delta-rs tries a request to an object store that does not answer; its default is 3 minutes."""
 
 _S3_SCHEMES = ("s3", "s3a", "s3n")
+_SCHEMES = ("abfs", "abfss", "adl", "az", "azure", "file", "gcs", "gs", "hdfs", "lakefs", *_S3_SCHEMES, "viewfs")
+"""Of the storages that delta-rs writes to. Of others it looks for minutes, or says that no table is there."""
 _TRUE = ("1", "true", "yes", "on", "y", "ok")
 
 
@@ -69,7 +71,14 @@ class DeltaLocation:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ConfigError("a Delta table needs a path, a URI, or a name in Spark's catalog; the one given is empty")
-        if not self.is_catalog_name and self.scheme in _S3_SCHEMES:
+        if self.is_catalog_name:
+            return
+        if self.scheme not in _SCHEMES:
+            raise ConfigError(
+                f"a Delta table can't be at {self.name!r}: {self.scheme}: is none of {', '.join(_SCHEMES)}; a table of "
+                "a catalog, such as Unity Catalog, is given by its name: catalog_table('catalog.schema.table')"
+            )
+        if self.scheme in _S3_SCHEMES:
             _check_s3({**os.environ, **self.storage_options}, self.name)
 
     @classmethod

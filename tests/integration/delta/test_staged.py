@@ -260,7 +260,7 @@ class TestStager:
         assert stager("auto") is None
         assert stager(LogLayout(staged_bytes=None)) is None
         assert stager("log", engine="spark") is None
-        assert stager("log", "memory://t") is None
+        assert stager("log", "gs://bucket/t") is None
 
 
 @contextmanager
