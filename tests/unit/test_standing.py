@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.resuming import ROOT, digest_of, seconds
+from tests.resuming import ROOT, digest_of, seconds, write_whole
 from tests.standing import Sources
 from tests.windows.world import run_seeds
 
@@ -119,6 +119,13 @@ def test_a_digest_is_of_names_and_contents(tmp_path: Path) -> None:
     digests.append(digest_of("", ["one"], tmp_path))
     assert len(set(digests)) == 8
     assert digest_of("", ["two"], tmp_path) == digests[1]
+
+
+def test_a_file_is_written_as_a_whole(tmp_path: Path) -> None:
+    write_whole(tmp_path / "kept", "before")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(tmp_path / "kept", "after \ud800")
+    assert (tmp_path / "kept").read_text() == "before"
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("40m", 2_400), ("2h", 7_200)])
