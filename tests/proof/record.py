@@ -43,10 +43,9 @@ class Record:
                 return 1, ""
             if not entry.passed:
                 return 0, entry.at
-            return 2 if entry.digest != self.digests[part.name] else 3 if seed not in (
-                None,
-                entry.seed,
-            ) else 4, entry.at
+            if entry.digest != self.digests[part.name]:
+                return 2, entry.at
+            return 4 if seed in (None, entry.seed) else 3, entry.at
 
         return sorted((part for part in every if rank(part)[0] < 4), key=rank)
 
