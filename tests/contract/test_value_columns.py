@@ -89,6 +89,20 @@ def test_rows_of_before_have_null_and_their_values(place: Place, kind: StateKind
     assert rows(state) == {**after, "cat": (5, 5.0, "z")}
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("place", [*DATABASES, "delta-rs/log"], indirect=True)
+def test_a_reader_that_was_there_before_finds_the_new_values(place: Place) -> None:
+    counted(place, {"cat": 3})
+    reader = opened(place, AFTER).reader(OWNER)
+    reader.pin()
+    assert reader.rows(TxId(1)).to_pylist() == [{"word": "cat", "count": 3, "miles%": None, "last": None}]
+    reader.release()
+    merge(fenced(place), place.attempt(2, 11), {"cat": (1, 2.5, "x")})
+    reader.pin()
+    assert reader.rows(TxId(2)).to_pylist() == [{"word": "cat", "count": 4, "miles%": 2.5, "last": "x"}]
+    reader.close()
+
+
 def test_a_transaction_of_before_is_replayed_with_the_new_columns(place: Place) -> None:
     counted(place, {"cat": 3})
     counted(place, {"cat": 1, "dog": 1}, txid=2)

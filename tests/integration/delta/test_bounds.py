@@ -183,6 +183,16 @@ def test_bounds_that_are_too_narrow_are_found(tmp_path: Path, monkeypatch: pytes
     assert not all(World(seed).is_right(tmp_path / str(seed)) for seed in range(40))
 
 
+@pytest.mark.parametrize(("second", "stays"), [(2, False), (None, True)])
+def test_a_file_with_a_row_that_never_expires_is_not_dropped(tmp_path: Path, second: int | None, stays: bool) -> None:  # noqa: FBT001
+    columns = StateColumns(Schema.parse("start timestamp"), Schema.parse("count long"), {}, False, "start")
+    rows, file = [[at(each), 1, 4, None, None] for each in (1, second)], DataFile("0.parquet", 1)
+    parquet.write_table(table_of(rows, delta_schema(columns), 1), tmp_path / file.name)
+    floors = Floors(NOW, 9 * 10**6, 9 * 10**6)
+    change = Change(columns, NOW, table_of([], arrow_schema(columns.written), 1), COMBINE, floors)
+    assert Footers(tmp_path, columns).reached([file], change).past == ([] if stays else [file])
+
+
 # --- over transactions ----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -127,6 +128,12 @@ class TestVisibleAt:
 )  # fmt: skip
 def test_null_counts_as_nothing_except_for_last(how: str, stored: Any, partial: Any, expected: Any) -> None:
     assert combined(how, stored, partial) == expected
+
+
+@pytest.mark.parametrize(("stored", "partial"), [(math.nan, 2.0), (2.0, math.nan)])
+def test_nan_is_greater_than_any_number_in_whatever_order_they_come(stored: float, partial: float) -> None:
+    assert combined("min", stored, partial) == 2.0
+    assert math.isnan(combined("max", stored, partial))
 
 
 def test_values_are_immutable() -> None:
