@@ -26,8 +26,9 @@ class Coverage:
     def reached(self, crashed: Effects) -> None:
         """A process has crashed where it should."""
         assert crashed.crash_at is not None
+        number, when, name = crashed.crash_at
         self.covered += 1
-        self.kinds[f"{crashed.crash_at.when} {crashed.names[crashed.crash_at.number - 1]}"] += 1
+        self.kinds[f"{when} {name or crashed.names[number - 1]}"] += 1
 
     def __str__(self) -> str:
         again = f"; {self.twice:,} more crashed again while they recovered" if self.twice else ""

@@ -402,15 +402,26 @@ def plain_cuts(disk: Disk) -> Iterator[Tree]:
     yield disk.left(dict.fromkeys(disk.items(), LOST))
 
 
+NOTHING_LOST, ALL_LOST, MIXTURE = "nothing lost", "all lost", "a mixture"
+KINDS = {NOTHING_LOST, ALL_LOST, f"a file {LOST}", f"a file {TORN}", f"a name {LOST}", MIXTURE}
+"""What a cut may do."""
+
+
 def cuts(disk: Disk, chance: Random, subsets: int) -> Iterator[Tree]:
     """What a cut may leave now: all, nothing unsynced, each item alone lost or torn, and some random fates of all."""
-    yield from plain_cuts(disk)
+    return (disk.left(fates) for _, fates in fates_of(disk, chance, subsets))
+
+
+def fates_of(disk: Disk, chance: Random, subsets: int) -> Iterator[tuple[str, Mapping[Item, str]]]:
+    """The fates of items that a cut may bring now, and of which kind it is."""
     items = disk.items()
+    yield NOTHING_LOST, {}
+    yield ALL_LOST, dict.fromkeys(items, LOST)
     for item in items:
         for fate in _fates(item)[1:]:
-            yield disk.left({item: fate})
+            yield f"a {'file' if item[1] is None else 'name'} {fate}", {item: fate}
     for _ in range(subsets if len(items) > 1 else 0):
-        yield disk.left({item: chance.choice(_fates(item)) for item in items})
+        yield MIXTURE, {item: chance.choice(_fates(item)) for item in items}
 
 
 def _fates(item: Item) -> Sequence[str]:

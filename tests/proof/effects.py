@@ -44,10 +44,11 @@ class Crash(BaseException):
 
 
 class Point(NamedTuple):
-    """Where a run crashes: before or after its n-th effect."""
+    """Where a run crashes: before or after its n-th effect; with a name, its n-th one of that name."""
 
     number: int
     when: str
+    name: str = ""
 
 
 @dataclass
@@ -68,11 +69,11 @@ class Effects:
             if self.is_dead:
                 raise Crash
             self.names.append(name)
-            number = len(self.names)
-            self._die_at(Point(number, BEFORE))
+            numbers = {"": len(self.names), name: self.names.count(name)}
+            self._die_at(numbers, BEFORE)
         yield
         with self.lock:
-            self._die_at(Point(number, AFTER))
+            self._die_at(numbers, AFTER)
 
     def give_up(self) -> NoReturn:
         """The proof itself is wrong."""
@@ -81,8 +82,9 @@ class Effects:
             self.on_crash()
         raise Crash
 
-    def _die_at(self, point: Point) -> None:
-        if self.is_dead or point != self.crash_at:
+    def _die_at(self, numbers: Mapping[str, int], when: str) -> None:
+        at = self.crash_at
+        if self.is_dead or at is None or (numbers.get(at.name), when) != (at.number, at.when):
             return
         self.is_dead = True
         self.on_crash()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -53,21 +54,24 @@ NUMBERED_ONCE_IN_A_WHILE |= {"savepoints", "note_savepoint", "drop_savepoint", "
 
 FIXED_ON_SPARK = {
     Setting("one table", is_opaque=True, pending=2, engine="spark"): [
-        (BEFORE, "per-word: create_write_transaction", 2),
-        (AFTER, "per-word: create_write_transaction", 2),
-        (BEFORE, "store: record_commit", 1),
-        (AFTER, "store: record_commit", 1),
-        (AFTER, "per-word: create_write_transaction", 3),
+        Point(2, BEFORE, "per-word: create_write_transaction"),
+        Point(2, AFTER, "per-word: create_write_transaction"),
+        Point(1, BEFORE, "store: record_commit"),
+        Point(1, AFTER, "store: record_commit"),
+        Point(3, AFTER, "per-word: create_write_transaction"),
     ],
     Setting("one table", is_opaque=False, pending=1, engine="spark"): [
-        (AFTER, "per-word: create", 1),
-        (BEFORE, "per-word: create_write_transaction", 1),
-        (AFTER, "per-word: create_write_transaction", 2),
-        (BEFORE, "per-word: create_write_transaction", 3),
-        (AFTER, "store: record_processed", 2),
+        Point(1, AFTER, "per-word: create"),
+        Point(1, BEFORE, "per-word: create_write_transaction"),
+        Point(2, AFTER, "per-word: create_write_transaction"),
+        Point(3, BEFORE, "per-word: create_write_transaction"),
+        Point(2, AFTER, "store: record_processed"),
     ],
 }
-"""Which one of the effects of that name, counted from 1. The first is the fence's, then comes each transaction's."""
+"""The first effect of that name is the fence's, then comes each transaction's."""
+Names = Mapping[Setting, Sequence[str]]
+"""The effects of a clean run, one after the other."""
+Sample = Mapping[Setting, Sequence[Point]]
 
 
 def name_of(setting: Setting) -> str:
@@ -128,20 +132,68 @@ def test_a_task_may_stage_while_a_delta_commit_is_under_way(tmp_path: Path) -> N
                 DeltaTable.create(str(log.parent), pa.schema([("count", pa.int64())]))
 
 
+def kinds_of(setting: Setting, point: Point) -> set[tuple[str, str, str]]:
+    """That effect on that table or the store; and that effect on any table in that layout."""
+    _, when, name = point
+    return {(when, "", name), (when, setting.layout, name.split(": ")[1])}
+
+
+def one_of_each_kind(names: Names, seed: int) -> Sample:
+    """Points that meet each kind of crash point, in settings that chance chooses; at least one of each setting.
+
+    The last one of several effects of a name is none of them: how threads interleave decides whether it comes.
+    """
+    found = [
+        (setting, Point(nth, when, name))
+        for setting, effects in names.items()
+        for name, count in Counter(effects[:-1]).items()
+        for nth, when in itertools.product(range(1, max(2, count)), WHENS)
+    ]
+    # Each by itself: with a point more or less the others stay where they are.
+    found.sort(key=lambda each: Random(f"{seed} {each}").random())
+    met, chosen = set[tuple[str, str, str]](), dict[Setting, list[Point]]()
+    for kinds_at_once in (2, 1):
+        for setting, point in found:
+            if len(kinds_of(setting, point) - met) >= kinds_at_once:
+                met |= kinds_of(setting, point)
+                chosen.setdefault(setting, []).append(point)
+    for setting, point in found:
+        chosen.setdefault(setting, [point])
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Names:
+    """Of each setting."""
+    return {setting: clean_run(setting, tmp_path_factory.mktemp("clean")).names for setting in SETTINGS}
+
+
+@pytest.fixture(scope="module")
+def sample(names: Names, coverage: Coverage, seed: int) -> Sample:
+    coverage.add_total(sum(map(len, names.values())))
+    return one_of_each_kind(names, seed)
+
+
 @pytest.mark.sample
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
-def test_a_tenth_of_all_crash_points(setting: Setting, tmp_path: Path, coverage: Coverage, seed: int) -> None:
-    effects = len(clean_run(setting, tmp_path).names)
-    coverage.add_total(effects)
-    chance = Random(f"{seed} {setting}")
-    chosen = chance.sample(points_of(effects - 1), k=round(effects * len(WHENS) / 10))
-    for point in chosen:
+def test_some_crash_points(setting: Setting, sample: Sample, tmp_path: Path, coverage: Coverage) -> None:
+    for point in sample[setting]:
         crashed, *_ = crash(setting, tmp_path, point)
-        # With several in flight runs differ a little in length.
-        if crashed.is_dead:
-            coverage.reached(crashed)
-    assert coverage.covered
+        assert crashed.is_dead
+        coverage.reached(crashed)
+
+
+@pytest.mark.sample
+def test_a_crash_point_of_each_kind_is_among_them(names: Names, sample: Sample) -> None:
+    every = {
+        kind
+        for setting, effects in names.items()
+        for when, name in itertools.product(WHENS, effects[:-1])
+        for kind in kinds_of(setting, Point(1, when, name))
+    }
+    assert {kind for setting, some in sample.items() for point in some for kind in kinds_of(setting, point)} == every
+    assert {"stage", "fold", "vacuum", "delete", "record_fence"} <= {name for _, _, name in every}
 
 
 @pytest.mark.proof
@@ -157,11 +209,9 @@ def test_every_crash_point(setting: Setting, tmp_path: Path, coverage: Coverage,
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("setting", FIXED_ON_SPARK, ids=name_of)
 def test_fixed_crash_points_on_spark(setting: Setting, tmp_path: Path, spark_coverage: Coverage) -> None:
-    names = clean_run(setting, tmp_path).names
-    spark_coverage.add_total(len(names))
-    for when, name, nth in FIXED_ON_SPARK[setting]:
-        number = [n for n, each in enumerate(names, 1) if each == name][nth - 1]
-        crashed, *_ = crash(setting, tmp_path, Point(number, when))
+    spark_coverage.add_total(len(clean_run(setting, tmp_path).names))
+    for point in FIXED_ON_SPARK[setting]:
+        crashed, *_ = crash(setting, tmp_path, point)
         assert crashed.is_dead
         spark_coverage.reached(crashed)
 

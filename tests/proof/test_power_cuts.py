@@ -7,19 +7,33 @@ committed.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.proof.disk import TRACED, Call, Disk, Tree, cuts, digest, lay_out, plain_cuts, read_calls
+from tests.proof.disk import (
+    ALL_LOST,
+    KINDS,
+    TRACED,
+    Call,
+    Disk,
+    Tree,
+    cuts,
+    digest,
+    fates_of,
+    lay_out,
+    plain_cuts,
+    read_calls,
+)
 from tests.proof.power import Setting, check, committed, live
 from transactional.errors import TransactionalError
 
@@ -29,8 +43,6 @@ SETTINGS += [Setting(tables, is_opaque=False) for tables in ("small", "log")]
 SUBSETS = 20
 PARTS = 4
 """The proof deals each setting's operations out to so many parts, which can be run side by side, and resumed."""
-SAMPLED = 8
-"""So many of all states a setting tries in `make test`."""
 
 
 State = tuple[int, Tree, int]
@@ -60,17 +72,15 @@ class Recorded:
 
     def states(self, left: Left, forgets: Callable[[str], bool] = lambda _: False) -> Iterator[State]:
         """After each operation what a cut may leave, and how many transactions were told as committed by then."""
+        return ((number, tree, told) for number, disk, told in self.disks(forgets) for tree in left(disk))
+
+    def disks(self, forgets: Callable[[str], bool] = lambda _: False) -> Iterator[tuple[int, Disk, int]]:
+        """The disk after each call from which on a cut leaves something else than before, and the same number."""
         disk, told = Disk(self.folder, forgets), 0
         for number, call in enumerate(self.calls):
             told += call.name == "write" and b"committed\n" in call.strings
             if disk.apply(call):
-                for tree in left(disk):
-                    yield number, tree, told
-
-    def operations(self) -> int:
-        """After how many calls a cut leaves something else than before."""
-        disk = Disk(self.folder)
-        return sum(map(disk.apply, self.calls))
+                yield number, disk, told
 
     def go_on(self, tree: Tree, told: int) -> None:
         """Run over what is left. Raises when something is wrong."""
@@ -105,8 +115,18 @@ def cut_counts(told: list[str], counts: Counter[str]) -> Iterator[CutCounts]:
     counts["states after a cut"] += cuts.tried
 
 
-def recorded(setting: Setting, folder: Path) -> Recorded:
-    return Recorded(setting, folder / "disk", folder / "told")
+Record = Callable[[Setting], Recorded]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Records the run of a setting, once."""
+
+    def record(setting: Setting) -> Recorded:
+        folder = tmp_path_factory.mktemp("cut")
+        return Recorded(setting, folder / "disk", folder / "told")
+
+    return functools.cache(record)
 
 
 def different(states: Iterator[State], counts: CutCounts) -> Iterator[State]:
@@ -134,8 +154,8 @@ def go_on_from(run: Recorded, number: int, tree: Tree, told: int) -> None:
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_every_power_cut(setting: Setting, part: int, tmp_path: Path, cut_counts: CutCounts, seed: int) -> None:
-    run = recorded(setting, tmp_path)
+def test_every_power_cut(setting: Setting, part: int, recorded: Record, cut_counts: CutCounts, seed: int) -> None:
+    run = recorded(setting)
     chance, numbers = Random(f"{seed} {setting} {part}"), itertools.count()
 
     def dealt(disk: Disk) -> Iterator[Tree]:
@@ -148,25 +168,38 @@ def test_every_power_cut(setting: Setting, part: int, tmp_path: Path, cut_counts
         cut_counts.tried += 1
 
 
+def one_of_each_kind(run: Recorded, chance: Random) -> Mapping[int, list[str]]:
+    """After which calls the power is cut, and how: once in each way, wherever chance chooses; and after the first, the
+    last and another transaction that was told as committed all is lost that is unsynced."""
+    where, after, last = defaultdict[str, list[int]](list), list[int](), 0
+    for number, disk, told in run.disks():
+        for kind in {kind for kind, _ in fates_of(disk, chance, 1)}:
+            where[kind].append(number)
+        if told > last:
+            after.append(number)
+        last = told
+    assert where.keys() == KINDS
+    chosen = defaultdict[int, list[str]](list)
+    for number in (after[0], after[len(after) // 2], after[-1]):
+        chosen[number].append(ALL_LOST)
+    for kind in sorted(where):
+        chosen[chance.choice(where[kind])].append(kind)
+    return chosen
+
+
 @pytest.mark.sample
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("setting", SETTINGS[:5], ids=str)
-def test_some_power_cuts(setting: Setting, tmp_path: Path, cut_counts: CutCounts, seed: int) -> None:
-    run, chance = recorded(setting, tmp_path), Random(f"{seed} {setting}")
-    operations = run.operations()
-    chosen, numbers = set(chance.sample(range(operations), k=SAMPLED)), itertools.count()
-
-    def one(disk: Disk) -> Iterator[Tree]:
-        """One of what a cut may leave after a chosen operation."""
-        if next(numbers) in chosen:
-            left = list(cuts(disk, chance, SUBSETS))
+def test_a_power_cut_of_each_kind(setting: Setting, recorded: Record, cut_counts: CutCounts, seed: int) -> None:
+    run, chance = recorded(setting), Random(f"{seed} {setting}")
+    chosen = one_of_each_kind(run, chance)
+    for number, disk, told in run.disks():
+        cut_counts.operations += 1
+        for wanted in chosen.get(number, ()):
+            left = [fates for kind, fates in fates_of(disk, chance, SUBSETS) if kind == wanted]
             cut_counts.states += len(left)
-            yield chance.choice(left)
-
-    for number, tree, told in run.states(one):
-        go_on_from(run, number, tree, told)
-        cut_counts.tried += 1
-    cut_counts.operations += operations
+            go_on_from(run, number, disk.left(chance.choice(left)), told)
+            cut_counts.tried += 1
 
 
 def of_table(path: str) -> bool:
@@ -194,11 +227,11 @@ PLANTED: list[tuple[str, str, Callable[[str], bool]]] = [
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("tables", "what", "forgets"), PLANTED, ids=[f"{each[0]}: {each[1]}" for each in PLANTED])
 def test_a_sync_that_is_missing_is_found(
-    tables: str, what: str, forgets: Callable[[str], bool], tmp_path: Path
+    tables: str, what: str, forgets: Callable[[str], bool], recorded: Record
 ) -> None:
     """Else the proof would prove nothing."""
     del what
-    run = recorded(Setting(tables), tmp_path)
+    run = recorded(Setting(tables))
     states = list(different(run.states(plain_cuts, forgets), CutCounts()))
 
     def try_all() -> None:
