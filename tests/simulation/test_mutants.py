@@ -35,26 +35,31 @@ OF_SHAPES: dict[type, Collection[Shape]] = {
 
 
 KNOWN: dict[str, int] = {
-    "CommitsAFoldOverWhatHasChanged": 122,
+    "ListsAfterItLoads": 286,
+    "ForgetsThatOthersLead": 278,
+    "ForgetsDeletesOnAReplay": 185,
+    "JoinsAtOnce": 158,
+    "StartsAtTheEnd": 122,
+    "FencesBlindly": 104,
     "RemovesBeforeItCompares": 74,
-    "JoinsAtOnce": 46,
-    "ReplacesWhatItKnows": 42,
+    "CommitsAFoldOverWhatHasChanged": 58,
+    "ReplacesWhatItKnows": 58,
     "LeavesNothingToRollBack": 41,
     "KeepsWhatADeadAttemptDeletedAway": 41,
-    "ListsAfterItLoads": 34,
+    "LeavesLaterOnesAlive": 41,
+    "RemovesByTheNewFloor": 37,
+    "CountsTheFloorOfADeadAttempt": 37,
     "CommitsWhatIsNotThere": 34,
     "DoesNotRecordWhatIsSetAside": 32,
     "FinishesAJobThatWasRepeated": 31,
     "SkipsWhatComesAgain": 27,
     "ForgetsWhichHaveFailed": 27,
     "ForgetsThoseOfEarlierBatches": 27,
-    "ReadsByTheWritersHandle": 24,
-    "KeepsRowsOfDeadAttempts": 24,
-    "MovesTheVersionFirst": 18,
-    "RemovesByTheNewFloor": 37,
-    "CountsTheFloorOfADeadAttempt": 37,
+    "MovesTheVersionFirst": 24,
+    "AddsToWhatIsThere": 14,
     "StartsTheNextBeforeItRecords": 12,
     "ForgetsWhereItBegan": 12,
+    "StartsAttemptsAnew": 11,
     "SkipsWhatFailsTooOften": 10,
     "ReportsBothOfTwo": 10,
     "RebasesOverAnOptimize": 10,
@@ -64,8 +69,8 @@ KNOWN: dict[str, int] = {
     "ReadsOneMore": 7,
     "ForgetsWhatIsInFlight": 7,
     "CountsNoEmptiedBatch": 7,
+    "KeepsRowsOfDeadAttempts": 6,
     "KeepsSegmentsOfDeadAttempts": 6,
-    "ForgetsThatOthersLead": 6,
     "AddsToWhatHasExpired": 5,
     "TellsWhatIsNotWritten": 4,
     "TellsOverADeadAttempt": 4,
@@ -75,16 +80,14 @@ KNOWN: dict[str, int] = {
     "NamesFilesByTransaction": 2,
     "LetsEverybodyWrite": 2,
     "AddsAFoldToItsRange": 2,
+    "ReadsByTheWritersHandle": 1,
     "SkipsEveryReplay": 1,
     "ReadsWhatADeadAttemptHasLeft": 1,
     "NeverWritesTwice": 1,
     "DrawsIdsPerLease": 1,
-    "AddsToWhatIsThere": 1,
-    "ForgetsDeletesOnAReplay": 1,
-    "FencesBlindly": 1,
 }
-"""Seeds that have found some of them, and are tried first where none is remembered. One that does not any more costs
-time, and nothing else."""
+"""Seeds that have found some of them, the soonest, and are tried first where none is remembered. One that does not any
+more costs time, and nothing else."""
 
 
 def found(simulations: Iterable[Simulation]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from deltalake import DeltaTable
 from state import DeltaMapState
 from tests.unit.command_line import RUN, Command
 from transactional.engine.clock import SystemClock
+from verifier.evidence import findings
 from verifier.floors import Expires
 
 TOPOLOGY = '''
@@ -96,54 +98,50 @@ def test_windows_are_what_is_computed_again(clicks: Command) -> None:
     assert sum(twenties["count"].to_pylist()) > twenties.num_rows
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    "table", ["tumbling", "sliding", "session", "tumbling-closed", "sliding-closed", "session-closed", "twenty-closed"]
-)
-def test_a_row_that_is_wrong_is_found(clicks: Command, table: str) -> None:
-    column = "count" if table == "twenty-closed" else "n"
-    DeltaTable(table).update({column: f"{column} + 1"})
-    result = clicks(*VERIFY)
-    assert result.code == 1
-    assert f"wrong-window: table of '{table}', window" in result.out
+WINDOWS = ("tumbling", "sliding", "session", "tumbling-closed", "sliding-closed")
+WRONG = [
+    *((table, "n", "n + 1", None, "window") for table in WINDOWS),
+    ("session-closed", "n", "n + 1", "page = 'b'", "window"),
+    ("twenty-closed", "count", "count + 1", None, "window"),
+    ("others", "first", "first + 1", "first = 10", "window"),
+    ("others", "sum_n", "sum_n + 1", "first = 11", "window"),
+    ("others", "last", "last + 1", "first = 9", "window"),
+    ("others", "count_n", "count_n + 1", "first = 9", "window"),
+    ("others", "collect", "'[]'", "first = 9", "row"),
+    ("others-closed", "collect", "'[]'", "first = 0", "row"),
+    ("totals", "top", "top + 1", None, "window"),
+    ("totals-closed", "top", "top + 1", None, "window"),
+    ("seen", "n", "n + 1", None, "row"),
+    ("by-page", "mean", "mean + 1", None, "row"),
+    ("three", "count", "count + 1", None, "row"),
+]
+"""Tables, what is wrong in them and where, and what is reported: a window, or a row of what only the code makes."""
 
 
-def test_a_window_that_is_missing_is_found(clicks: Command) -> None:
+def test_whatever_is_wrong_is_found(clicks: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "SHOWN_PER_KIND", 99)
+    for table, column, wrong, where, _ in WRONG:
+        changed = DeltaTable(table).update({column: wrong}, predicate=where)
+        assert changed["num_updated_rows"], (table, column)
     DeltaTable("session-closed").delete("page = 'a'")
-    assert "found no row" in clicks(*VERIFY).out
+    result = clicks(*VERIFY, "--json")
+    assert result.code == 1
+    found = [each for each in json.loads(result.out)["findings"] if each["kind"] == "wrong-window"]
+    for table, column, *_, what in WRONG:
+        assert any(
+            each["where"].startswith(f"table of '{table}', {what} ")
+            and value_of(column, each["found"]) != value_of(column, each["expected"])
+            for each in found
+        ), f"{column} of {table}"
+    assert "no row" in [each["found"] for each in found]
+
+
+def value_of(column: str, told: str) -> str:
+    return f", {told}".partition(f", {column}=")[2].partition(", ")[0]
 
 
 def test_the_code_is_needed(clicks: Command) -> None:
     assert "pass it as MODULE:TOPOLOGY" in clicks("verify", "clicks", "--windows").err
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("column", ["first", "last", "sum_n", "count_n"])
-def test_what_is_first_last_and_on_average_is_computed_again(clicks: Command, column: str) -> None:
-    DeltaTable("others").update({column: f"{column} + 1"})
-    result = clicks(*VERIFY)
-    assert "wrong-window: table of 'others', window" in result.out
-    assert f"{column}=" in result.out
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("table", "change", "what"),
-    [
-        ("totals", {"top": "top + 1"}, "window"),
-        ("totals-closed", {"top": "top + 1"}, "window"),
-        ("seen", {"n": "n + 1"}, "row"),
-        ("by-page", {"mean": "mean + 1"}, "row"),
-        ("three", {"count": "count + 1"}, "row"),
-        ("others", {"collect": "'[]'"}, "row"),
-        ("others-closed", {"collect": "'[]'"}, "row"),
-    ],
-)
-def test_windows_of_the_commit_phase_what_expires_and_what_only_the_code_makes_is_computed_again(
-    clicks: Command, table: str, change: dict[str, str], what: str
-) -> None:
-    DeltaTable(table).update(change)
-    assert f"wrong-window: table of '{table}', {what} " in clicks(*VERIFY).out
 
 
 def test_a_row_that_has_expired_and_is_there_is_found(clicks: Command, monkeypatch: pytest.MonkeyPatch) -> None:
