@@ -30,7 +30,8 @@ def page_of(proof: Proof) -> str:
     said = (
         f"At commit `{proof.commit}` ({proof.at[:10]}) there were {len(proof.parts)} parts: {passed - older} were "
         f"current, {older} older than the code they stand on, {len(failed)} had failed, and "
-        f"{len(proof.parts) - passed - len(failed)} had never run."
+        f"{len(proof.parts) - passed - len(failed)} had never run. Those that have passed took "
+        f"{sum(entry.processors_s for each in kinds.values() for entry in each) / 60:.0f} minutes of processors."
     )
     rows = [row_of(kind, kinds[kind], every[kind], proof.stale.get(kind, 0)) for kind in sorted(kinds)]
     long = [name for name, entry in proof.parts.items() if entry and entry.processors_s > PART_S_MAX]

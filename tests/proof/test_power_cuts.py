@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = [Setting(tables) for tables in ("small", "merge", "log", "staged", "sqlite")]
 SETTINGS += [Setting(tables, is_opaque=False) for tables in ("small", "log")]
 SUBSETS = 20
-PARTS = 4
+PARTS = 8
 """The proof deals each setting's operations out to so many parts, which can be run side by side, and resumed."""
 
 
@@ -159,7 +159,7 @@ def test_every_power_cut(setting: Setting, part: int, recorded: Record, cut_coun
     chance, numbers = Random(f"{seed} {setting} {part}"), itertools.count()
 
     def dealt(disk: Disk) -> Iterator[Tree]:
-        """What a cut may leave after every fourth operation."""
+        """What a cut may leave after every eighth operation."""
         if next(numbers) % PARTS == part:
             yield from cuts(disk, chance, SUBSETS)
 

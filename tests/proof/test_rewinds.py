@@ -18,7 +18,7 @@ from tests.rewinding_windows import WindowsWorld
 
 TARGET = 5
 SHORT = 9
-PARTS, PART_S = 6, 1_200
+PARTS, CRASH_PARTS, PART_S = 6, 2, 1_200
 """A part is what is run again if it is interrupted."""
 KINDS = {"words": World, "windows": WindowsWorld}
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
@@ -110,13 +110,13 @@ def die_at(world: World, moment: int) -> None:
 @pytest.mark.timeout(PART_S)
 @each_layout
 @each_kind
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", range(CRASH_PARTS))
 def test_every_crash_point(
     short_runs: Runs, layout: str, kind: str, part: int, told: list[str], counts: Counter[str]
 ) -> None:
     for world in opened(short_runs, layout, kind):
         every = moments(world)
-        mine = range(part, every, PARTS)
+        mine = range(part, every, CRASH_PARTS)
         for moment in mine:
             die_at(world, moment)
         told.append(f"rewinds, {kind} in {layout}: {len(mine)} of {every} crash points, each met twice")

@@ -190,13 +190,13 @@ def test_the_page_adds_up_what_the_file_says(runs: Runs) -> None:
     runs.call("--budget", "0s")
     page = runs.file.with_suffix(".md").read_text()
     assert page == page_of(runs.kept)
-    assert "3 parts: 1 were current, 1 older than the code they stand on, 0 had failed, and 1 had never run" in page
+    assert "3 parts: 1 were current, 1 older than the code they stand on, 0 had failed, and 1 had never run. " in page
+    assert "Those that have passed took 1 minutes of processors.\n" in page
     assert "| `test_b.py`: long | 2 | 0 | 1 | 1 | 2026-11-25 | 0.7 min | 5 worlds |" in page
     runs.call(THREE.name)
-    assert (
-        f"1 had failed, and 0 had never run.\n\nFailed:\n\n- `{THREE.name}`\n"
-        in runs.file.with_suffix(".md").read_text()
-    )
+    page = runs.file.with_suffix(".md").read_text()
+    assert "1 had failed, and 0 had never run. " in page
+    assert f"\n\nFailed:\n\n- `{THREE.name}`\n\n|" in page
 
 
 def test_parts_that_are_no_more_are_forgotten(runs: Runs) -> None:
