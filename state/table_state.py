@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -90,6 +90,10 @@ class TableState(ABC, Generic[TableT]):
     `key` is a name, several names, or a DDL string with types; () is a state of one row; None leaves it to the update.
     `values` is a DDL string.
     """
+
+    _writes_in_parts: ClassVar[bool] = False
+    """Whether a write may end after some of its rows, before its version: then an attempt without rows has some to roll
+    back, too."""
 
     def __init__(
         self,
@@ -332,7 +336,8 @@ class TableState(ABC, Generic[TableT]):
         self._check_unchanged_since_read(attempt, version)
         is_replay = verdict is Verdict.WRITE and self._fence.is_replay(version, attempt)
         floors = self._floors(attempt)
-        if verdict is Verdict.WRITE and (rows.num_rows or is_replay or apply is not None):
+        has_rows = bool(rows.num_rows) or apply is not None
+        if verdict is Verdict.WRITE and (has_rows or is_replay or self._writes_in_parts):
             check_unique(rows, self.key.names, self.table)
             self._confirm(
                 attempt.attempt_id,

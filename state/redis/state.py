@@ -48,6 +48,8 @@ class RedisMapState(TableState[FencedRedisTable]):
     Raises `ConfigError` for URLs, names and types that can't hold a state.
     """
 
+    _writes_in_parts = True
+
     def __init__(
         self,
         url: str,

@@ -101,6 +101,21 @@ def test_and_with_rows_that_expire(server: RedisServer, kind: StateKind) -> None
         hurt.close()
 
 
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_batch_that_is_empty_the_second_time_leaves_nothing_of_the_first(place: Place, number: int) -> None:
+    """An opaque spout may find nothing where the attempt that ended in the middle of its write found tuples."""
+    state: Any = place.state(deletes=True)
+    state.merge(place.attempt(1, 1), counts({"apple": 1, "pear": 1}))
+    whole, state._opened._write = state._opened._write, dying(state, number)
+    with pytest.raises(OperatingError, match="refused"):
+        state.merge(place.attempt(2, 2), counts({"apple": 4, "plum": 1}))
+    state._opened._write = whole
+    state.merge(place.attempt(2, 3), counts({}))
+    assert content(state) == {"apple": 1, "pear": 1}
+    state.merge(place.attempt(3, 4), counts({"apple": 1}))
+    assert content(state) == {"apple": 2, "pear": 1}
+
+
 # --- users who may not do everything -------------------------------------------------------------------------------
 
 
