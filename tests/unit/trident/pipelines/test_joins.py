@@ -46,9 +46,8 @@ def meaning(rows: Rows, hows: list[str], *, keep_all: bool) -> Rows:
     """Nested loops."""
     tables = [[row[1:] for row in rows if row[0] == at] for at in range(len(hows) + 1)]
     found: list[tuple[Any, list[Any]]] = [(row[:2], [row]) for row in tables[0]]
-    for table, how in zip(tables[1:], hows, strict=True):
-        met, width = list[tuple[Any, list[Any]]](), len(found[0][1]) if found else None
-        seen = set[int]()
+    for before, (table, how) in enumerate(zip(tables[1:], hows, strict=True), 1):
+        met, seen = list[tuple[Any, list[Any]]](), set[int]()
         for key, parts in found:
             matches = [at for at, row in enumerate(table) if None not in key and row[:2] == key]
             met += [(key, [*parts, table[at]]) for at in matches]
@@ -56,7 +55,6 @@ def meaning(rows: Rows, hows: list[str], *, keep_all: bool) -> Rows:
             if not matches and how in ("left", "outer"):
                 met.append((key, [*parts, None]))
         if how in ("right", "outer"):
-            before = width if width is not None else tables.index(table)
             met += [(row[:2], [*[None] * before, row]) for at, row in enumerate(table) if at not in seen]
         found = met
     nothing = (None, None, None)
