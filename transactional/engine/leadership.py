@@ -20,6 +20,7 @@ from typing import Any, Final
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
 from transactional.engine.fencing import SideBySide, fence_tables
+from transactional.engine.history.in_flight import progress_of_program
 from transactional.engine.history.minutes import Minutes
 from transactional.engine.history.observing import Committed, LeaseRenewed, Notice, Recorded, StoreWritten
 from transactional.engine.history.run_history import about, kept, lags_of
@@ -91,6 +92,7 @@ class Leadership:
             progress = progress_of_streams(
                 self.topology, self.store, self.lease.progress, accept_changes=self.accept_changes
             )
+            progress = progress_of_program(self.topology, self.store, progress)
         except TransactionalError as error:
             self.give_back(RunEnd(EndedHow.FAILED, error.code, str(error)), is_done=False)
             raise
