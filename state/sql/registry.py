@@ -186,7 +186,8 @@ class Registration:
         may_lack = {*wanted.values.names, *map(wanted.prev, wanted.values.names)}
         may_lack |= {wanted.deleted} if wanted.deletes else set()
         can_be_completed = {*there} <= {*wanted.all} and {*wanted.all.names} - {*there.names} <= may_lack
-        if row.key_columns != self._key_columns or not can_be_completed or sorted(found) != sorted(there.names):
+        has_key = {*Schema.parse(row.key_columns)} == {*wanted.key}
+        if not has_key or not can_be_completed or sorted(found) != sorted(there.names):
             raise SchemaMismatch(
                 f"state {self._name} was created with the key '{row.key_columns}' and the columns '{row.columns}', and "
                 f"has {', '.join(found)}; the state needs the key '{self._key_columns}' and the columns "

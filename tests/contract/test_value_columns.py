@@ -161,6 +161,30 @@ def test_any_other_change_is_refused(place: Place, values: str, key: str) -> Non
         opened(place, values, key)
 
 
+def test_columns_are_found_by_their_names_in_whatever_order_they_are_declared(place: Place) -> None:
+    def declared(*, turned: bool = False) -> Any:
+        key, values = ("b long, a string", "m long, n long") if turned else ("a string, b long", "n long, m long")
+        return place.state(key, values)
+
+    def add(state: Any, txid: int, attempt: int, *rows: tuple[str, int, int, int]) -> None:
+        table = pa.Table.from_pylist([dict(zip("abnm", row, strict=True)) for row in rows])
+        table = table.select([*state.key.names, *state.values.names])
+        state.merge(place.attempt(txid, attempt), Partials(combine={"n": "sum", "m": "sum"}, table=table))
+
+    def found(state: Any, txid: int | None = None) -> set[tuple[Any, ...]]:
+        return {tuple(row[name] for name in "abnm") for row in state.read(txid).to_pylist()}
+
+    add(declared(), 1, 1, ("x", 1, 10, 100), ("x", 2, 20, 200))
+    add(declared(), 2, 2, ("x", 1, 1, 1))
+    state = declared(turned=True)
+    add(state, 2, 3, ("x", 1, 2, 3))
+    assert found(state) == found(declared()) == {("x", 1, 12, 103), ("x", 2, 20, 200)}
+    assert found(state, 1) == {("x", 1, 10, 100), ("x", 2, 20, 200)}
+    assert state.get(place.attempt(3, 4), [(1, "x")]) == {(1, "x"): (103, 12)}
+    add(declared(), 3, 4, ("x", 2, 1, 1))
+    assert found(declared(turned=True)) == {("x", 1, 12, 103), ("x", 2, 21, 201)}
+
+
 def test_a_column_that_others_have_added_is_not_taken_for_the_state_s(place: Place) -> None:
     if "/" in place.engine and place.engine != "delta-rs/merge":
         return  # a column of a log has nothing that keeps its history beside it

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.errors import Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
+from transactional.errors import ConfigError, Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
 from transactional.names import COMBINE, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
 from transactional.schema import Schema
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
@@ -47,6 +47,8 @@ COMMITTERS: Final = "committers"
 
 SINCE: Final = (COMBINE, WINDOW_TIME, WINDOW_FIELDS)
 """Parts of a committer's entry that earlier releases have not stored: one of theirs lacks them, which is no change."""
+_FIELDS: Final = ("key", "values", "fields", WINDOW_FIELDS)
+"""Entries with fields, whose order makes no difference: of a committer's table, or what a stream of the spout emits."""
 _MEANING: Final = ("key", "values", "kind", WINDOWS, *SINCE)
 """What a committer's entry says of a table, beside which one it is."""
 ANEW: Final = (
@@ -79,8 +81,18 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
     return [
         f"{'.'.join(path)}: stored {before.get(path, 'nothing')}, given {after.get(path, 'nothing')}"
         for path in sorted(before.keys() | after.keys())
-        if before.get(path) != after.get(path) and not _is_new(path, known)
+        if _in_order(path, before.get(path)) != _in_order(path, after.get(path)) and not _is_new(path, known)
     ]
+
+
+def _in_order(path: tuple[str, ...], entry: str | None) -> str | None:
+    """An entry as it is compared: its fields by their names, wherever they stand."""
+    if entry is None or path[-1].rpartition(".")[2] not in _FIELDS or not entry.startswith('"'):
+        return entry
+    try:
+        return str(sorted(map(str, Schema.parse(json.loads(entry)))))
+    except ConfigError:
+        return entry  # a spout of one's own may call something else so
 
 
 def _is_new(path: tuple[str, ...], known: Collection[tuple[str, ...]]) -> bool:
@@ -180,8 +192,8 @@ def _committers(fingerprint: Mapping[str, Any]) -> set[str]:
     return set(fingerprint.get(COMMITTERS, ()))
 
 
-def _source(fingerprint: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
-    return {path: entry for path, entry in _entries(fingerprint) if path[0] != COMMITTERS}
+def _source(fingerprint: Mapping[str, Any]) -> dict[tuple[str, ...], str | None]:
+    return {path: _in_order(path, entry) for path, entry in _entries(fingerprint) if path[0] != COMMITTERS}
 
 
 # --- leases -----------------------------------------------------------------------------------------------------

@@ -20,6 +20,15 @@ MEANING = {"combine": {"n": "sum"}, "window_time": "at", "window_fields": "n lon
 """What an earlier release has not stored."""
 
 
+BY_TWO = {
+    "table": "tables/two",
+    "key": "a string, b string",
+    "values": "n long, m long",
+    "window_fields": "c int, d int",
+}
+BY_TWO_TURNED = {**BY_TWO, "key": "b string, a string", "values": "m long, n long", "window_fields": "d int, c int"}
+
+
 @pytest.mark.parametrize(
     ("stored", "given", "changes"),
     [
@@ -49,6 +58,16 @@ MEANING = {"combine": {"n": "sum"}, "window_time": "at", "window_fields": "n lon
             {"committers": {"total": {**TOTAL, "combine": {"n": "sum", "most": "max"}, "window_time": "seen"}}},
             [f"committers.total.{entry}" for entry in ("combine.most", "window_fields", "window_time")],
         ),
+        ({"committers": {"total": BY_TWO}}, {"committers": {"total": BY_TWO_TURNED}}, []),
+        (
+            {"committers": {"total": BY_TWO}},
+            {"committers": {"total": {**BY_TWO, "key": "a string, b long"}}},
+            ["committers.total.key"],
+        ),
+        ({"spout": {"web.fields": "a long, b string"}}, {"spout": {"web.fields": "b string, a long"}}, []),
+        ({"spout": {"fields": "a long, b string"}}, {"spout": {"fields": "b string"}}, ["spout.fields"]),
+        ({"spout": {"fields": "of corn, and of wheat"}}, {"spout": {"fields": "of wheat"}}, ["spout.fields"]),
+        ({"spout": {"fields": [1, 2]}}, {"spout": {"fields": [2, 1]}}, ["spout.fields"]),
         ({"spouts": {"committers": {}}}, {"spouts": {"committers": {"total": 1}}}, ["spouts.committers.total"]),
     ],
 )
@@ -72,7 +91,7 @@ def test_the_same_content_has_the_same_json() -> None:
     assert fingerprint_json({"a": (1,), "b": MappingProxyType({})}) == fingerprint_json({"b": {}, "a": [1]})
 
 
-SPOUT = {"kind": "memory"}
+SPOUT = {"kind": "memory", "fields": "a long, b string"}
 STORED = {"spout": SPOUT, "committers": {"total": TOTAL, "hourly": TOTAL}}
 WITHOUT_HOURLY = {"spout": SPOUT, "committers": {"total": TOTAL}}
 OTHER_SOURCE = {"spout": KAFKA, "committers": STORED["committers"]}
@@ -95,6 +114,7 @@ def test_a_committer_that_has_joined_stays_before_the_first_commit_too(recorded:
 @pytest.mark.parametrize(
     ("stored", "committed_txid", "given", "recorded", "is_kept"),
     [
+        (STORED, 0, {**STORED, "spout": {**SPOUT, "fields": "b string, a long"}}, [PLANNED], True),
         ({}, 0, STORED, [PROCESSED], True),
         (WITHOUT_HOURLY, 0, STORED, [PROCESSED], True),
         (WITHOUT_HOURLY, 5, STORED, [], True),

@@ -124,14 +124,15 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_values_stay_in_their_fields_once_a_change_is_accepted(window: Any, change: str) -> None:
+def test_values_stay_in_their_fields_in_whatever_order_they_are(window: Any, change: str) -> None:
     now = CHANGES[change]
     shop, same = ran(window, BEFORE), ran(window, BEFORE, BEFORE, BEFORE)
-    with pytest.raises(
-        TopologyChanged, match=r'committers\.w\.window_fields: stored "amount long, price long, at time'
-    ):
-        shop.run(now)
-    shop.run(now, accept=True)
+    if change != "reordered":
+        with pytest.raises(
+            TopologyChanged, match=r'committers\.w\.window_fields: stored "amount long, price long, at time'
+        ):
+            shop.run(now)
+    shop.run(now, accept=change != "reordered")
     shop.run(now)
     assert sorted(map(bare, shop.found)) == sorted(map(bare, same.found))
     [later] = [text for text in shop.found if "price=2" in text][:1]
@@ -178,7 +179,7 @@ def test_what_an_earlier_release_has_kept_is_continued(window: Any) -> None:
     shop.run(BEFORE)
     assert shop.found == ran(window, BEFORE, BEFORE).found
     with pytest.raises(TopologyChanged, match="window_fields"):
-        shop.run(CHANGES["reordered"])
+        shop.run(CHANGES["a field less"])
 
 
 def test_what_an_earlier_release_has_kept_has_names_and_types() -> None:
