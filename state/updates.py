@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from state.rows.value_limits import ValueLimits
-from transactional.aggregates import Aggregate, TableAggregator
+from transactional.aggregates import Aggregate, TableAggregator, aggregates_shown
 from transactional.aggregates.ordered import have_keys_once
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
@@ -96,6 +96,11 @@ class StateUpdate:
     def combine(self) -> Mapping[str, str]:
         """How the values of each column are combined."""
         return self.aggregator().combine_kinds
+
+    @property
+    def aggregates_shown(self) -> Mapping[str, str]:
+        """Which aggregate of which field each column is."""
+        return aggregates_shown(self._aggregates)
 
     def aggregator(self) -> TableAggregator:
         """The picklable part, which runs on executors."""

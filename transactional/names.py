@@ -18,6 +18,10 @@ WINDOW_FIELDS: Final = "window_fields"
 """The fields of the tuples that are kept for them."""
 COMBINE: Final = "combine"
 """How the values of a state's update are combined, by column."""
+AGGREGATES: Final = "aggregates"
+"""Which aggregate of which field each column is. Earlier releases have not stored it, nor the next one."""
+EVENT_TIMES: Final = "event_times"
+"""The entry of a fingerprint that says which field of a stream is its event time."""
 
 
 def owner_of(topology_id: str, component_id: str) -> str:

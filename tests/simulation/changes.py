@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tests.simulation.source import OUTPUT
-from transactional.aggregates import Sum, TableAggregator
+from transactional.aggregates import Sum, TableAggregator, aggregates_shown
 from transactional.arrow import arrow_schema
 from transactional.schema import Schema
 
@@ -21,6 +21,7 @@ class Summing:
     """A state's update."""
 
     combine = AGGREGATOR.combine_kinds
+    aggregates_shown = aggregates_shown(dict(AGGREGATOR.aggregates))
 
     def aggregator(self) -> TableAggregator:
         """The real one."""

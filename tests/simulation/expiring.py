@@ -17,7 +17,7 @@ from state.values import StoredValue
 from tests.simulation.source import OUTPUT
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
 from transactional.absent import ABSENT
-from transactional.aggregates import Max, Sum, TableAggregator
+from transactional.aggregates import Max, Sum, TableAggregator, aggregates_shown
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.bolts import Key
@@ -110,6 +110,7 @@ class Expiring:
 
     windows_shown, closes_without_input, longest_us, goes_by_order = "", False, 0, False
     time, kept_fields, combine = None, None, AGGREGATOR.combine_kinds
+    aggregates_shown = aggregates_shown(dict(AGGREGATOR.aggregates))
     input_fields = OUTPUT.names
     closed_fields = OUTPUT
 

@@ -65,6 +65,7 @@ class Update:
     """Stands where a state's update would: what it does is done by the simulated executor."""
 
     combine: Mapping[str, str] = MappingProxyType({})
+    aggregates_shown: Mapping[str, str] = MappingProxyType({})
 
     def aggregator(self) -> None:
         """Never used: nothing is emitted in the commit phase."""

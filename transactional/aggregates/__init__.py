@@ -13,6 +13,19 @@ from transactional.aggregates.columns import (
     Sum,
     TableAggregator,
     ValueCheck,
+    aggregates_shown,
 )
 
-__all__ = ["Aggregate", "Count", "CountOf", "First", "Last", "Max", "Min", "Sum", "TableAggregator", "ValueCheck"]
+__all__ = [
+    "Aggregate",
+    "Count",
+    "CountOf",
+    "First",
+    "Last",
+    "Max",
+    "Min",
+    "Sum",
+    "TableAggregator",
+    "ValueCheck",
+    "aggregates_shown",
+]

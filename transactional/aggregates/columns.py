@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -136,6 +136,14 @@ def _ordered(field: str, input_type: str) -> str:
     if input_type not in _ORDERED and not input_type.startswith("decimal"):
         raise ConfigError(f"field {field!r} is a {input_type}, which has no order; min and max need one")
     return input_type
+
+
+def aggregates_shown(aggregates: Mapping[str, Any]) -> dict[str, str]:
+    """Aggregates by column in words, `sum(amount)`; those of your own by the names of their classes."""
+    return {
+        name: f"{type(each).__name__.lower()}({getattr(each, 'field', None) or ''})"
+        for name, each in aggregates.items()
+    }
 
 
 class ValueCheck(Protocol):

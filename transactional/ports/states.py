@@ -256,6 +256,10 @@ class PersistentAggregate(Protocol):
     def combine(self) -> Mapping[str, str]:
         """How the values of each column are combined, which is what they mean; kept with the topology's progress."""
 
+    @property
+    def aggregates_shown(self) -> Mapping[str, str]:
+        """Which aggregate of which field each column is; kept with the topology's progress."""
+
     def aggregator(self) -> Aggregator:
         """The picklable part, which runs on executors."""
 

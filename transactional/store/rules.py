@@ -27,7 +27,7 @@ from typing import Any, Final
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import ConfigError, Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
-from transactional.names import COMBINE, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
+from transactional.names import AGGREGATES, COMBINE, EVENT_TIMES, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
 from transactional.schema import Schema
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, Trouble
@@ -44,8 +44,9 @@ OPEN: Final = (PROCESSING, PROCESSED)
 
 COMMITTERS: Final = "committers"
 """The entry of a fingerprint that may gain entries: a joining committer starts at the current txid."""
+_NOT_THE_SOURCE: Final = (COMMITTERS, EVENT_TIMES)
 
-SINCE: Final = (COMBINE, WINDOW_TIME, WINDOW_FIELDS)
+SINCE: Final = (COMBINE, AGGREGATES, WINDOW_TIME, WINDOW_FIELDS)
 """Parts of a committer's entry that earlier releases have not stored: one of theirs lacks them, which is no change."""
 _FIELDS: Final = ("key", "values", "fields", WINDOW_FIELDS)
 """Entries with fields, whose order makes no difference: of a committer's table, or what a stream of the spout emits."""
@@ -82,6 +83,8 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
         f"{'.'.join(path)}: stored {before.get(path, 'nothing')}, given {after.get(path, 'nothing')}"
         for path in sorted(before.keys() | after.keys())
         if _in_order(path, before.get(path)) != _in_order(path, after.get(path)) and not _is_new(path, known)
+        # A stream may get an event time, or lose it with its windows.
+        if path[0] != EVENT_TIMES or (path in before and path in after)
     ]
 
 
@@ -193,7 +196,7 @@ def _committers(fingerprint: Mapping[str, Any]) -> set[str]:
 
 
 def _source(fingerprint: Mapping[str, Any]) -> dict[tuple[str, ...], str | None]:
-    return {path: _in_order(path, entry) for path, entry in _entries(fingerprint) if path[0] != COMMITTERS}
+    return {path: _in_order(path, entry) for path, entry in _entries(fingerprint) if path[0] not in _NOT_THE_SOURCE}
 
 
 # --- leases -----------------------------------------------------------------------------------------------------

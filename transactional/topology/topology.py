@@ -16,7 +16,7 @@ from transactional.errors import ConfigError
 from transactional.facts import EventTime, Listed, waits_for_silence
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
-from transactional.names import COMBINE, DEAD_LETTERS, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
+from transactional.names import AGGREGATES, COMBINE, DEAD_LETTERS, EVENT_TIMES, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
 from transactional.plumbing.redaction import without_login
 from transactional.ports import (
     PersistentAggregate,
@@ -256,7 +256,12 @@ class Topology:
 
     def fingerprint(self) -> dict[str, Any]:
         """What must stay the same for the stored progress to remain usable. The spout must be open: see `examined`."""
-        told = {"spout": dict(self.spout.identity()), "committers": self.committers_fingerprint()}
+        told: dict[str, Any] = {"spout": dict(self.spout.identity()), "committers": self.committers_fingerprint()}
+        if self.event_times:
+            # Of several streams the one that is declared first has the default stream.
+            first = self.spout_id if self.spout.streams else DEFAULT_STREAM
+            times = {first if name == DEFAULT_STREAM else name: of.field for name, of in self.event_times.items()}
+            told[EVENT_TIMES] = times
         return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}
 
     def committers_fingerprint(self) -> dict[str, dict[str, Any]]:
@@ -280,7 +285,7 @@ def _meaning(component: Component) -> dict[str, Any]:
     time, and on the fields of the tuples that are kept."""
     bolt, found = component.bolt, dict[str, Any]()
     if not isinstance(bolt, Bolt | BoltFunction):
-        found[COMBINE] = dict(bolt.combine)
+        found |= {COMBINE: dict(bolt.combine), AGGREGATES: dict(bolt.aggregates_shown)}
     if isinstance(bolt, Windowed):
         fields = None if bolt.kept_fields is None else str(bolt.kept_fields)
         found |= {WINDOWS: bolt.windows_shown, WINDOW_TIME: bolt.time, WINDOW_FIELDS: fields}

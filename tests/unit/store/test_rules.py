@@ -16,7 +16,12 @@ from transactional.store.rules import check_fingerprint, fingerprint_changes, fi
 
 KAFKA = {"kind": "kafka", "topics": ["a", "b"]}
 TOTAL = {"table": "tables/total", "key": "carrier string"}
-MEANING = {"combine": {"n": "sum"}, "window_time": "at", "window_fields": "n long, at timestamp"}
+MEANING = {
+    "combine": {"n": "sum"},
+    "aggregates": {"n": "sum(m)"},
+    "window_time": "at",
+    "window_fields": "n long, at timestamp",
+}
 """What an earlier release has not stored."""
 
 
@@ -56,7 +61,12 @@ BY_TWO_TURNED = {**BY_TWO, "key": "b string, a string", "values": "m long, n lon
         (
             {"committers": {"total": {**TOTAL, **MEANING}}},
             {"committers": {"total": {**TOTAL, "combine": {"n": "sum", "most": "max"}, "window_time": "seen"}}},
-            [f"committers.total.{entry}" for entry in ("combine.most", "window_fields", "window_time")],
+            [f"committers.total.{entry}" for entry in ("aggregates.n", "combine.most", "window_fields", "window_time")],
+        ),
+        (
+            {"committers": {"total": {**TOTAL, **MEANING}}},
+            {"committers": {"total": {**TOTAL, **MEANING, "aggregates": {"n": "count()"}}}},
+            ["committers.total.aggregates.n"],
         ),
         ({"committers": {"total": BY_TWO}}, {"committers": {"total": BY_TWO_TURNED}}, []),
         (
@@ -68,6 +78,8 @@ BY_TWO_TURNED = {**BY_TWO, "key": "b string, a string", "values": "m long, n lon
         ({"spout": {"fields": "a long, b string"}}, {"spout": {"fields": "b string"}}, ["spout.fields"]),
         ({"spout": {"fields": "of corn, and of wheat"}}, {"spout": {"fields": "of wheat"}}, ["spout.fields"]),
         ({"spout": {"fields": [1, 2]}}, {"spout": {"fields": [2, 1]}}, ["spout.fields"]),
+        ({"event_times": {"web": "at"}}, {"event_times": {"web": "seen"}}, ["event_times.web"]),
+        ({"event_times": {"web": "at"}}, {"event_times": {"app": "at"}}, []),
         ({"spouts": {"committers": {}}}, {"spouts": {"committers": {"total": 1}}}, ["spouts.committers.total"]),
     ],
 )
@@ -115,6 +127,7 @@ def test_a_committer_that_has_joined_stays_before_the_first_commit_too(recorded:
     ("stored", "committed_txid", "given", "recorded", "is_kept"),
     [
         (STORED, 0, {**STORED, "spout": {**SPOUT, "fields": "b string, a long"}}, [PLANNED], True),
+        (STORED, 0, {**STORED, "event_times": {"web": "at"}}, [PLANNED], True),
         ({}, 0, STORED, [PROCESSED], True),
         (WITHOUT_HOURLY, 0, STORED, [PROCESSED], True),
         (WITHOUT_HOURLY, 5, STORED, [], True),

@@ -103,6 +103,7 @@ def test_the_fingerprint_holds_what_the_stored_progress_depends_on() -> None:
                 "values": "count long",
                 "kind": "opaque",
                 "combine": {"count": "sum"},
+                "aggregates": {"count": "count()"},
             },
         },
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.aggregates import aggregates_shown
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
@@ -49,6 +50,11 @@ class OwnUpdate:
     def combine(self) -> Mapping[str, str]:
         """How the values of each column are combined."""
         return self.aggregator().combine_kinds
+
+    @property
+    def aggregates_shown(self) -> Mapping[str, str]:
+        """Which aggregate of which field each column is."""
+        return aggregates_shown(self._aggregates)
 
     def aggregator(self) -> OwnAggregator:
         """The picklable part, which runs on executors."""

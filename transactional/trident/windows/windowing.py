@@ -96,6 +96,11 @@ class UpdateOfWindows(Generic[WindowT]):
         return self._update.combine
 
     @property
+    def aggregates_shown(self) -> Mapping[str, str]:
+        """Those of the update."""
+        return self._update.aggregates_shown
+
+    @property
     def kept_fields(self) -> Schema | None:
         """It keeps aggregates."""
         return None
