@@ -10,7 +10,7 @@ TIMED := tools/timed.sh
 # What needs no server: what does is marked. Of what is marked as sampled each n-th case is run. The longest files come first,
 # so that the processes that share them end together.
 FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not redis and not browser and not promtool"
-FOLDERS := tests/simulation tests/windows tests/docs tests/integration/delta tests/contract tests/tidy tests/unit tests/scenarios
+FOLDERS := tests/simulation tests/windows tests/changes tests/docs tests/integration/delta tests/contract tests/tidy tests/unit tests/scenarios
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \

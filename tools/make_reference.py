@@ -1,5 +1,5 @@
 """Writes docs/reference/ from the docstrings of the public names and the options of the command line, docs/proof.md
-from docs/proof.json, and the diagram of docs/state-machine.md.
+from docs/proof.json, the diagram of docs/state-machine.md, and the table of docs/howto/change.md.
 
 `python tools/make_reference.py`, from the repository's root. A test fails when a page is not what this would write.
 The code is read, not imported, but for the command line, whose options only exist once it is built.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.changes.page import table
 from tests.proof.entries import Proof
 from tests.proof.page import page_of
 from transactional.core.protocol import diagram
@@ -428,6 +429,12 @@ def _option(parameter: Any) -> str:
     return f"| {names} | {_cell(default)} | {_cell(parameter.help or '')}{variable} |"
 
 
+def page_of_changes() -> str:
+    """docs/howto/change.md with the table of today."""
+    text = (ROOT / "docs" / "howto" / "change.md").read_text("utf-8")
+    return re.sub(r"(?s)(?<=kinds\.py -->\n\n).*?(?=\n?<!-- end)", lambda _: table(), text)
+
+
 def main() -> None:
     """Write all pages."""
     folder = ROOT / "docs" / "reference"
@@ -437,6 +444,7 @@ def main() -> None:
     page = ROOT / "docs" / "state-machine.md"
     drawn = re.sub(r"(?s)(?<=```mermaid\n).*?(?=```)", lambda _: diagram() + "\n", page.read_text("utf-8"))
     page.write_text(drawn, encoding="utf-8")
+    (ROOT / "docs" / "howto" / "change.md").write_text(page_of_changes(), encoding="utf-8")
     (ROOT / "docs" / "proof.md").write_text(proof_page(), encoding="utf-8")
 
 

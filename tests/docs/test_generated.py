@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, blocks
-from tools.make_reference import PAGES, proof_page, reference_page
+from tools.make_reference import PAGES, page_of_changes, proof_page, reference_page
 from transactional import errors
 from transactional.core.protocol import diagram
 from transactional.errors import TransactionalError
@@ -45,6 +45,10 @@ def test_every_public_name_is_in_the_reference_or_among_the_errors(door: str) ->
 
 def test_the_page_of_the_proof_is_fresh() -> None:
     assert (DOCS / "proof.md").read_text("utf-8") == proof_page(), "stale: run `make docs`"
+
+
+def test_the_table_of_changes_is_fresh() -> None:
+    assert (DOCS / "howto" / "change.md").read_text("utf-8") == page_of_changes(), "stale: run `make docs`"
 
 
 def test_the_state_diagram_is_fresh() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 
 from tests.mutants.planting import ROOT
 
-RUNS = ("tests/unit/engine", "tests/scenarios", "tests/unit/reliable")
+RUNS = ("tests/unit/engine", "tests/scenarios", "tests/unit/reliable", "tests/changes")
 STREAMS = (
     *("tests/unit/trident", "tests/unit/topology", "tests/unit/test_complete_topology.py", "tests/unit/queries"),
-    *("tests/windows", "tests/docs/test_trident_rows.py"),
+    *("tests/windows", "tests/changes", "tests/docs/test_trident_rows.py"),
 )
 PROCESSING = ("tests/unit/phases", "tests/unit/execution", "tests/unit/reliable", *STREAMS)
 COMMANDS = ("tests/unit/commands", "tests/unit/console", "tests/unit/web", "tests/unit/queries")

@@ -1,0 +1,128 @@
+"""One world: a random program, a change between two of its runs, and what must have come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.changes.kinds import COUNTED, Kind
+from tests.changes.program import Branch, Program, Source
+from tests.changes.world import ENDINGS, World
+from transactional.errors import TransactionalError
+from transactional.ports import StateKind
+
+NAMES = ("web", "app", "shop")
+
+
+def random_program(kinds: Sequence[Kind], random: Random, *, is_small: bool = False) -> Program:
+    """One that all the changes can be made to; a small one has no more than that takes."""
+    every = ({"window": ""} if is_small else {}) | _needs(kind.every for kind in kinds)
+    of_program, of_first = _needs(kind.program for kind in kinds), _needs(kind.suited for kind in kinds)
+    least = max(kind.streams for kind in kinds)
+    is_trident = next(
+        (kind.is_trident for kind in kinds if kind.is_trident is not None), least > 1 or random.random() < 0.5
+    )
+    streams = NAMES[: random.randint(least, least if is_small else 3)] if is_trident else NAMES[:1]
+    first, second = (replace(_branch(name, streams, is_trident, random), **every) for name in ("first", "second"))
+    program = Program(
+        tuple(Source(name, name) for name in streams),
+        (replace(first, **of_first), second),
+        is_trident=is_trident,
+        is_opaque=random.random() < 0.5,
+        parallelism=random.choice((1, 2)),
+        take=4 if is_small else random.choice((1, 2, 4)),
+        pending=random.choice((1, 2)),
+        has_letters=random.random() < 0.4,
+    )
+    if least > 1:
+        program = program.with_first(reads=streams)
+    program = replace(program, **of_program)
+    if program.has_letters:
+        at, fails_on = random.choice((0, 1)), random.choice((2, 3, 5))
+        branches = tuple(replace(each, fails_on=fails_on * (i == at)) for i, each in enumerate(program.branches))
+        return replace(program, branches=branches)
+    by_count = any(branch.window == "count" for branch in program.branches)
+    is_told = of_program or any(kind.name == "windows by count in place of time" for kind in kinds)
+    if not (program.is_opaque or by_count or is_told):
+        return replace(program, kind=random.choice((StateKind.OPAQUE, StateKind.TRANSACTIONAL)))
+    return program
+
+
+def _needs(needs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """All of them."""
+    return {name: value for each in needs for name, value in each.items()}
+
+
+def _branch(name: str, streams: tuple[str, ...], is_trident: bool, random: Random) -> Branch:  # noqa: FBT001
+    windows = ("", "", "tumbling", "sliding", "count", *(["session"] if is_trident else []))
+    reads = tuple(random.sample(streams, random.randint(1, len(streams))))
+    key = random.choice((("word",), ("word", "place")))
+    lets = random.choice(("all", "even", "odd"))
+    return Branch(name, reads, key, COUNTED, lets=lets, window=random.choice(windows))
+
+
+def live(kinds: Sequence[Kind], seed: int, place: str, folder: Path, *, is_small: bool = False) -> World:
+    """A run that may end in the middle, the changes, and all the rest.
+
+    What is refused for good is tried first, then what makes no difference is changed at once, then one by one what is
+    accepted.
+    """
+    random = Random(f"{' '.join(kind.name for kind in kinds)} {seed}")
+    now = random_program(kinds, random, is_small=is_small)
+    world = World(seed, place, folder, is_small=is_small)
+    # With letters an error of a step would be that of a tuple; without them none is skipped.
+    no = "while processing" if now.has_letters else "before a write with letters"
+    ending = random.choice([each for each in ENDINGS if each != no])
+    world.write(now)
+    world.run(now)
+    if not is_small or ending != "drained":
+        world.write(now)
+        world.run(now, ending=ending, before=random.randint(0, 3))
+    world.write(now)
+    for kind in kinds:
+        if kind.for_good:
+            after = kind.change(now, random)
+            refuses(world, after, f"TX403 {kind.refused}")
+            if place in kind.places:
+                refuses(world, after, kind.for_good, accept=True)
+    for kind in kinds:
+        now = now if kind.refused else kind.change(now, random)
+    accepted = [kind for kind in kinds if kind.refused and not kind.for_good]
+    if accepted and any(not kind.refused for kind in kinds):
+        world.run(now)
+    for kind in accepted:
+        now = accepts(world, kind, now, random)
+    for _ in range(2 if any(branch.window for branch in now.branches) else 1):
+        world.write_end(now)
+        world.run(now)
+    world.check(now)
+    return world
+
+
+def accepts(world: World, kind: Kind, before: Program, random: Random) -> Program:
+    """The program with a change that is refused, and goes on once it is accepted."""
+    after = kind.change(before, random)
+    world.write(after)
+    refuses(world, after, f"TX403 {kind.refused}")
+    if kind.in_flight and world.has_in_flight(before.sources[0].name):
+        refuses(world, after, kind.in_flight, accept=True)
+        world.run(before)
+    world.run(after, accept=True)
+    return after
+
+
+def refuses(world: World, program: Program, why: str, *, accept: bool = False) -> None:
+    """A start that is refused with such a code and words, in one line, and has written nothing."""
+    before, (code, _, words) = world.whole(), why.partition(" ")
+    with pytest.raises(TransactionalError) as refused:
+        world.run(program, accept=accept)
+    line = str(refused.value)
+    assert refused.value.code == code
+    assert words in line
+    assert "\n" not in line
+    assert world.whole() == before

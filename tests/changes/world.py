@@ -1,0 +1,252 @@
+"""One topology id over several runs, whose program changes between them: what it has read, what its tables hold."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from state import DeltaMapState, SqlMapState
+from state.delta.segments.folding import LogLayout
+from state.memory import MemoryMapState, MemoryTable
+from tests.changes.plain import END, Committed, Tables, in_order, letters, tables
+from tests.changes.program import ID, Lets, Program, Source, built
+from transactional.attempt import TransactionAttempt, TxId
+from transactional.batch import BatchMetadata, PartitionId
+from transactional.config import TopologyConfig
+from transactional.engine.driver import TopologyDriver
+from transactional.errors import FailedException, RetriesExhausted
+from transactional.names import DEAD_LETTERS
+from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import StateKind, TransactionState
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.ports.stream_names import taken_apart
+from transactional.testing import MemoryCoordinatorStore
+from transactional.topology.topology import Topology
+
+START = datetime(2026, 5, 1, tzinfo=UTC)
+NEW = "elsewhere"
+"""A table that a start may make, without rows, before it is refused."""
+FAR = timedelta(days=10)
+ENDINGS = ("drained", "while processing", "before a write", "after a write", "before a write with letters")
+"""How the run before the change ends: with nothing in flight, by an error while it works on tuples, or in the commit
+phase, before one of its tables is written, or after; or as soon as a batch is committed that skips a tuple."""
+KEPT_WINDOWS = "window_of string, window_pane long, window_txid long", "tuples binary"
+
+
+class Breaking:
+    """A state whose write fails when it is told to."""
+
+    world: World
+    of_table: str
+
+    def merge(self, attempt: TransactionAttempt, partials: Any) -> None:
+        with self.world.may_break(self.of_table, attempt):
+            super().merge(attempt, partials)  # type: ignore[misc]
+
+    def put(self, attempt: TransactionAttempt, rows: Any) -> None:
+        with self.world.may_break(self.of_table, attempt):
+            super().put(attempt, rows)  # type: ignore[misc]
+
+
+class InMemory(Breaking, MemoryMapState):
+    """In memory."""
+
+
+class InDatabase(Breaking, SqlMapState):
+    """In SQLite."""
+
+
+class InDelta(Breaking, DeltaMapState):
+    """In Delta."""
+
+
+class World:
+    """A store, tables in one place, and data that grows."""
+
+    def __init__(self, seed: int, place: str, folder: Path, *, is_small: bool = False) -> None:
+        self.random, self.place, self.folder, self.is_small = Random(seed), place, folder, is_small
+        self.store = MemoryCoordinatorStore()
+        self.memory: dict[str, MemoryTable] = {}
+        self.records: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        self.parts: list[tuple[Program, Committed]] = []
+        self.read: dict[tuple[str, PartitionId], int] = {}
+        self.now, self.ids = START, 0
+        self.breaks: tuple[int, str] | None = None
+        """Before how many more writes one fails, and when."""
+        self.last: Topology | None = None
+
+    # --- data -----------------------------------------------------------------------------------------------------
+
+    def write(self, program: Program) -> None:
+        """Some more records, none of which is late by the least delay that there is."""
+        for data in sorted({source.data_of(source.topic) for source in program.sources}):
+            partitions = self.records.setdefault(data, {number: [] for number in range(1 if self.is_small else 2)})
+            for number, rows in partitions.items():
+                rows += [
+                    self._record(f"{data}{number}") for _ in range(2 if self.is_small else self.random.randint(1, 3))
+                ]
+        self.now += timedelta(seconds=self.random.choice((1, 2, 5)))
+
+    def _record(self, origin: str) -> dict[str, Any]:
+        self.ids += 1
+        random, at = self.random, self.now + timedelta(milliseconds=self.random.randint(0, 1_900))
+        return {
+            "id": self.ids,
+            "word": f"{origin}-{random.choice('ab')}",
+            "place": random.choice("xyz"),
+            "n": random.randint(1, 9),
+            "m": random.randint(1, 3),
+            "at": at,
+            "seen": at + timedelta(milliseconds=random.randint(0, 1_000)),
+        }
+
+    def write_end(self, program: Program) -> None:
+        """A record in each partition that is so much later that every window before it closes."""
+        self.now += FAR
+        for source in program.sources:
+            for rows in self.records[source.data_of(source.topic)].values():
+                self.ids += 1
+                at = self.now
+                rows.append(
+                    {"id": -self.ids, "word": END, "place": END, "n": 0, "m": 0, "at": at, "seen": at}  # never late
+                )
+
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def run(self, program: Program, *, accept: bool = False, ending: str = "drained", before: int = 0) -> None:
+        """Run until all is read, or to such an end, `before` so many writes; then note what was committed."""
+        topology = built(program, self.records, self.state)
+        self.breaks = (before, ending) if "write" in ending else None
+        Lets.breaks = ending == "while processing"
+        config = TopologyConfig(
+            stop_when_drained=True,
+            attempts_max=1,
+            max_spout_pending=program.pending,
+            idle_pause_ms=1,
+            retry_pause_ms=1,
+            tick_ms=1,
+        )
+        driver = TopologyDriver(topology, self.store, LocalExecutor(topology), config, accept_changes=accept)
+        try:
+            driver.run()
+        except RetriesExhausted:
+            if ending == "drained":
+                raise
+        finally:
+            self.breaks, Lets.breaks = None, False
+        self.last = topology
+        self.note(program)
+
+    @contextmanager
+    def may_break(self, table: str, attempt: TransactionAttempt) -> Iterator[None]:
+        """A write to a table."""
+        left, when = self.breaks or (-1, "")
+        if when.endswith("letters") and not self.store.attempts_at(ID, attempt.txid)[0].batch.excluded:
+            left = -1
+        elif self.breaks:
+            self.breaks = left - 1, when
+        if left == 0 and when.startswith("before"):
+            raise FailedException(f"{table} is not written")
+        yield
+        if left == 0:
+            raise FailedException(f"{table} is written")
+
+    def state(self, name: str, key: Any, kind: StateKind) -> TransactionState:
+        """The state of a table."""
+        given: dict[str, Any] = {"key": None, "values": ""}
+        if key == "window":
+            given = dict(zip(("key", "values"), KEPT_WINDOWS, strict=True)) | {"deletes": True}
+        if key == "letters":
+            given = {"key": LETTER_KEY, "values": LETTER_VALUES}
+        made: Any
+        if self.place == "memory":
+            made = InMemory(kind=kind, table=self.memory.setdefault(name, MemoryTable(name)), **given)
+        elif self.place == "sqlite":
+            made = InDatabase(f"sqlite:///{self.folder}/tables.db", name, kind=kind, **given)
+        else:
+            layout: Any = LogLayout(fold_after=2, fan_out=2) if self.place == "log" else "merge"
+            made = InDelta(self.folder / name, kind=kind, engine="delta-rs", layout=layout, **given)
+        made.world, made.of_table = self, name
+        return made  # type: ignore[no-any-return]
+
+    def note(self, program: Program) -> None:
+        """What has been committed since the run before, for the model: by this program."""
+        batch, committed = self.committed(), dict[str, list[list[dict[str, Any]]]]()
+        for source in program.sources:
+            for partition, until in batch.positions().items() if batch else ():
+                stream, own = taken_apart(partition)
+                if (stream or source.name) == source.name:
+                    since = self.read.get((source.name, partition), 0)
+                    rows = self.records[source.data_of(own.source)][own.index][since:until]
+                    committed.setdefault(source.name, []).append(rows)
+                    self.read[source.name, partition] = until
+        self.parts.append((program, committed))
+
+    def committed(self) -> BatchMetadata | None:
+        """The last batch that is."""
+        position = self.store.position(ID)
+        records = self.store.attempts_at(ID, position.committed_txid) if position else []
+        return next((record.batch for record in records if record.phase == "committed"), None)
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    def check(self, program: Program) -> None:
+        """Every table holds what plain Python makes of what was committed; and that is all there is."""
+        for source in program.sources:
+            there = sum(map(len, self.records[source.data_of(source.topic)].values()))
+            assert self.read_of(source) == there, f"not all of {source.name} is committed"
+        expected, found = tables(self.parts), self.tables()
+        for name in found:
+            assert found[name] == expected[name], name
+        if program.has_letters:
+            assert self.letters() == letters(self.parts)
+
+    def read_of(self, source: Source) -> int:
+        """How many records of a stream's topic are committed."""
+        return sum(
+            until for (name, at), until in self.read.items() if name == source.name and _topic(at) == source.topic
+        )
+
+    def tables(self) -> Tables:
+        """What the last topology's tables hold; of windows those that have closed."""
+        assert self.last is not None
+        found = {c.id: c.state for c in self.last.committers if c.id != DEAD_LETTERS}
+        states: list[Any] = [state for name, state in found.items() if f"{name}-closed" not in found]
+        return {state.of_table: in_order(state.read().to_pylist()) for state in states}
+
+    def letters(self) -> list[int]:
+        """The ids of the tuples that were set aside, sorted."""
+        assert self.last is not None
+        state: Any = self.last.dead_letters
+        return sorted(json.loads(row["tuple"])["id"] for row in state.read().to_pylist())
+
+    def has_in_flight(self, stream: str) -> bool:
+        """Whether a batch with records of a stream is recorded and not committed."""
+        position = self.store.position(ID)
+        txid = position.committed_txid + 1 if position else 1
+        batches = [records[0].batch for at in (txid, txid + 1) if (records := self.store.attempts_at(ID, TxId(at)))]
+        return any(taken_apart(at)[0] == stream for batch in batches for at, _ in batch.non_empty())
+
+    def whole(self) -> Any:
+        """All that is stored: what a start that is refused may not change."""
+        status = self.store.status(ID)
+        rows = self._rows() if self.place == "sqlite" else []
+        stored = [(each.committed_txid, each.fingerprint) for each in status], self.store.attempts(ID, limit=1_000)
+        memory = {name: (table.version, dict(table.rows)) for name, table in self.memory.items() if table.version}
+        files = {path: path.read_bytes() for path in sorted(self.folder.rglob("*.*")) if path.suffix != ".db"}
+        return stored, memory, {path: data for path, data in files.items() if NEW not in path.parts}, rows
+
+    def _rows(self) -> list[str]:
+        """What is in the database."""
+        with closing(sqlite3.connect(self.folder / "tables.db")) as database:
+            return [line for line in database.iterdump() if NEW not in line]
+
+
+def _topic(partition: PartitionId) -> str:
+    return taken_apart(partition)[1].source
