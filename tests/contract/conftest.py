@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.contract.redis_server import RedisServer
 from tests.contract.storages import Storage, Store
 from tests.integration.postgres import new_schema, postgres_server, url_of
 from transactional.spark_session import spark_session
@@ -38,6 +39,18 @@ def postgres_schema(postgres_sockets: Path, postgres_names: Iterator[str]) -> st
     name = next(postgres_names)
     new_schema(postgres_sockets, name)
     return name
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A durable Redis server, shared by all tests that leave it as it is: take tables of your own."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: RedisServer) -> str:
+    return redis_server.url
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,15 +26,17 @@ QUICK = [
     "delta-rs/lookup",
     "delta-rs/merge, lookup",
     *(f"delta-rs/{layout}" for layout in STAGED),
+    pytest.param("redis", marks=pytest.mark.redis),
 ]
 """All but Spark, which takes seconds for what takes others milliseconds."""
 ENGINES = [*QUICK, *(pytest.param(engine, marks=pytest.mark.spark) for engine in ("spark", "spark/log"))]
+NUMBERS = itertools.count(1)
 
 
 @contextmanager
-def place_of(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
-    """An empty place for a table of the engine that a fixture is asked for."""
-    engine = request.param
+def place_of(request: pytest.FixtureRequest, folder: Path, engine: str = "") -> Iterator[Place]:
+    """An empty place for a table of the engine, by default the one that a fixture is asked for."""
+    engine = engine or request.param
     if engine.startswith("spark"):
         request.getfixturevalue("delta_spark")
     prepare(engine, request.getfixturevalue("monkeypatch"))
@@ -41,9 +44,14 @@ def place_of(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
     if engine == "postgres":
         sockets: Path = request.getfixturevalue("postgres_sockets")
         url = url_of(sockets, request.getfixturevalue("postgres_schema"))
-    place = Place(engine, folder, url=url)
+    place = in_redis(request.getfixturevalue("redis_url")) if engine == "redis" else Place(engine, folder, url=url)
     yield place
     place.close()
+
+
+def in_redis(url: str) -> Place:
+    """A new table of a server."""
+    return Place("redis", Path(), url=url, table=f"table {next(NUMBERS)}")
 
 
 def prepare(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from state.delta.merging.ways import Chosen, Way, Ways
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
+from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
 from state.updates import check_unique
 from transactional.arrow import arrow_schema
@@ -28,7 +29,7 @@ from transactional.ports import Partials, StateKind
 from transactional.ports.staged import STAGEABLE
 from transactional.schema import Schema
 
-AnyState = MemoryMapState | DeltaMapState | SqlMapState
+AnyState = MemoryMapState | DeltaMapState | SqlMapState | RedisMapState
 OWNER = "words/count"
 LOOKED_UP = "merge, lookup"
 """Merged by delta-rs, and looked up in a copy."""
@@ -173,8 +174,25 @@ class Place:
     txids: dict[int, TxId] = field(default_factory=dict)
     memory: MemoryTable = field(default_factory=MemoryTable)
     url: str = ""
-    """The database, where the engine is one."""
+    """The database or the server, where the engine is one."""
+    table: str = "a table"
+    """Its name there."""
     opened: list[AnyState] = field(default_factory=list)
+
+    @property
+    def is_log(self) -> bool:
+        """Whether its transactions are appended, each as partial values or as whole ones."""
+        return self.engine.partition("/")[2] in FOLD_AFTER
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether somebody else can open the table to read it."""
+        return self.engine != "sqlite in memory"
+
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether a pinned reader is answered however far the table has gone on; Redis has the transaction before."""
+        return self.engine != "redis"
 
     def state(
         self,
@@ -193,8 +211,10 @@ class Place:
         goes |= {} if columns is None else {"columns": columns}
         if self.engine == "memory":
             state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory, **goes)
+        elif self.engine == "redis":
+            state = RedisMapState(self.url, self.table, key, values, kind=kind, **goes)
         elif self.url:
-            state = SqlMapState(self.url, "a table", key, values, kind=kind, **goes)
+            state = SqlMapState(self.url, self.table, key, values, kind=kind, **goes)
         else:
             engine, _, layout = self.engine.partition("/")
             how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"

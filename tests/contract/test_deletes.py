@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,12 +13,15 @@ from state.delta.segments.folding import LogLayout
 from state.delta.segments.folds_apart import FoldsApart
 from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
+from tests.contract.places import place_of
 from tests.contract.states import Place, content, counts
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.map_state import MapStateView
 from transactional.ports import TransactionState
+
+REDIS = pytest.param("redis", marks=pytest.mark.redis)
 
 
 def test_a_committer_deletes_by_its_view_of_the_state(tmp_path: Path) -> None:
@@ -37,9 +41,15 @@ def test_a_committer_deletes_by_its_view_of_the_state(tmp_path: Path) -> None:
         assert content(state, 1) == {"cat": 2, "dog": 1}
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "delta-rs", "delta-rs/log"])
-def test_a_table_gains_the_column_with_the_fence(engine: str, tmp_path: Path) -> None:
-    place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for a table."""
+    with place_of(request, tmp_path) as place:
+        yield place
+
+
+@pytest.mark.parametrize("place", ["sqlite", "delta-rs", "delta-rs/log"], indirect=True)
+def test_a_table_gains_the_column_with_the_fence(place: Place) -> None:
     place.state().put(place.attempt(1, 1), {("cat",): (2,), ("dog",): (1,)})
     state = place.state(deletes=True)
     assert content(place.state()) == {"cat": 2, "dog": 1}, "whoever only opens it changes nothing"
@@ -50,7 +60,6 @@ def test_a_table_gains_the_column_with_the_fence(engine: str, tmp_path: Path) ->
     assert content(state, 1) == {"cat": 2, "dog": 1}
     with pytest.raises(SchemaMismatch):
         place.state()
-    place.close()
 
 
 def test_a_delta_table_whose_keys_can_be_deleted_says_so(tmp_path: Path) -> None:
@@ -127,13 +136,11 @@ def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_th
     state.close()
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite", "delta-rs"])
-def test_a_state_that_does_not_say_so_deletes_nothing(engine: str, tmp_path: Path) -> None:
-    place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
+@pytest.mark.parametrize("place", ["memory", "sqlite", "delta-rs", REDIS], indirect=True)
+def test_a_state_that_does_not_say_so_deletes_nothing(place: Place) -> None:
     state: TransactionState = place.state()
     with pytest.raises(ConfigError, match="can't delete a key: its table has no column"):
         state.put(place.attempt(1, 1), {("cat",): ABSENT})
-    place.close()
 
 
 def test_a_column_called_deleted_may_be_a_key(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from state.rows.expiring import Floors
 from state.sql.state import SqlMapState
 from state.values import StoredValue
 from tests.contract.places import ENGINES, place_of
-from tests.contract.states import FOLD_AFTER, OWNER, AnyState, Place, content
+from tests.contract.states import OWNER, AnyState, Place, content
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
@@ -56,10 +56,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
     with place_of(request, tmp_path) as place:
         yield place
-
-
-def is_log(place: Place) -> bool:
-    return place.engine.partition("/")[2] in FOLD_AFTER
 
 
 def expiring(place: Place, *, kind: StateKind = StateKind.OPAQUE, deletes: bool = False) -> AnyState:
@@ -105,8 +101,6 @@ class History:
     """What a reader of the last transaction sees."""
     floor: float | None = None
     number: int = 0
-    keeps_versions: bool = True
-    """Whether a reader is answered however far the table has gone on since it was pinned."""
     pinned: tuple[StateReader, TxId, Model] | None = None
     """A reader that is pinned for some transactions, of which one, and what it has to find."""
 
@@ -176,7 +170,7 @@ class History:
         assert content(state) == after
         assert content(state, txid) == after
         assert content(state, txid - 1) == self.model
-        if self.place.engine == "sqlite in memory":
+        if not self.place.has_readers:
             return
         self.check_pinned(txid)
         with closing(state.reader(OWNER)) as reader:
@@ -189,7 +183,7 @@ class History:
         if self.pinned is not None:
             self.pinned[0].close()
             self.pinned = None
-        if txid is not None and self.place.engine != "sqlite in memory":
+        if txid is not None and self.place.has_readers:
             reader = state.reader(OWNER)
             reader.pin()
             self.pinned = (reader, txid, self.model)
@@ -202,7 +196,7 @@ class History:
             self.check_reader(reader, pinned, model)
         except OperatingError:
             assert txid > pinned + 1, "what was before the newest transaction is known"
-            assert not self.keeps_versions
+            assert not self.place.keeps_versions
 
     def check_reader(self, reader: StateReader, txid: TxId, expected: Model) -> None:
         words = pa.table({"word": pa.array(WORDS, pa.string())})
@@ -215,18 +209,19 @@ class History:
 @pytest.mark.parametrize("kind", KINDS)
 def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
     random = Random(f"{place.engine}{kind}{deletes}")
-    ways = ("put" if deletes else "merge") if is_log(place) else "both"
+    ways = ("put" if deletes else "merge") if place.is_log else "both"
     History(place, kind, deletes, ways).live_through(random, 4 if place.engine.startswith("spark") else 9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+@pytest.mark.parametrize("engine", ["memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
 @pytest.mark.sampled(25)
 @pytest.mark.parametrize("seed", range(25))
-def test_many_histories(engine: str, kind: StateKind, seed: int, tmp_path: Path) -> None:
-    place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
-    History(place, kind, deletes=seed % 3 == 0).live_through(Random(seed), 10)
-    place.close()
+def test_many_histories(
+    engine: str, kind: StateKind, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with place_of(request, tmp_path, engine) as place:
+        History(place, kind, deletes=seed % 3 == 0).live_through(Random(seed), 10)
 
 
 def test_a_key_that_has_expired_begins_anew_and_a_replay_finds_what_it_was(place: Place) -> None:
@@ -257,7 +252,7 @@ def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> N
     if isinstance(state, SqlMapState):
         state.tidy(TxId(3), lambda: True)
     if place.engine != "spark":  # which leaves a file alone that has no key of the batch
-        assert stored_rows(state) == (3 if is_log(place) else 1), "folds remove it from a log"
+        assert stored_rows(state) == (3 if place.is_log else 1), "folds remove it from a log"
 
 
 def stored_rows(state: AnyState) -> int:
@@ -362,7 +357,7 @@ def test_a_table_gains_rows_that_expire_by_its_key(place: Place) -> None:
 
 
 def test_a_table_gains_rows_that_expire(place: Place) -> None:
-    if is_log(place):
+    if place.is_log:
         place.state("word string", VALUES)
         with pytest.raises(SchemaMismatch, match="floor timestamp"):
             expiring(place)

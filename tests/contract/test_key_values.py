@@ -90,13 +90,14 @@ def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: Sta
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+@pytest.mark.parametrize("engine", ["memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
 @pytest.mark.sampled(25)
 @pytest.mark.parametrize("seed", range(25))
-def test_many_histories(engine: str, kind: StateKind, seed: int, tmp_path: Path) -> None:
-    place = Place(engine, tmp_path, url=f"sqlite:///{tmp_path}/states.db" if engine == "sqlite" else "")
-    live_through(place, kind, Random(seed), 6, deletes=seed % 4 != 0)
-    place.close()
+def test_many_histories(
+    engine: str, kind: StateKind, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with place_of(request, tmp_path, engine) as place:
+        live_through(place, kind, Random(seed), 6, deletes=seed % 4 != 0)
 
 
 def test_who_was_taken_over_reads_nothing(place: Place) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tests.contract.places import QUICK, place_of
-from tests.contract.states import FOLD_AFTER, AnyState, Place, content, counts
+from tests.contract.states import AnyState, Place, content, counts
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.expiry import Expiry, Time
@@ -129,15 +129,11 @@ class History:
         wanted = {key: before[key] for key in asked if key in before}
         assert {key: value for key, value in _rows(found).items() if key in set(asked)} == wanted
         new = {key: self.random.choice((None, 1, 2, 3)) for key in keys}
-        if self.is_log or self.random.random() < 0.7:
+        if self.place.is_log or self.random.random() < 0.7:
             state.merge(attempt, self.partials(new))
             return _left(before | {key: _sum(before.get(key), value) for key, value in new.items()}, floor)
         state.put(attempt, {key: (value,) for key, value in new.items()})
         return _left(before | new, floor)
-
-    @property
-    def is_log(self) -> bool:
-        return self.place.engine.partition("/")[2] in FOLD_AFTER
 
     def partials(self, new: Mapping[Key, int | None]) -> Partials:
         return counts(new, self.shape.key)

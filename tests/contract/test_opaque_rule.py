@@ -1,4 +1,4 @@
-"""Every form of the opaque rule, held against its one table: Python values, Arrow, and the SQL of three engines."""
+"""Every form of the opaque rule, held against its one table: Python values, Arrow, the SQL of three engines, Redis."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
 from state.delta.tables.sql import SPARK_SQL, visible_rows
 from state.memory import MemoryMapState
+from state.redis.registration import keys_of
+from state.redis.state import RedisMapState
+from state.redis.values import RowCodec
 from state.sql.state import SqlMapState
 from state.values import OpaqueValue, StoredValue, combined
+from tests.contract import places
 from tests.contract.opaque_rule import ABSENT as NOTHING
 from tests.contract.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
 from tests.contract.states import OWNER, write_by
@@ -124,10 +128,12 @@ def in_memory(_: Path, case: Case) -> tuple[Rows, Any]:
     words.stored.rows = {(key,): value_of(row, wrapped=True) for key, row in case.before.items()}
     words.stored.version = AttemptId(8)
     seen = case.do(words)
-    return {
-        key: row_of(row, case, row.value if row.value is ABSENT else row.value[0], row.prev_value and row.prev_value[0])
-        for (key,), row in words.stored.rows.items()
-    }, seen
+    return {key: unwrapped(row, case) for (key,), row in words.stored.rows.items()}, seen
+
+
+def unwrapped(row: StoredValue, case: Case) -> tuple[Any, ...]:
+    """Of a row whose values are tuples of one."""
+    return row_of(row, case, row.value if row.value is ABSENT else row.value[0], row.prev_value and row.prev_value[0])
 
 
 def in_sqlite(folder: Path, case: Case) -> tuple[Rows, Any]:
@@ -142,6 +148,25 @@ def in_sqlite(folder: Path, case: Case) -> tuple[Rows, Any]:
     words.close()
     with sqlite3.connect(folder / "states.db") as rows:
         return {key: tuple(row) for key, *row in rows.execute(f"SELECT {names} FROM words")}, seen
+
+
+def in_redis(url: str, case: Case) -> tuple[Rows, Any]:
+    name = places.in_redis(url).table
+    words = RedisMapState(url, name, "key string", "value long", deletes=case.deletes)
+    words.open(OWNER, WHICH.__getitem__)
+    codec = RowCodec(words.key, words.values, name)
+    meta, rows, changed, _ = keys_of(name)
+    client = words._server.client
+    client.hset(meta, "attempt", 8)
+    for key, row in case.before.items():
+        stored: Any = value_of(row, wrapped=True)
+        client.hset(rows, codec.key_bytes((key,)), codec.row_bytes(stored))
+        if stored.txid == TXID or stored.value is ABSENT:
+            client.sadd(changed, codec.key_bytes((key,)))
+    seen = case.do(words)
+    left = {codec.key_of(key)[0]: unwrapped(codec.row_of(row), case) for key, row in client.hgetall(rows).items()}
+    words.close()
+    return left, seen
 
 
 def in_delta(folder: Path, case: Case, engine: str = "delta-rs") -> tuple[Rows, Any]:
@@ -200,6 +225,14 @@ def test_the_rule_as_spark_writes_and_reads_it(case: Case, tmp_path: Path) -> No
     columns = DeltaMapState("t", "key string", "value long", deletes=case.deletes).columns
     read = session.sql(visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{tmp_path / 't'}`")).toArrow().to_pylist()
     assert case.does is None or {row["key"]: row["value"] for row in read} == case.seen
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_rule_in_redis(case: Case, redis_url: str) -> None:
+    rows, seen = in_redis(redis_url, case)
+    assert _plain(rows) == _plain(case.after)
+    assert seen == case.seen
 
 
 def _plain(rows: Rows) -> Rows:

@@ -26,6 +26,7 @@ ENGINES = [
     *("memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)),
     *("delta-rs", "delta-rs/merge", "delta-rs/files", "delta-rs/merge, lookup"),
     *("delta-rs/log", "delta-rs/lookup", "delta-rs/staged and folded"),
+    pytest.param("redis", marks=pytest.mark.redis),
 ]
 
 
@@ -104,8 +105,13 @@ def test_what_a_database_has_pinned_stays(place: Place) -> None:
     reader = state.reader(OWNER)
     reader.pin()
     state.merge(place.attempt(2, 3), counts({"a": 1, "b": 1}))
-    state.merge(place.attempt(3, 4), counts({"a": 1, "c": 1}))
     assert read(state, reader, 1, ["a", "b", "c"]) == {"a": 1}
+    state.merge(place.attempt(3, 4), counts({"a": 1, "c": 1}))
+    if place.keeps_versions:
+        assert read(state, reader, 1, ["a", "b", "c"]) == {"a": 1}
+    else:
+        with pytest.raises(OperatingError, match="has moved on from transaction 1 while it was read"):
+            reader.rows(TxId(1))
     reader.close()
 
 

@@ -1,13 +1,11 @@
-"""States in Redis: what every state promises, and what is theirs: durability, lost writes, a server that is killed."""
+"""States in Redis, beyond the contract: durability, lost writes, a server that is killed."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,34 +13,9 @@ import pytest
 from examples.stateful_words import WordCount
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
-from state.redis.values import RowCodec
-from state.values import OpaqueValue
-from tests.contract.opaque_rule import TXID
+from tests.contract.places import in_redis
 from tests.contract.redis_server import DURABLE, RedisServer
-from tests.contract.states import OWNER, AnyState, Place, content, counts
-from tests.contract.test_floors import (
-    History,
-    test_a_fence_changes_no_floor,
-    test_a_key_that_has_expired_begins_anew_and_a_replay_finds_what_it_was,
-    test_a_table_gains_rows_that_expire,
-    test_a_table_gains_rows_that_expire_by_its_key,
-    test_a_transaction_without_rows_records_its_floor,
-    test_it_is_removed_by_the_floor_of_the_transaction_before,
-    test_rows_may_expire_by_a_key_column_and_the_event_time,
-    test_the_floor_never_goes_back,
-    test_who_takes_over_has_to_know_that_rows_expire,
-    test_without_facts_nothing_new_expires,
-    test_without_the_facts_of_its_batch_nothing_is_done,
-)
-from tests.contract.test_key_values import live_through, test_who_was_taken_over_reads_nothing
-from tests.contract.test_opaque_rule import CASES, WHICH, Case, row_of, value_of
-from tests.contract.test_state import (
-    KINDS,
-    TestFence,
-    TestKeys,
-    TestOneTransactionAfterTheOther,
-    TestReplays,
-)
+from tests.contract.states import OWNER, Place, content, counts
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import opaque_words
 from transactional.absent import ABSENT
@@ -51,27 +24,12 @@ from transactional.attempt import AttemptId, TxId
 from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch, TopologyChanged
-from transactional.expiry import Expiry
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import StateKind
-from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 
 pytestmark = pytest.mark.redis
-_ = (TestFence, TestKeys, TestOneTransactionAfterTheOther, TestReplays, test_who_was_taken_over_reads_nothing)
-"""They are run here over Redis."""
-_expiring = (
-    *(test_a_fence_changes_no_floor, test_a_key_that_has_expired_begins_anew_and_a_replay_finds_what_it_was),
-    *(test_a_table_gains_rows_that_expire, test_a_table_gains_rows_that_expire_by_its_key),
-    *(test_a_transaction_without_rows_records_its_floor, test_it_is_removed_by_the_floor_of_the_transaction_before),
-    *(test_rows_may_expire_by_a_key_column_and_the_event_time, test_the_floor_never_goes_back),
-    *(test_who_takes_over_has_to_know_that_rows_expire, test_without_facts_nothing_new_expires),
-    test_without_the_facts_of_its_batch_nothing_is_done,
-)
-"""And what is promised of rows that expire."""
-NAMES = itertools.count()
 
 
 def unknown(attempt_id: AttemptId) -> TxId:
@@ -79,91 +37,12 @@ def unknown(attempt_id: AttemptId) -> TxId:
     raise AssertionError(f"{attempt_id} is asked for")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A durable server for all tests that leave it as it is."""
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-class RedisPlace(Place):
-    """A table of a server."""
-
-    def state(
-        self, key: Any = "word string", values: str = "count long", *, expiry: Expiry | None = None, **options: Any
-    ) -> Any:
-        state: Any = RedisMapState(self.url, self.engine, key, values, **options)
-        if expiry is not None:
-            state.expire(expiry)
-        state.open(OWNER, self.txids.__getitem__)
-        self.opened.append(state)
-        return state
-
-
 @pytest.fixture
-def place(server: RedisServer, tmp_path: Path) -> Iterator[Place]:
+def place(redis_url: str) -> Iterator[Place]:
     """An empty place for a table."""
-    place = RedisPlace(f"table {next(NAMES)}", tmp_path, url=server.url)
+    place = in_redis(redis_url)
     yield place
     place.close()
-
-
-@pytest.fixture
-def quick_place(place: Place) -> Place:
-    return place
-
-
-@pytest.fixture
-def state(place: Place) -> AnyState:
-    return place.state()
-
-
-# --- what every state promises, further ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("deletes", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_histories_with_dead_attempts_end_as_a_dict_does(
-    server: RedisServer, kind: StateKind, *, deletes: bool
-) -> None:
-    for seed in range(15):
-        place = RedisPlace(f"history {next(NAMES)}", Path(), url=server.url)
-        live_through(place, kind, Random(seed), 6, deletes=deletes)
-        place.close()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_histories_of_rows_that_expire(server: RedisServer, kind: StateKind) -> None:
-    for seed in range(15):
-        place = RedisPlace(f"history {next(NAMES)}", Path(), url=server.url)
-        History(place, kind, deletes=seed % 3 == 0, keeps_versions=False).live_through(Random(seed), 8)
-        place.close()
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_opaque_rule(server: RedisServer, case: Case) -> None:
-    name = f"rule {next(NAMES)}"
-    words = RedisMapState(server.url, name, "key string", "value long", deletes=case.deletes)
-    words.open(OWNER, WHICH.__getitem__)
-    codec = RowCodec(Schema.parse("key string"), Schema.parse("value long"), name)
-    meta, rows, changed, _ = keys_of(name)
-    client = words._server.client
-    client.hset(meta, "attempt", 8)
-    for key, row in case.before.items():
-        stored: Any = value_of(row, wrapped=True)
-        client.hset(rows, codec.key_bytes((key,)), codec.row_bytes(stored))
-        if stored.txid == TXID or stored.value is ABSENT:
-            client.sadd(changed, codec.key_bytes((key,)))
-    seen = case.do(words)
-    found = {codec.key_of(key)[0]: codec.row_of(row) for key, row in client.hgetall(rows).items()}
-    words.close()
-    assert seen == case.seen
-    assert {key: row_of(row, case, *_single(row)) for key, row in found.items()} == case.after
-
-
-def _single(row: OpaqueValue) -> tuple[Any, Any]:
-    value = row.value if row.value is ABSENT else row.value[0]
-    return value, row.prev_value[0] if row.prev_value else None
 
 
 # --- who may use a table, and which server will do ----------------------------------------------------------------
@@ -208,7 +87,7 @@ def test_a_table_of_another_shape_or_with_rows_of_another_owner_is_refused(place
     state.merge(place.attempt(1, 1), counts({"cat": 1}))
     with pytest.raises(SchemaMismatch, match="was created with the key 'word string'"):
         place.state("word string, at date")
-    other = RedisMapState(place.url, place.engine, "word string", "count long")
+    other = RedisMapState(place.url, place.table, "word string", "count long")
     with pytest.raises(StoreMismatch, match="has rows, written by words/count"):
         other.open("others/count", unknown)
     other.close()
@@ -216,7 +95,7 @@ def test_a_table_of_another_shape_or_with_rows_of_another_owner_is_refused(place
 
 def test_an_empty_table_may_go_to_another_owner(place: Place) -> None:
     place.state()
-    other = RedisMapState(place.url, place.engine, "word string", "count long")
+    other = RedisMapState(place.url, place.table, "word string", "count long")
     other.open("others/count", unknown)
     assert other.version() is None
     other.close()
@@ -231,11 +110,11 @@ def test_a_url_that_is_none_is_refused(url: str, what: str) -> None:
         RedisMapState(url, "words", "word string", "count long")
 
 
-def test_columns_and_names_that_can_not_be_stored_are_refused(server: RedisServer) -> None:
+def test_columns_and_names_that_can_not_be_stored_are_refused(redis_url: str) -> None:
     with pytest.raises(ConfigError, match="can't store"):
-        RedisMapState(server.url, "words", "word string", "tags array<string>")
+        RedisMapState(redis_url, "words", "word string", "tags array<string>")
     with pytest.raises(ConfigError, match="has no braces"):
-        RedisMapState(server.url, "{words}", "word string", "count long")
+        RedisMapState(redis_url, "{words}", "word string", "count long")
 
 
 def test_passwords_are_not_shown() -> None:
@@ -248,12 +127,12 @@ def test_passwords_are_not_shown() -> None:
 # --- a server that is killed, and one that has lost writes ---------------------------------------------------------
 
 
-def test_a_column_is_not_continued_by_another_aggregate(server: RedisServer) -> None:
-    store, table = MemoryCoordinatorStore(), f"pets{next(NAMES)}"
+def test_a_column_is_not_continued_by_another_aggregate(place: Place) -> None:
+    store = MemoryCoordinatorStore()
 
     def start(aggregate: Aggregate, *, accept_changes: bool = False) -> None:
         made = TransactionalTopologyBuilder("pets", "words", opaque_words([[("cat",), ("dog",)]]))
-        update = RedisMapState(server.url, table, ()).aggregate(most=aggregate)
+        update = RedisMapState(place.url, place.table, ()).aggregate(most=aggregate)
         made.set_committer_bolt("count", update).global_grouping("words")
         topology = made.build()
         TopologyDriver(topology, store, LocalExecutor(topology), DRAINED, accept_changes=accept_changes).run()
@@ -297,7 +176,7 @@ def run(server: RedisServer, store: MemoryCoordinatorStore, at_commit: Any = lam
 RIGHT = {"cat": 15, "dog": 10, "owl": 5}
 
 
-def test_a_server_that_is_killed_and_started_again_has_lost_nothing(server: RedisServer, tmp_path: Path) -> None:
+def test_a_server_that_is_killed_and_started_again_has_lost_nothing(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
         killed = list[int]()
 
@@ -338,11 +217,11 @@ def test_writes_that_a_failover_has_lost_are_found_when_the_table_is_opened(tmp_
 def test_and_by_a_process_that_goes_on(tmp_path: Path) -> None:
     """Whose connection is broken, and that finds an older table behind the next one."""
     with RedisServer(tmp_path) as server:
-        place = RedisPlace("words", tmp_path, url=server.url)
+        place = in_redis(server.url)
         state: Any = place.state()
         state.merge(place.attempt(1, 1), counts({"cat": 1}))
         state.merge(place.attempt(2, 2), counts({"cat": 1}))
-        state._server.client.hset(keys_of("words")[0], "attempt", 1)
+        state._server.client.hset(keys_of(place.table)[0], "attempt", 1)
         with pytest.raises(StoreMismatch, match="has lost writes that it had confirmed"):
             state.merge(place.attempt(3, 3), counts({"cat": 1}))
         state._server.client.flushall()
@@ -380,7 +259,7 @@ def test_many_rows_go_into_one_write(place: Place) -> None:
     assert content(state) == many | {"cat": 1}
 
 
-def test_rows_are_found_by_a_time(place: RedisPlace) -> None:
+def test_rows_are_found_by_a_time(place: Place) -> None:
     state = place.state("word string", "at timestamp")
     first, last = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC)
     state.put(place.attempt(1, 1), {("a",): (first,), ("b",): (last,), ("c",): (None,)})

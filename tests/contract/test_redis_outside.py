@@ -14,17 +14,11 @@ import pytest
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
 from state.store.sql_store import SqlCoordinatorStore
-from tests.contract.redis_server import RedisServer
+from tests.contract.places import NUMBERS
 from tests.contract.states import OWNER, Place, counts
 from tests.contract.test_floors import at, expiring
-from tests.contract.test_readers import (
-    read,
-    seen,
-    test_a_reader_sees_one_transaction_whatever_is_written_meanwhile,
-    test_a_state_of_one_row,
-    test_keys_of_several_columns_with_null,
-)
-from tests.contract.test_redis import NAMES, RedisPlace, place, server
+from tests.contract.test_readers import read, seen
+from tests.contract.test_redis import place
 from tests.rewinding import build, contents, expected, run, store_url
 from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states
@@ -39,15 +33,10 @@ from transactional.ports.rewinding import RewindTarget
 from transactional.topology.topology import Topology
 from verifier import verify
 
-__all__ = ["place", "server"]
+__all__ = ["place"]
 
 pytestmark = pytest.mark.redis
 LENGTH = 9
-_ = (
-    *(test_a_reader_sees_one_transaction_whatever_is_written_meanwhile, test_a_state_of_one_row),
-    test_keys_of_several_columns_with_null,
-)
-"""They are run here over Redis."""
 
 
 # --- readers ------------------------------------------------------------------------------------------------------
@@ -77,7 +66,7 @@ GOES: list[dict[str, Any]] = [{"deletes": True}, {"expires": "at", "after": "10 
 class Going:
     """A table whose rows may go, with a reader of its first transaction."""
 
-    def __init__(self, place: RedisPlace, goes: dict[str, Any]) -> None:
+    def __init__(self, place: Place, goes: dict[str, Any]) -> None:
         self.place, self.deletes = place, "deletes" in goes
         self.state: Any = place.state("word string", "count long, at timestamp", **goes)
         self.write(1, {"a": 1, "b": 1, "stays": 1})
@@ -106,7 +95,7 @@ class Going:
 
 
 @pytest.mark.parametrize("goes", GOES)
-def test_of_keys_that_may_go_the_transaction_before_is_known(place: RedisPlace, goes: dict[str, Any]) -> None:
+def test_of_keys_that_may_go_the_transaction_before_is_known(place: Place, goes: dict[str, Any]) -> None:
     """However many fences and attempts at the next one there are; and then what the rows themselves tell."""
     table, first = Going(place, goes), {"a": 1, "b": 1, "stays": 1}
     place.fence(table.state, 1, 15)
@@ -130,13 +119,11 @@ def test_of_keys_that_may_go_the_transaction_before_is_known(place: RedisPlace, 
 
 
 @pytest.mark.parametrize("goes", GOES)
-def test_a_writer_that_does_not_note_its_transaction_leaves_nothing_known(
-    place: RedisPlace, goes: dict[str, Any]
-) -> None:
+def test_a_writer_that_does_not_note_its_transaction_leaves_nothing_known(place: Place, goes: dict[str, Any]) -> None:
     """One of an older release: what it has left of the note is another attempt's."""
     table = Going(place, goes)
     table.write(2, {"b": 2})
-    client, (meta, *_) = table.state._server.client, keys_of(place.engine)
+    client, (meta, *_) = table.state._server.client, keys_of(place.table)
     client.hset(meta, "attempt", 21)
     with pytest.raises(OperatingError, match="query it again"):
         table.looked_up("c")
@@ -144,7 +131,7 @@ def test_a_writer_that_does_not_note_its_transaction_leaves_nothing_known(
 
 
 @pytest.mark.parametrize("goes", [{}, *GOES])
-def test_a_reader_of_what_a_rewind_has_undone_is_refused(place: RedisPlace, goes: dict[str, Any]) -> None:
+def test_a_reader_of_what_a_rewind_has_undone_is_refused(place: Place, goes: dict[str, Any]) -> None:
     """Also when the transaction has been written again, otherwise."""
     table = Going(place, goes)
     table.write(2, {"b": 2})
@@ -163,8 +150,8 @@ def test_a_reader_of_what_a_rewind_has_undone_is_refused(place: RedisPlace, goes
     table.reader.close()
 
 
-def test_a_reader_creates_nothing(server: RedisServer) -> None:
-    state = RedisMapState(server.url, "nobody's", "word string", "count long")
+def test_a_reader_creates_nothing(redis_url: str) -> None:
+    state = RedisMapState(redis_url, "nobody's", "word string", "count long")
     reader = state.reader(OWNER)
     with pytest.raises(OperatingError, match="has no table yet"):
         reader.pin()
@@ -180,7 +167,7 @@ class Rewound:
     """A store in a SQLite file, and states in Redis."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        self.folder, self.url, self.name = folder, url, f"world {next(NAMES)}"
+        self.folder, self.url, self.name = folder, url, f"world {next(NUMBERS)}"
         self.store = SqlCoordinatorStore(store_url(folder))
 
     def topology(self, transactions: int = LENGTH) -> Topology:
@@ -214,9 +201,9 @@ class Rewound:
 
 
 @pytest.fixture
-def world(server: RedisServer, tmp_path: Path) -> Iterator[Rewound]:
+def world(redis_url: str, tmp_path: Path) -> Iterator[Rewound]:
     """Nothing has run there yet."""
-    world = Rewound(tmp_path, server.url)
+    world = Rewound(tmp_path, redis_url)
     yield world
     world.store.close()
 
@@ -260,9 +247,9 @@ def test_the_doctor_and_the_checker_find_what_others_have_done(world: Rewound, h
     assert set(world.found()) == says
 
 
-def test_floors_are_recomputed_and_go_back(server: RedisServer, tmp_path: Path) -> None:
+def test_floors_are_recomputed_and_go_back(redis_url: str, tmp_path: Path) -> None:
     """Windows, and rows that expire: what a table has recorded follows from the recorded batch."""
-    store, clock, url = SqlCoordinatorStore(store_url(tmp_path)), Clock(), server.url.removesuffix("/0") + "/7"
+    store, clock, url = SqlCoordinatorStore(store_url(tmp_path)), Clock(), redis_url.removesuffix("/0") + "/7"
 
     def state(table: str, **goes: Any) -> Any:
         return RedisMapState(url, table, **goes)
@@ -291,7 +278,7 @@ def test_floors_are_recomputed_and_go_back(server: RedisServer, tmp_path: Path) 
     store.close()
 
 
-def test_what_is_left_of_rows_that_expire(place: RedisPlace) -> None:
+def test_what_is_left_of_rows_that_expire(place: Place) -> None:
     """Neither rows nor their times stay for ever, and the server's own clock decides nothing."""
     state = expiring(place)
     for txid in range(1, 9):
@@ -299,5 +286,5 @@ def test_what_is_left_of_rows_that_expire(place: RedisPlace) -> None:
         state.begin(attempt, BatchFacts(txid * 20_000))
         state.put(attempt, {(f"word {txid}",): (txid, datetime.fromtimestamp(20 * txid, UTC))})
     client: Any = state._server.client  # type: ignore[union-attr]
-    _, rows, _, expiry = keys_of(place.engine)
+    _, rows, _, expiry = keys_of(place.table)
     assert (client.hlen(rows), client.zcard(expiry), client.ttl(rows)) == (2, 2, -1)

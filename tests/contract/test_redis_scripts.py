@@ -15,11 +15,12 @@ import pytest
 from state.redis import scripts
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
+from tests.contract.places import NUMBERS, in_redis
 from tests.contract.redis_server import RedisServer
 from tests.contract.states import OWNER, Place, content, counts
 from tests.contract.test_floors import History
 from tests.contract.test_key_values import live_through
-from tests.contract.test_redis import NAMES, RIGHT, RedisPlace, place, server, topology_over, unknown
+from tests.contract.test_redis import RIGHT, place, topology_over, unknown
 from tests.contract.test_state import KINDS
 from tests.unit.drivers import DRAINED
 from transactional.absent import ABSENT
@@ -33,7 +34,7 @@ from transactional.ports import StateKind
 from transactional.ports.rewinding import RewindTarget
 from transactional.testing import MemoryCoordinatorStore
 
-__all__ = ["place", "server"]
+__all__ = ["place"]
 
 pytestmark = pytest.mark.redis
 TRIED = ("HMGET", "HGETALL", "HLEN", "SMEMBERS", "ZRANGEBYSCORE", "HSET", "HDEL", "SADD", "SREM", "ZADD", "ZREM")
@@ -53,16 +54,18 @@ end}
 refused later, as it is with a server."""
 
 
-class HurtPlace(RedisPlace):
+class HurtPlace(Place):
     """A table each of whose writes is tried before, with other rows, by a script that ends in the middle."""
 
     def state(self, *given: Any, **options: Any) -> Any:
-        state = super().state(*given, **options)
-        table, write, random, before = state._opened, state._write, Random(next(NAMES)), list[pa.Table]()
+        state: Any = super().state(*given, **options)
+        table, write, random, before = state._opened, state._write, Random(next(NUMBERS)), list[pa.Table]()
 
         def write_twice(attempt: TransactionAttempt, rows: pa.Table, *more: Any) -> None:
             whole, table._write = table._write, dying(state, random.randrange(1, 12))
-            others = random.choice([*before, rows.slice(random.randrange(rows.num_rows + 1))])
+            others = rows.slice(random.randrange(rows.num_rows + 1))
+            if before and state.kind is StateKind.OPAQUE:  # of a transactional one each attempt is given the same rows
+                others = random.choice([*before, others])
             before[:] = [rows.slice(random.randrange(rows.num_rows + 1))]
             with pytest.raises(OperatingError, match="refused"):
                 write(attempt, others, *more)
@@ -85,19 +88,19 @@ def dying(state: Any, number: int) -> Any:
 @pytest.mark.parametrize("deletes", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_writes_after_ones_that_ended_in_the_middle_end_as_a_dict_does(
-    server: RedisServer, kind: StateKind, *, deletes: bool
+    redis_url: str, kind: StateKind, *, deletes: bool
 ) -> None:
     for seed in range(8):
-        hurt = HurtPlace(f"hurt {next(NAMES)}", Path(), url=server.url)
+        hurt = HurtPlace("redis", Path(), url=redis_url, table=f"hurt {next(NUMBERS)}")
         live_through(hurt, kind, Random(seed), 6, deletes=deletes)
         hurt.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_and_with_rows_that_expire(server: RedisServer, kind: StateKind) -> None:
+def test_and_with_rows_that_expire(redis_url: str, kind: StateKind) -> None:
     for seed in range(8):
-        hurt = HurtPlace(f"hurt {next(NAMES)}", Path(), url=server.url)
-        History(hurt, kind, deletes=seed % 3 == 0, keeps_versions=False).live_through(Random(seed), 8)
+        hurt = HurtPlace("redis", Path(), url=redis_url, table=f"hurt {next(NUMBERS)}")
+        History(hurt, kind, deletes=seed % 3 == 0).live_through(Random(seed), 8)
         hurt.close()
 
 
@@ -123,7 +126,7 @@ class Users:
     """A user of a server, who may do everything but what is taken from it."""
 
     def __init__(self, server: RedisServer, database: int = 0) -> None:
-        self._client, self._name = server.client(), f"user{next(NAMES)}"
+        self._client, self._name = server.client(), f"user{next(NUMBERS)}"
         self.url = server.url.replace("//", f"//{self._name}:hidden@").removesuffix("0") + str(database)
         self.may("on", ">hidden", "~*", "+@all")
 
@@ -138,22 +141,22 @@ class Users:
 
 
 @pytest.mark.parametrize("command", TRIED)
-def test_a_user_who_lacks_a_command_is_refused_at_open(server: RedisServer, command: str) -> None:
-    user, name = Users(server), f"words {next(NAMES)}"
+def test_a_user_who_lacks_a_command_is_refused_at_open(redis_server: RedisServer, command: str) -> None:
+    user, name = Users(redis_server), f"words {next(NUMBERS)}"
     user.may(f"-{command.lower()}")
     state = RedisMapState(user.url, name, "word string", "count long")
     with pytest.raises(ConfigError, match=f"refuses the command {command} {user.refused}") as raised:
         state.open(OWNER, unknown)
     assert "\n" not in str(raised.value)
     assert "hidden" not in str(raised.value)
-    assert not server.client().exists(*keys_of(name))
+    assert not redis_server.client().exists(*keys_of(name))
     state.close()
 
 
-def test_commands_that_no_script_uses_may_be_lacking(server: RedisServer) -> None:
-    user = Users(server)
+def test_commands_that_no_script_uses_may_be_lacking(redis_server: RedisServer) -> None:
+    user = Users(redis_server)
     user.may("-del", "-expire", "-flushdb")
-    hurt = RedisPlace(f"words {next(NAMES)}", Path(), url=user.url)
+    hurt = in_redis(user.url)
     state: Any = hurt.state()
     state.merge(hurt.attempt(1, 1), counts({"cat": 1}))
     assert content(state) == {"cat": 1}
@@ -175,11 +178,11 @@ def put(place: Place, state: Any, txid: int, attempt_id: int, words: Mapping[str
 
 
 @pytest.mark.parametrize("command", WRITING)
-def test_a_command_that_is_refused_in_the_middle_has_written_nothing(server: RedisServer, command: str) -> None:
+def test_a_command_that_is_refused_in_the_middle_has_written_nothing(redis_server: RedisServer, command: str) -> None:
     """Whatever the script has done before; and what comes once it is allowed again ends as if nothing had been."""
-    user, options = Users(server), dict[str, Any](deletes=True, expires="at", after="1 day")
-    hurt = RedisPlace(f"words {next(NAMES)}", Path(), url=user.url)
-    plain = RedisPlace(f"words {next(NAMES)}", Path(), url=server.url)
+    user, options = Users(redis_server), dict[str, Any](deletes=True, expires="at", after="1 day")
+    hurt = in_redis(user.url)
+    plain = in_redis(redis_server.url)
     states = [each.state("word string", "count long, at timestamp", **options) for each in (hurt, plain)]
     for where, state in zip((hurt, plain), states, strict=True):
         put(where, state, 1, 1, {"ant": 1, "bat": 1, "cat": 1, "dog": 1})
@@ -196,8 +199,8 @@ def test_a_command_that_is_refused_in_the_middle_has_written_nothing(server: Red
         put(where, state, 3, 5, {"ant": 3, "cat": None, "fox": 3})
         put(where, state, 4, 6, {"ant": 4, "cow": 4, "dog": 4})
     assert content(states[0], 3) == content(states[1], 3)
-    client = server.client()
-    found = [_all_of(client, each.engine) for each in (hurt, plain)]
+    client = redis_server.client()
+    found = [_all_of(client, each.table) for each in (hurt, plain)]
     assert found[0] == found[1]
     hurt.close()
     plain.close()
@@ -211,7 +214,7 @@ def _all_of(client: Any, table: str) -> Any:
 
 def test_a_server_whose_memory_is_full_has_written_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RedisServer(tmp_path) as server:
-        full = RedisPlace("words", tmp_path, url=server.url)
+        full = in_redis(server.url)
         state: Any = full.state(deletes=True)
         state.put(full.attempt(1, 1), {("cat",): (1,), ("dog",): (1,)})
         table, write = state._opened, state._opened._write
@@ -232,9 +235,11 @@ def test_a_server_whose_memory_is_full_has_written_nothing(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(("command", "database"), [("hset", 2), ("sadd", 3), ("srem", 4)])
-def test_a_run_counts_once_what_was_refused_in_the_middle(server: RedisServer, command: str, database: int) -> None:
+def test_a_run_counts_once_what_was_refused_in_the_middle(
+    redis_server: RedisServer, command: str, database: int
+) -> None:
     """A command is taken away after each third transaction, and given back once an attempt has failed for it."""
-    user, failed = Users(server, database), list[str]()
+    user, failed = Users(redis_server, database), list[str]()
 
     def note(at_ms: int, event: Any, actions: Any) -> None:
         if isinstance(event, AttemptFailed):
@@ -265,7 +270,7 @@ def test_a_replica_is_told_from_a_user_without_rights(tmp_path: Path) -> None:
 # --- what is left of a write that ended in the middle ---------------------------------------------------------------
 
 
-def test_a_table_with_a_half_written_transaction_can_not_undo_the_one_before(place: RedisPlace) -> None:
+def test_a_table_with_a_half_written_transaction_can_not_undo_the_one_before(place: Place) -> None:
     """Its rows know one step back only. What is not to be done is refused when it is planned."""
     state: Any = place.state()
     state.merge(place.attempt(1, 1), counts({"cat": 1}))
@@ -291,13 +296,13 @@ def test_a_table_with_a_half_written_transaction_can_not_undo_the_one_before(pla
 # --- rows that are gone --------------------------------------------------------------------------------------------
 
 
-def test_rows_that_are_gone_are_noticed(place: RedisPlace) -> None:
+def test_rows_that_are_gone_are_noticed(place: Place) -> None:
     """By whoever opens, writes or reads: an empty table is not what was written."""
     state: Any = place.state()
     state.merge(place.attempt(1, 1), counts({"cat": 1, "dog": 1}))
     reader = state.reader(OWNER)
     reader.pin()
-    _, rows, *_ = keys_of(place.engine)
+    _, rows, *_ = keys_of(place.table)
     state._server.client.delete(rows)
     told = "has 0 rows and has noted that it has 2"
     asked: list[Any] = [
@@ -313,10 +318,10 @@ def test_rows_that_are_gone_are_noticed(place: RedisPlace) -> None:
     reader.close()
 
 
-def test_also_those_that_go_while_a_transaction_is_written(place: RedisPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_also_those_that_go_while_a_transaction_is_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     state: Any = place.state()
     state.merge(place.attempt(1, 1), counts({"cat": 1, "dog": 1}))
-    _, rows, *_ = keys_of(place.engine)
+    _, rows, *_ = keys_of(place.table)
     write = state._opened._write
 
     def evicted(*given: Any) -> Any:
@@ -329,23 +334,23 @@ def test_also_those_that_go_while_a_transaction_is_written(place: RedisPlace, mo
     assert not state._server.client.exists(rows)
 
 
-def test_a_table_whose_rows_are_gone_goes_to_nobody_else(place: RedisPlace) -> None:
+def test_a_table_whose_rows_are_gone_goes_to_nobody_else(place: Place) -> None:
     state: Any = place.state()
     state.merge(place.attempt(1, 1), counts({"cat": 1}))
-    state._server.client.delete(keys_of(place.engine)[1])
-    other = RedisMapState(place.url, place.engine, "word string", "count long")
+    state._server.client.delete(keys_of(place.table)[1])
+    other = RedisMapState(place.url, place.table, "word string", "count long")
     with pytest.raises(StoreMismatch, match="has rows, written by words/count"):
         other.open("others/count", unknown)
     other.close()
 
 
 @pytest.mark.parametrize("left", [None, "1:1"])
-def test_tables_of_the_release_before_are_continued(place: RedisPlace, left: str | None) -> None:
+def test_tables_of_the_release_before_are_continued(place: Place, left: str | None) -> None:
     """It has noted no length, or gone on with a table that has one."""
     state: Any = place.state()
     state.merge(place.attempt(1, 1), counts({"cat": 1}))
     state.merge(place.attempt(2, 2), counts({"dog": 1, "owl": 1}))
-    meta, *_ = keys_of(place.engine)
+    meta, *_ = keys_of(place.table)
     client = state._server.client
     client.hdel(meta, "length")
     if left is not None:

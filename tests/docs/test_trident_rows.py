@@ -115,7 +115,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     ),
     "R30": (
         f"{STATES}::test_random_histories_count_every_committed_batch_once",
-        "tests/contract/test_redis.py::test_histories_with_dead_attempts_end_as_a_dict_does",
+        "tests/contract/test_key_values.py::test_many_histories",
     ),
     "R31": ("tests/integration/delta/test_staged.py::test_a_replay_replaces_exactly_what_the_dead_attempt_had",),
     "R32": (

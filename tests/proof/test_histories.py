@@ -11,11 +11,10 @@ from random import Random
 
 import pytest
 
-from tests.contract.places import prepare
+from tests.contract.places import in_redis, prepare
 from tests.contract.redis_server import RedisServer
 from tests.contract.states import STAGED, Place
 from tests.contract.test_key_values import live_through
-from tests.contract.test_redis import RedisPlace
 from tests.contract.test_state import KINDS
 from tests.integration.postgres import new_schema, postgres_server, url_of
 from transactional.ports import StateKind
@@ -42,11 +41,11 @@ def in_postgres() -> Iterator[MakePlace]:
 
 
 @contextmanager
-def in_redis(folder: Path) -> Iterator[MakePlace]:
+def with_redis(folder: Path) -> Iterator[MakePlace]:
     """A table of its own for every history."""
     folder.mkdir()
     with RedisServer(folder) as server:
-        yield lambda number, folder: RedisPlace(f"history {number}", folder, url=server.url)
+        yield lambda number, folder: in_redis(server.url)
 
 
 def in_folder(engine: str) -> MakePlace:
@@ -84,7 +83,7 @@ def test_a_thousand_histories(
         if engine == "postgres":
             make = stack.enter_context(in_postgres())
         if engine == "redis":
-            make = stack.enter_context(in_redis(tmp_path / "redis"))
+            make = stack.enter_context(with_redis(tmp_path / "redis"))
         together = TOGETHER.get(engine, 10)
         for number in range(HISTORIES // together):
             folder = tmp_path / "history"
