@@ -51,17 +51,19 @@ class Soak:
         self.programs = ExitStack()
 
     def disturb(self, times: int) -> None:
-        """Kill or stop so many processes, while data keeps arriving and partitions are added."""
+        """Kill or stop so many processes, while data keeps arriving and partitions are added; each way comes early."""
         self.running = (self._start(),)
         self.leader.await_line(LEADS)
         self.running = (self.leader, self._start())
         added_at = set(self.chance.sample(range(times), k=min(4, times)))
+        kinds = [self._kill, self._kill_two, self._stop]
+        firsts = self.chance.sample(kinds, k=len(kinds))
         while (number := self.done.total()) < times:
             if number in added_at:
                 added_at.discard(number)
                 self.words.add_partition()
             threading.Event().wait(self.chance.random() * 1.2)
-            self.chance.choices([self._kill, self._kill_two, self._stop], weights=[6, 2, 2])[0]()
+            (firsts.pop() if firsts else self.chance.choices(kinds, weights=[6, 2, 2])[0])()
 
     def drain(self) -> None:
         """Read what is left, in peace."""

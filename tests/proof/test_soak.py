@@ -1,14 +1,18 @@
-"""A topology over a real broker, killed and stopped two hundred times at chance moments: every count is right."""
+"""A topology over a real broker, killed and stopped two hundred times at chance moments: every count is right. One on
+Spark, killed again and again."""
 
 from __future__ import annotations
 
 from collections import Counter
+import random
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from spouts.local_broker import LocalBroker
+from tests.integration.kafka_count import check_after_kills, command, run_and_kill
+from tests.integration.programs import finished
 from tests.proof.arriving import ArrivingWords
 from tests.proof.onlooker import Onlooker
 from tests.proof.scraper import Scraper
@@ -20,6 +24,8 @@ TIMES = 100
 STATEFUL_TIMES = 50
 PART = 25
 """So many has a part, which is what is run again if it is interrupted."""
+SPARK_TIMES = 5
+SPARK_BATCH = 8_000
 
 
 @pytest.mark.proof
@@ -82,3 +88,20 @@ def test_kills_of_other_counters(
         soak.drain()
         told.append(f"soak of {what}, {spout} spout: {soak.check()}")
         counts.update(soak.counted())
+
+
+@pytest.mark.proof
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.timeout(600)
+def test_a_driver_on_spark_that_is_killed_again_and_again(
+    kafka_broker: LocalBroker, tmp_path: Path, seed: int, told: list[str], counts: Counter[str]
+) -> None:
+    moments = random.Random(seed)
+    example = command(kafka_broker, tmp_path, master="local[2]", batch=SPARK_BATCH)
+    for _ in range(SPARK_TIMES):
+        run_and_kill(example, tmp_path, moments.randint(1, 4), moments.random())
+    finished(example, tmp_path, timeout_s=300)
+    check_after_kills(tmp_path, SPARK_BATCH)
+    told.append(f"soak on Spark: {SPARK_TIMES} processes ended by force")
+    counts["SIGKILL"] += SPARK_TIMES
