@@ -29,14 +29,16 @@ def command(broker: LocalBroker, folder: Path, *, master: str, batch: int) -> li
     return [sys.executable, "-m", "examples.opaque_kafka_count", *arguments]
 
 
-def run_and_kill(example: list[str], folder: Path, after_commits: int, delay_s: float = 0) -> None:
-    """Start the example, and kill it some time after it has committed so many transactions."""
+def run_and_kill(
+    example: list[str], folder: Path, after_commits: int, delay_s: float = 0, *, topology_id: str = "flights"
+) -> None:
+    """Start an example, and kill it some time after it has committed so many transactions."""
     with Program(example, folder) as program:
         for _ in range(after_commits):
             program.await_line(COMMITTED)
         assert not program.ends_within(delay_s), f"it had ended before it could be killed:\n{program.text}"
         program.kill()
-    end_lease(folder)
+    end_lease(folder, topology_id)
 
 
 def check_after_kills(folder: Path, batch: int) -> None:
@@ -81,7 +83,7 @@ def check_store(folder: Path) -> list[AttemptRecord]:
     return committed
 
 
-def end_lease(folder: Path, topology_id: str = "flights") -> None:
+def end_lease(folder: Path, topology_id: str) -> None:
     """End the lease of a run that was killed, as time would."""
     with closing(sqlite3.connect(folder / "store.db")) as store, store:
         ended = store.execute(

@@ -1,29 +1,33 @@
-"""Windows of several kinds over the flights of a topic, on Spark: `python -m tests.integration.windows.many_windows`.
-
-Two topologies, one after the other: of streams by session and by count, and a bolt that is called with windows.
-"""
+"""Windows of several kinds over the flights of a topic: two topologies, of streams by session and by count, and a bolt
+that is called with windows; and a driver that ends between their tables and the store."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from spouts import JsonTranslator, OpaqueKafkaSpout
 from state import DeltaMapState
+from state.store.sql_store import SqlCoordinatorStore
 from transactional import (
     Topology,
     TopologyConfig,
+    TopologyDriver,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
     TupleWindow,
     WindowedBolt,
-    run_topology,
     tumbling,
 )
 from transactional.aggregates import Count, Last, Sum
-from transactional.commands.display import Display
-from transactional.spark_session import spark_session
+from transactional.batch import BatchMetadata
+from transactional.errors import FatalError
+from transactional.running import make_executor
+from transactional.store import Lease
 from transactional.trident import Collect, TridentTopology, count, session
 
 PARTITIONS, BATCH = 3, 400
@@ -82,17 +86,25 @@ def of_a_bolt(bootstrap: str, topic: str, folder: Path) -> Topology:
     return builder.build(strict=True)
 
 
-def main(bootstrap: str, topic: str, folder: Path, session: SparkSession) -> None:
-    """Run both until the topic is drained."""
+class Died(FatalError):
+    """The driver has ended at once."""
+
+
+class DyingStore(SqlCoordinatorStore):
+    """A real store. Its driver ends when it is about to tell it of this transaction, whose tables are written."""
+
+    dies_in = 0
+
+    def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: Any) -> None:
+        if attempt.txid == self.dies_in:
+            raise Died(str(attempt))
+        super().record_commit(lease, attempt, batch, **times)
+
+
+def run(build: Callable[[], Topology], folder: Path, session: SparkSession, *, dies_in: int = 0) -> None:
+    """Run a topology until the topic is drained, or until it dies."""
+    topology = build()
     config = TopologyConfig(max_spout_pending=2, stop_when_drained=True)
-    for build in (of_streams, of_a_bolt):
-        topology = build(bootstrap, topic, folder)
-        with Display(topology) as display:
-            store = f"sqlite:///{folder}/store.db"
-            run_topology(topology, store=store, config=config, session=session, observers=[display])
-        sys.stdout.write(f"{topology.id} is done\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), spark_session(master="local[2]"))
+    with closing(DyingStore(f"sqlite:///{folder}/store.db")) as store:
+        store.dies_in = dies_in
+        TopologyDriver(topology, store, make_executor(topology, session=session), config).run()

@@ -6,20 +6,31 @@ import random
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from examples.five_minute_word_count import MAX_DELAY, MESSAGES, NOON
 from examples.flights import flights, produce_flights
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
-from tests.integration.kafka_count import COMMITTED, await_end_of_lease
-from tests.integration.programs import CLI, Program, finished
-from tests.integration.windows.many_windows import BOLT, EVERY, GAP_HOURS, LENGTH, PARTITIONS, STREAMS
+from tests.integration.kafka_count import run_and_kill
+from tests.integration.programs import CLI, finished
+from tests.integration.windows.many_windows import (
+    EVERY,
+    GAP_HOURS,
+    LENGTH,
+    PARTITIONS,
+    Died,
+    of_a_bolt,
+    of_streams,
+    run,
+)
 from transactional.trident import collected
 
 FLIGHTS = 5_000
@@ -95,24 +106,15 @@ def example(broker: LocalBroker, folder: Path) -> list[str]:
     return [*command, *words, "--master", "none"]
 
 
-def kill_some(command: list[str], folder: Path, topology_id: str = "windowed-flights", kills: int = KILLS) -> None:
-    moments = random.Random(9)
-    for _ in range(kills):
-        with Program(command, folder) as program:
-            for _ in range(moments.randint(2, 5)):
-                program.await_line(COMMITTED, timeout_s=120)
-            assert not program.ends_within(moments.random() / 5), program.text
-            program.kill()
-        await_end_of_lease(folder, topology_id)
-
-
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 def test_a_driver_that_is_killed_counts_every_flight_in_one_window(kafka_broker: LocalBroker, tmp_path: Path) -> None:
     folder = tmp_path / "windows-none"
     folder.mkdir()
     command = example(kafka_broker, folder)
-    kill_some(command, folder)
+    moments = random.Random(9)
+    for _ in range(KILLS):
+        run_and_kill(command, folder, moments.randint(2, 5), moments.random() / 5, topology_id="windowed-flights")
     assert "came too late" in finished(command, tmp_path, timeout_s=200).lines[-1]
     check(folder)
 
@@ -183,23 +185,17 @@ def check_bolt(folder: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.timeout(400)
-def test_sessions_counts_and_bolts_on_spark_with_a_driver_that_is_killed(
-    kafka_broker: LocalBroker, tmp_path: Path
+@pytest.mark.timeout(300)
+def test_sessions_counts_and_bolts_on_spark_with_a_driver_that_dies(
+    kafka_broker: LocalBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
-    folder = tmp_path / "many-windows"
-    folder.mkdir()
-    produce_flights(kafka_broker.bootstrap, folder.name, PARTITIONS, FLIGHTS)
-    module = "tests.integration.windows.many_windows"
-    command = [sys.executable, "-m", module, kafka_broker.bootstrap, folder.name, str(folder)]
-    kill_some(command, folder, STREAMS, kills=1)
-    with Program(command, folder) as program:
-        program.await_line(f"{STREAMS} is done", timeout_s=200)
-        program.await_line(COMMITTED, timeout_s=100)
-        program.await_line(COMMITTED, timeout_s=100)
-        program.kill()
-    await_end_of_lease(folder, BOLT)
-    finished(command, tmp_path, timeout_s=200)
-    check_sessions(folder)
-    check_counts(folder)
-    check_bolt(folder)
+    produce_flights(kafka_broker.bootstrap, tmp_path.name, PARTITIONS, FLIGHTS)
+    for build, deaths in ((of_streams, (2, 4)), (of_a_bolt, (3,))):
+        built = partial(build, kafka_broker.bootstrap, tmp_path.name, tmp_path)
+        for txid in deaths:
+            with pytest.raises(Died):
+                run(built, tmp_path, spark, dies_in=txid)
+        run(built, tmp_path, spark)
+    check_sessions(tmp_path)
+    check_counts(tmp_path)
+    check_bolt(tmp_path)
