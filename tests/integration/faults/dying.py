@@ -1,6 +1,6 @@
 """A topology with two tables, whose process kills itself at a given point of the second transaction's commit phase.
 
-`python -m tests.integration.faults.dying POINT`, in the folder of its tables; without a point it lives.
+`python -m tests.integration.faults.dying POINT`, in the folder of its tables; `run` without a point lives.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from spouts import OpaqueMemoryTransactionalSpout
@@ -21,7 +22,7 @@ from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials
 from transactional.store import Lease
 
-WORDS = [[("cat",), ("dog",), ("cat",), ("cat",), ("bird",), ("dog",)], [("cat",), ("fish",)]]
+WORDS = [[("cat",), ("dog",), ("cat",), ("bird",), ("cat",), ("dog",)], [("cat",), ("fish",)]]
 EXPECTED = {"cat": 4, "dog": 2, "bird": 1, "fish": 1}
 POINTS = [f"{when} the {what}" for what in ("first table", "second table", "store") for when in ("before", "after")]
 
@@ -40,7 +41,7 @@ class PerilousState(DeltaMapState):
     """A real state."""
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        with perilous(f"{self.location.name} table", attempt):
+        with perilous(f"{Path(self.location.name).name} table", attempt):
             super().merge(attempt, partials)
 
 
@@ -52,23 +53,23 @@ class PerilousStore(SqlCoordinatorStore):
             super().record_commit(lease, attempt, batch, **times)
 
 
-def build(*, take: int) -> Topology:
+def build(folder: Path, *, take: int) -> Topology:
     """Counts words, twice."""
     spout = OpaqueMemoryTransactionalSpout(WORDS, fields="word string", take=take)
     builder = TransactionalTopologyBuilder("dying", "words", spout, 2)
     for name in ("first", "second"):
-        builder.set_committer_bolt(name, PerilousState(name, key="word").count()).shuffle_grouping("words")
+        builder.set_committer_bolt(name, PerilousState(folder / name, key="word").count()).shuffle_grouping("words")
     return builder.build()
 
 
-def main() -> None:
+def run(folder: Path, point: str = "") -> None:
     """Run until the source is drained, or the end."""
-    # A replay holds other words than what the dead run may have written. So short a lease ends while Python starts.
-    topology = build(take=2 if sys.argv[1:] else 1)
-    config = TopologyConfig(max_spout_pending=2, stop_when_drained=True, lease_ms=200, tick_ms=10)
-    with closing(PerilousStore("sqlite:///transactional.db")) as store:
+    # A replay holds other words than what the dead run may have written.
+    topology = build(folder, take=2 if point else 1)
+    config = TopologyConfig(max_spout_pending=2, stop_when_drained=True, tick_ms=10)
+    with closing(PerilousStore(f"sqlite:///{folder}/store.db")) as store:
         TopologyDriver(topology, store, LocalExecutor(topology), config).run()
 
 
 if __name__ == "__main__":
-    main()
+    run(Path.cwd(), sys.argv[1])

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from spouts.local_broker import LocalBroker
-from tests.integration.faults.dying import EXPECTED, POINTS
-from tests.integration.programs import Program, finished
+from tests.integration.faults import dying
+from tests.integration.kafka_count import end_lease
+from tests.integration.programs import Program
 from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords
 from tests.proof.onlooker import Onlooker
@@ -44,11 +45,11 @@ def test_leaders_that_are_killed_and_stopped_while_data_keeps_arriving(
         assert soak.done["SIGSTOP"]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", dying.POINTS)
 def test_a_crash_at_any_point_of_a_commit_phase_changes_no_count(point: str, tmp_path: Path) -> None:
-    dying = [sys.executable, "-m", "tests.integration.faults.dying"]
-    with Program([*dying, point], tmp_path) as program:
+    with Program([sys.executable, "-m", "tests.integration.faults.dying", point], tmp_path) as program:
         assert program.wait() == -signal.SIGKILL, program.text
-    finished(dying, tmp_path)
+    end_lease(tmp_path, "dying")
+    dying.run(tmp_path)
     for table in ("first", "second"):
-        assert counts(tmp_path / table, "word") == EXPECTED, table
+        assert counts(tmp_path / table, "word") == dying.EXPECTED, table

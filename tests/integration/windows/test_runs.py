@@ -35,6 +35,8 @@ from transactional.trident import collected
 
 FLIGHTS = 5_000
 KILLS = 2
+DEATHS = {of_streams: (2, 9), of_a_bolt: (9,)}
+"""In which transactions drivers die: from the seventh on windows close."""
 Counts = dict[tuple[Any, ...], int]
 
 
@@ -190,7 +192,7 @@ def test_sessions_counts_and_bolts_on_spark_with_a_driver_that_dies(
     kafka_broker: LocalBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
     produce_flights(kafka_broker.bootstrap, tmp_path.name, PARTITIONS, FLIGHTS)
-    for build, deaths in ((of_streams, (2, 4)), (of_a_bolt, (3,))):
+    for build, deaths in DEATHS.items():
         built = partial(build, kafka_broker.bootstrap, tmp_path.name, tmp_path)
         for txid in deaths:
             with pytest.raises(Died):
