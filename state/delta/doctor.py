@@ -13,13 +13,21 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.fs import DeltaStorageHandler
 
 from state.delta.left_over import left_over
 from state.delta.tables.durability import Torn, set_aside, torn_files, without
-from state.delta.tables.log import UNREADABLE, Entry, healed_by_others, is_foreign, named, read_entry
+from state.delta.tables.log import (
+    UNREADABLE,
+    Entry,
+    LogFiles,
+    healed_by_others,
+    is_foreign,
+    log_files,
+    named,
+    read_entry,
+)
 from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
-from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol
+from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol, is_there, storage_of
 from state.delta.writing.commit import write_entry
 from transactional.attempt import AttemptId
 from transactional.errors import OperatingError, SchemaMismatch
@@ -63,7 +71,7 @@ class ExaminedDelta:
         with self._answering():
             self._torn = torn_files(Path(location.uri)) if location.scheme == "file" else ()
             self.torn = without(self._torn, Path(location.uri), self.owner) if self._torn else None
-            if not self._torn and DeltaTable.is_deltatable(location.uri, dict(location.storage_options)):
+            if not self._torn and is_there(location):
                 try:
                     self._read()
                 except _Broken as error:
@@ -150,7 +158,7 @@ class ExaminedDelta:
             return
         actions = pa.table(self._table.get_add_actions())
         paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
-        there = _files(self.location).get_file_info([unquote(path) for path in paths])
+        there = storage_of(self.location).get_file_info([unquote(path) for path in paths])
         for path, written, info in zip(paths, sizes, there, strict=True):
             if info.is_file and info.size != written:
                 what = f"data file {path} has {info.size} bytes, not the {written} written: it was changed in place"
@@ -205,15 +213,14 @@ class ExaminedDelta:
 
     def _read(self) -> None:
         """Read as much of the log as is there. Raises `_Broken`."""
-        storage = DeltaStorageHandler(self.location.uri, dict(self.location.storage_options))
-        files = pafs.PyFileSystem(storage)
-        names = [info.base_name for info in files.get_file_info(pafs.FileSelector(LOG_FOLDER)) if info.is_file]
+        there = storage_of(self.location).get_file_info(pafs.FileSelector(LOG_FOLDER))
+        files, names = log_files(self.location), [info.base_name for info in there if info.is_file]
         versions = sorted((int(match[1]) for match in map(ENTRY.fullmatch, names) if match), reverse=True)
         checkpoints = {int(match[1]) for match in map(CHECKPOINT.fullmatch, names) if match}
         whole = [version for n, version in enumerate(versions) if version == versions[0] - n]
         if whole and whole[-1] > 0 and max(checkpoints, default=-1) < whole[-1] - 1:
             raise _Broken(f"the log has a hole: Delta version {whole[-1] - 1} is missing")
-        self._commits = [commit for version in whole[::-1] if (commit := _entry(storage, version)) is not None]
+        self._commits = [commit for version in whole[::-1] if (commit := _entry(files, version)) is not None]
         declared = next((each.protocol for each in reversed(self._commits) if each.protocol is not None), None)
         if declared is not None:
             self._shape = _shape_of(declared)
@@ -306,16 +313,12 @@ def put_back(location: DeltaLocation, owner: str, diagnosis: Diagnosis) -> str:
     return f"{diagnosis.where}: its rows are again those of Delta version {diagnosis.target}"
 
 
-def _files(location: DeltaLocation) -> pafs.FileSystem:
-    return pafs.PyFileSystem(DeltaStorageHandler(location.uri, dict(location.storage_options)))
-
-
 def _shape_of(protocol: Mapping[str, Any]) -> Shape:
     features = [*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())]
     return Shape(protocol["minReaderVersion"], protocol["minWriterVersion"], frozenset(features))
 
 
-def _entry(files: DeltaStorageHandler, version: int) -> Entry | None:
+def _entry(files: LogFiles, version: int) -> Entry | None:
     """One entry of the log; None when it has been cleaned out by now. Raises `_Broken`."""
     try:
         return read_entry(files, version)

@@ -150,7 +150,7 @@ class MergedTable(Layout):
             return None
         schema = delta_schema(self.columns)
         names = ", ".join(map(DATA_FUSION.name, schema.names))
-        return pa.table(self.loaded.query(f"SELECT {names} FROM t").read_all()).cast(schema)
+        return self.loaded.query(f"SELECT {names} FROM t").read_all().cast(schema)
 
     # --- a larger one -----------------------------------------------------------------------------------------------
 
@@ -278,9 +278,9 @@ class MergedTable(Layout):
     def _found(self, query: str, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
         schema = self._schema()
         try:
-            reader = pa.RecordBatchReader.from_stream(self.loaded.query(query))
+            reader = self.loaded.query(query)
             parts = [keep(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, pa.ArrowException) as error:
             raise unreadable(self.loaded.location, error) from None
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
@@ -314,7 +314,7 @@ class MergedTable(Layout):
         names = ", ".join(map(DATA_FUSION.name, schema.names))
         order = ", ".join(f"{DATA_FUSION.name(name)} NULLS LAST" for name in self.columns.key.names)
         query = f"SELECT {names} FROM t" + ("" if is_small else f" ORDER BY {order}")
-        return pa.RecordBatchReader.from_stream(self.loaded.query(query)).cast(schema)
+        return self.loaded.query(query).cast(schema)
 
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
         """A query on the table, called `source`, for key and value columns as they were before a transaction."""

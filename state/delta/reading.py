@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
-from deltalake.fs import DeltaStorageHandler
 
-from state.delta.tables.log import UNREADABLE, commit_path
+from state.delta.tables.log import UNREADABLE, commit_path, log_files
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.writing.layout import Layout
 from state.rows.expiring import alive
@@ -70,7 +69,7 @@ class DeltaReader:
 
     def _noted(self, newest: int) -> Iterator[tuple[int, int]]:
         """The Delta versions that transactions have written, with their txids, newest first."""
-        files = DeltaStorageHandler(self._location.uri, dict(self._location.storage_options))
+        files = log_files(self._location)
         for version in range(newest, -1, -1):
             try:
                 with files.open_input_file(commit_path(version)) as file:

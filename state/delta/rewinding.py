@@ -14,13 +14,11 @@ from itertools import count, takewhile
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
-from deltalake.fs import DeltaStorageHandler
 
-from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE, Entry, is_foreign, read_entry
-from state.delta.tables.table import DeltaLocation, load_table
+from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE, Entry, is_foreign, log_files, read_entry
+from state.delta.tables.table import DeltaLocation, load_table, storage_of
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, by_delta_rs, commit_files, once
 from state.delta.writing.layout import Held
@@ -45,7 +43,7 @@ class TableHistory:
         self._older = self._read(newest)
 
     def _read(self, newest: int) -> Iterator[Entry]:
-        files = DeltaStorageHandler(self.location.uri, dict(self.location.storage_options))
+        files = log_files(self.location)
         for version in range(newest, -1, -1):
             try:
                 yield read_entry(files, version)
@@ -176,7 +174,7 @@ def check_whole(location: DeltaLocation, version: int) -> set[str]:
     try:
         table = DeltaTable(location.uri, version=version, storage_options=options)
         paths = [unquote(path) for path in pa.table(table.get_add_actions())["path"].to_pylist()]
-        there = pafs.PyFileSystem(DeltaStorageHandler(location.uri, options)).get_file_info(paths)
+        there = storage_of(location).get_file_info(paths)
     except (DeltaError, OSError) as error:
         raise BeyondKept(f"Delta version {version} can no longer be read: {location.reason(error)}") from None
     if gone := sum(not info.is_file for info in there):

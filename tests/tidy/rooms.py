@@ -71,6 +71,7 @@ HOMES = {
         *("verifier", "verifier.evidence"),
     },
     "jinja2": {"transactional.console"},
+    "obstore": {"state.delta.tables.storage"},
     "opentelemetry": {"transactional.telemetry"},
     "prometheus_client": {"transactional.telemetry"},
     "py4j": {"transactional.spark_internals"},

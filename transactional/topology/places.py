@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from transactional.errors import ConfigError
 from transactional.topology.topology import Topology
 
-_ONE_STORAGE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
+_ONE_STORAGE = {"s3a": "s3", "abfs": "abfss"}
 
 
 @runtime_checkable

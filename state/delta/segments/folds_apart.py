@@ -93,7 +93,7 @@ class FoldTask:
     def _read(self, table: TableVersion, rows: str, settings: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         """What is to be written. Raises `OperatingError`: what can't be read is no failed write."""
         try:
-            yield from pa.RecordBatchReader.from_stream(table.query(rows, settings)).cast(self.schema)
+            yield from table.query(rows, settings).cast(self.schema)
         except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
             raise unreadable(self.location, error) from None
 

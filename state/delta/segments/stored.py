@@ -9,10 +9,9 @@ from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from state.delta.segments.folding import Segment, SegmentQuery, stored_combine
-from state.delta.tables.files import storage_of
 from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.table import DeltaLocation, delta_schema, features_used, unreadable
+from state.delta.tables.table import DeltaLocation, delta_schema, features_used, storage_of, unreadable
 from state.delta.tables.version import TableVersion
 from state.rows.columns import StateColumns
 from transactional.attempt import TxId
@@ -96,13 +95,12 @@ class StoredSegments:
 
     def reader(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """The rows that a query finds, as they are stored."""
-        reader = pa.RecordBatchReader.from_stream(self.loaded.query(sql, settings))
-        return reader.cast(delta_schema(self.columns))
+        return self.loaded.query(sql, settings).cast(delta_schema(self.columns))
 
     def parts(self, sql: str, settings: Mapping[str, str] | None = None) -> Iterator[pa.Table]:
         """What a query gives, a part at a time. Raises `OperatingError`."""
         try:
-            for batch in pa.RecordBatchReader.from_stream(self.loaded.query(sql, settings)):
+            for batch in self.loaded.query(sql, settings):
                 yield pa.Table.from_batches([batch])
         except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
             raise unreadable(self.loaded.location, error) from None
@@ -110,7 +108,7 @@ class StoredSegments:
     def answer(self, sql: str) -> pa.Table:
         """All rows that a query gives, which may be none. Raises `OperatingError`."""
         try:
-            return pa.RecordBatchReader.from_stream(self.loaded.query(sql)).read_all()
+            return self.loaded.query(sql).read_all()
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise unreadable(self.loaded.location, error) from None
 

@@ -19,13 +19,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
-from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, PyFileSystem, copy_files
+from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, copy_files
 
 from state.delta.tables.log import NOTHING_AFTERWARDS, commit_path
 from state.delta.tables.names import DATA_FILE, LOG_FOLDER, new_data_file
-from state.delta.tables.table import DeltaLocation
+from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024
@@ -221,9 +220,7 @@ def delete_old_files(
     return gone
 
 
-def _deletable(
-    table: DeltaTable, listed: list[str], files: PyFileSystem, removed_at_s: Mapping[str, float]
-) -> list[str]:
+def _deletable(table: DeltaTable, listed: list[str], files: FileSystem, removed_at_s: Mapping[str, float]) -> list[str]:
     metadata = table.metadata()
     kept_s = retention_s(str(metadata.configuration.get(_RETENTION, "")))
     ours = [path for path in listed if is_data_file(path, metadata.partition_columns)]
@@ -263,16 +260,11 @@ def retention_s(text: str) -> float:
     return int(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else RETENTION_S
 
 
-def storage_of(location: DeltaLocation) -> PyFileSystem:
-    """What is stored below the table's folder: paths are as its log has them."""
-    return PyFileSystem(DeltaStorageHandler(location.uri, dict(location.storage_options)))
-
-
 def _folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _has_log(files: PyFileSystem, folder: str) -> bool:
+def _has_log(files: FileSystem, folder: str) -> bool:
     """Whether a folder, or one that it is in, is a Delta table of its own."""
     parts = folder.split("/")
     above = ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]

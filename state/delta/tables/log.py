@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deltalake import DeltaTable, PostCommitHookProperties
-from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from state.delta.tables.names import LOG_FOLDER, VERSIONED, WHOLE_CHECKPOINT, entry_name
-from state.delta.tables.table import DeltaLocation
+from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.errors import OperatingError, StoreMismatch
 from transactional.names import LOG_COMMITS_PROPERTY, REWOUND_NOTE, fold_of, repair_of
 
@@ -40,7 +39,7 @@ class LogUpkeep:
     """Maintains the log of one table, for one handle."""
 
     def __init__(self, location: DeltaLocation, table: DeltaTable) -> None:
-        self._files = DeltaStorageHandler(location.uri, dict(location.storage_options))
+        self._files = storage_of(location)
         self._folder = location.uri if location.scheme == "file" else None
         self._interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
         self._checkpointed = table.version()
@@ -85,7 +84,7 @@ class LogUpkeep:
         return True
 
     def _listed(self) -> list[FileInfo]:
-        files = self._files.get_file_info_selector(FileSelector(LOG_FOLDER, recursive=False))
+        files = self._files.get_file_info(FileSelector(LOG_FOLDER))
         return [file for file in files if file.type == FileType.File]
 
 
@@ -266,7 +265,7 @@ def log_files(location: DeltaLocation) -> LogFiles:
     """What the log of a table is read by."""
     if location.scheme == "file":
         return _OnDisk(location.uri)
-    files: LogFiles = DeltaStorageHandler(location.uri, dict(location.storage_options))
+    files: LogFiles = storage_of(location)
     return files
 
 

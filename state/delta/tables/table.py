@@ -13,7 +13,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.table import ProtocolVersions
+from pyarrow.fs import FileSelector, FileSystem
 
+from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER
+from state.delta.tables.storage import storage_at
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.arrow import arrow_schema
@@ -51,7 +54,7 @@ REFUSED_PROPERTIES = {
 PATIENCE = {"retry_timeout": "30s"}
 """How long delta-rs tries a request to an object store that does not answer; its default is 3 minutes."""
 
-_S3_SCHEMES = ("s3", "s3a", "s3n")
+_S3_SCHEMES = ("s3", "s3a")
 _SCHEMES = ("abfs", "abfss", "adl", "az", "azure", "file", "gcs", "gs", "hdfs", "lakefs", *_S3_SCHEMES, "viewfs")
 """Of the storages that delta-rs writes to. Of others it looks for minutes, or says that no table is there."""
 _TRUE = ("1", "true", "yes", "on", "y", "ok")
@@ -274,10 +277,16 @@ def create_table(
             raise SchemaMismatch(f"Delta table {location} can't be created: {location.reason(error)}") from None
 
 
+def storage_of(location: DeltaLocation) -> FileSystem:
+    """What is stored below the table's folder: paths are as its log has them."""
+    return storage_at(location.uri, location.storage_options)
+
+
 def is_there(location: DeltaLocation) -> bool:
     """Whether there is a table. Raises `OperatingError` when its storage does not answer."""
     try:
-        return DeltaTable.is_deltatable(location.uri, dict(location.storage_options))
+        log = storage_of(location).get_file_info(FileSelector(LOG_FOLDER, allow_not_found=True))
+        return any(ENTRY.fullmatch(file.base_name) or CHECKPOINT.fullmatch(file.base_name) for file in log)
     except (DeltaError, OSError) as error:
         raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
 

@@ -311,24 +311,24 @@ class TableVersion:
 
     # --- what is in it ----------------------------------------------------------------------------------------------
 
-    def query(self, sql: str, settings: Mapping[str, str] | None = None) -> Any:
+    def query(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """Run a query on the table, which it names `t`. Value columns that it does not have yet, or that this version
-        did not have, are NULL."""
+        did not have, are NULL. What the reader raises is a `pa.ArrowException`."""
         # `to_pyarrow_table` of this release aborts the process at its exit.
         builder = QueryBuilder(dict(settings or {})).register("t", self.snapshot)
-        if not (lacking := self.lacking.names):
-            return builder.execute(sql)
-        nulls = ", ".join(
-            f"{DATA_FUSION.null(self.columns.all[each].type)} AS {DATA_FUSION.name(each)}" for each in lacking
-        )
-        return builder.execute(f"WITH t AS (SELECT *, {nulls} FROM t) {sql}")
+        if lacking := self.lacking.names:
+            types = self.columns.all
+            nulls = ", ".join(f"{DATA_FUSION.null(types[each].type)} AS {DATA_FUSION.name(each)}" for each in lacking)
+            sql = f"WITH t AS (SELECT *, {nulls} FROM t) {sql}"
+        # Arrow's reader lets other threads run while a store keeps it waiting; that of `execute` does not.
+        return pa.RecordBatchReader.from_stream(builder.execute(sql))
 
     def newest_txid(self) -> int:
         """The highest transaction of any row, 0 without rows."""
         query = f"SELECT max({DATA_FUSION.name(self.columns.txid)}) AS txid FROM t"
         try:
-            rows = pa.table(self.query(query).read_all())
-        except (DeltaError, OSError) as error:
+            rows = self.query(query).read_all()
+        except (DeltaError, OSError, pa.ArrowException) as error:
             raise unreadable(self.location, error) from None
         return rows.column(0)[0].as_py() or 0
 

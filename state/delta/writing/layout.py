@@ -137,8 +137,8 @@ class Layout(ABC):
         """How many rows as they are stored lie in a range. Raises `OperatingError`."""
         query = f"SELECT count(*) AS n FROM t WHERE {is_in_range(DATA_FUSION, column, after, until)}"
         try:
-            return int(pa.table(self.loaded.query(query).read_all())["n"][0].as_py())
-        except (DeltaError, OSError) as error:
+            return int(self.loaded.query(query).read_all()["n"][0].as_py())
+        except (DeltaError, OSError, pa.ArrowException) as error:
             raise unreadable(self.loaded.location, error) from None
 
     @abstractmethod

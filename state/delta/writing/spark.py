@@ -25,9 +25,8 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, functions
 
-from state.delta.tables.files import storage_of
 from state.delta.tables.sql import SPARK_SQL, MergeClauses, merge_clauses
-from state.delta.tables.table import DeltaLocation
+from state.delta.tables.table import DeltaLocation, storage_of
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_files
 from state.fence import WriteRefused

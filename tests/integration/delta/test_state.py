@@ -51,7 +51,9 @@ class TestLocation:
             assert DeltaLocation.of(written).uri == expected
         assert DeltaLocation.of("s3://bucket/words/").uri == "s3://bucket/words"
 
-    @pytest.mark.parametrize("table", ["uc://main.flights.carriers", "http://127.0.0.1:1/t", "memory:///t", "S4://b/t"])
+    @pytest.mark.parametrize(
+        "table", ["uc://main.flights.carriers", "http://127.0.0.1:1/t", "memory:///t", "s3n://b/t"]
+    )
     def test_in_an_unknown_storage_is_refused_at_once(self, table: str) -> None:
         """delta-rs looked for a Unity Catalog for more than a minute, and took tables elsewhere to be new."""
         with pytest.raises(ConfigError, match=r"can't be at '.*': \w+: is none of abfs, .*; a table of a catalog"):

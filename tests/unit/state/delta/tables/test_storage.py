@@ -1,0 +1,244 @@
+"""Files of a table in an object store: as delta-rs has them, and never while holding what other threads need.
+
+The store is a thread of this process. A call that holds the interpreter's lock while it waits keeps the store from
+answering, and fails when its time is up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
+
+from state.delta.doctor import ExaminedDelta
+from state.delta.segments.folding import LogLayout
+from state.delta.state import DeltaMapState
+from state.delta.tables.storage import _Objects, storage_at
+from state.delta.tables.table import DeltaLocation, is_there
+from tests.contract.states import OWNER, Place, content, counts
+from tests.standing_s3 import BUCKET, FIRST_S, StandingS3
+from transactional.attempt import TxId
+
+TABLE = f"s3://{BUCKET}/words"
+IN_TIME = {"timeout": "5s", "max_retries": "0"}
+
+
+@pytest.fixture
+def store() -> Iterator[StandingS3]:
+    with StandingS3().serving() as store:
+        yield store
+
+
+@pytest.fixture
+def options(store: StandingS3) -> dict[str, str]:
+    return {**store.options, **IN_TIME}
+
+
+def opened(table: str, place: Place, layout: Any, options: dict[str, str] | None = None) -> DeltaMapState:
+    words = DeltaMapState(table, "word string", "count long", layout=layout, storage_options=options)
+    words.open(OWNER, place.txids.__getitem__)
+    place.fence(words, max(place.txids.values(), default=0), max(place.txids, default=0) + 1)
+    return words
+
+
+def counted(words: DeltaMapState, place: Place, txids: Sequence[int]) -> None:
+    for txid in txids:
+        words.merge(place.attempt(txid, max(place.txids) + 1), counts({"cat": 1, f"w{txid}": 1}))
+        words.tidy(TxId(txid), lambda: True)
+
+
+@pytest.mark.parametrize("layout", ["merge", LogLayout(fold_after=2)], ids=["merge", "log"])
+def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
+    store: StandingS3, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Any
+) -> None:
+    """Fenced, written, read, compacted, folded, shortened, read as of then, examined."""
+    monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
+    monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
+    monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
+    place = Place("delta-rs", tmp_path)
+    # The first transaction of a log declares its properties, for which delta-rs holds the lock.
+    begun = opened(str(tmp_path / "words"), place, layout)
+    counted(begun, place, [1])
+    begun.close()
+    store.holds(tmp_path / "words", "words")
+
+    words = opened(TABLE, place, layout, options)
+    counted(words, place, range(2, 7))
+    words._open_table.loaded.refresh()
+    words._open_table.delete_old_files()
+    assert content(words)["cat"] == 6
+    reader = words.reader(OWNER)
+    reader.pin(TxId(4))
+    assert {row["word"]: row["count"] for row in reader.rows(TxId(4)).to_pylist()}["cat"] == 4
+    reader.close()
+    words.close()
+    assert list(ExaminedDelta(DeltaLocation.of(TABLE, options), *OWNER.split("/")).diagnoses()) == []
+
+
+def test_a_table_is_created_in_a_store_that_needs_the_same_interpreter(options: dict[str, str], tmp_path: Path) -> None:
+    place = Place("delta-rs", tmp_path)
+    assert not is_there(DeltaLocation.of(TABLE, options))
+    words = opened(TABLE, place, "merge", options)
+    counted(words, place, [1])
+    assert content(words) == {"cat": 1, "w1": 1}
+    assert is_there(DeltaLocation.of(TABLE, options))
+
+
+ASKED: Mapping[str, Callable[[FileSystem], object]] = {
+    "what a file is": lambda files: [info.size for info in files.get_file_info(["a", "b"])],
+    "a listing": lambda files: sorted(info.path for info in files.get_file_info(FileSelector("f"))),
+    "all below": lambda files: sorted(i.path for i in files.get_file_info(FileSelector("f", recursive=True))),
+    "reading": lambda files: files.open_input_file("a").read(),
+    "a part": lambda files: files.open_input_file("a").read_at(2, offset=1),
+    "streaming": lambda files: files.open_input_stream("a").read(),
+    "deleting": lambda files: files.delete_file("a"),
+    "writing": lambda files: _write(files, "w", b"rows"),
+}
+
+
+def _write(files: FileSystem, path: str, data: bytes) -> None:
+    with files.open_output_stream(path) as stream:
+        stream.write(data)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("what a file is", [3, None]),
+        ("a listing", ["f/a"]),
+        ("all below", ["f/a", "f/g/b"]),
+        ("reading", b"abc"),
+        ("a part", b"bc"),
+        ("streaming", b"abc"),
+        ("deleting", None),
+        ("writing", None),
+    ],
+)
+def test_others_go_on_while_a_store_does_not(
+    store: StandingS3, options: dict[str, str], asked: str, answer: object
+) -> None:
+    store.stored |= {f"words/{key}": (b"abc", FIRST_S) for key in ("a", "f/a", "f/g/b")}
+    with ThreadPoolExecutor(1) as another:
+        store.stand_still()
+        waiting = another.submit(ASKED[asked], storage_at(TABLE, options))
+        store.await_request()
+        assert not waiting.done()
+        store.go_on()
+        assert waiting.result() == answer
+    assert ("words/w" in store.stored) == (asked == "writing")
+    assert ("words/a" not in store.stored) == (asked == "deleting")
+
+
+@pytest.mark.parametrize("asked", [each for each in ASKED if each not in ("a listing", "deleting")])
+def test_an_outage_is_an_error_of_the_system_in_one_line(
+    store: StandingS3, options: dict[str, str], asked: str
+) -> None:
+    store.refuses = "words"
+    with pytest.raises(OSError, match="S3 error") as raised:
+        ASKED[asked](storage_at(TABLE, options))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("http://127.0.0.1:1", "error sending request: Connection refused (os error 111)"),
+        ("", "error sending request: operation timed out"),
+    ],
+)
+def test_the_reason_of_an_outage_is_named(
+    store: StandingS3, options: dict[str, str], endpoint: str, reason: str
+) -> None:
+    store.stand_still()
+    there = {"aws_endpoint_url": endpoint} if endpoint else {}
+    with pytest.raises(OSError, match=rf"{re.escape(reason)}$"):
+        storage_at(TABLE, {**options, **there, "timeout": "100ms"}).get_file_info(["a"])
+
+
+def test_what_is_not_there_is_not_there(options: dict[str, str]) -> None:
+    files = storage_at(TABLE, options)
+    assert files.get_file_info(FileSelector("f", allow_not_found=True)) == []
+    with pytest.raises(FileNotFoundError, match="there is nothing in f"):
+        files.get_file_info(FileSelector("f"))
+    for opens in (files.open_input_file, files.open_input_stream):
+        with pytest.raises(FileNotFoundError, match=r"words/a not found"):
+            opens("a")
+
+
+def handler(uri: str, **options: str) -> Any:
+    files = storage_at(uri, options)
+    assert isinstance(files, PyFileSystem)
+    return files.handler
+
+
+class TestOptions:
+    def test_are_delta_rs_own(self) -> None:
+        said = {
+            "AWS_ACCESS_KEY_ID": "k",
+            "secret_access_key": "s",
+            "AWS_Region": "eu-west-1",
+            "aws_allow_http": "true",
+            "timeout": "3s",
+            "max_retries": "2",
+            "retry_timeout": "1 minute",
+            "backoff_config.base": "3",
+            "backoff_config.init_backoff": "50ms",
+            "AWS_S3_ADDRESSING_STYLE": "path",
+            "of nobody": "x",
+        }
+        store = handler("s3a://tables/words", **said)._store
+        assert store.config == {
+            "bucket": "tables",
+            "access_key_id": "k",
+            "secret_access_key": "s",
+            "region": "eu-west-1",
+        }
+        assert store.prefix == "words"
+        assert store.client_options == {"allow_http": "true", "timeout": "3s"}
+        assert store.retry_config["max_retries"] == 2
+        assert store.retry_config["retry_timeout"] == timedelta(minutes=1)
+        assert store.retry_config["backoff"]["base"] == 3
+        assert store.retry_config["backoff"]["init_backoff"] == timedelta(milliseconds=50)
+
+    def test_of_the_environment_count_less(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {
+            "ACCESS_KEY_ID": "k",
+            "SECRET_ACCESS_KEY": "s",
+            "REGION": "eu-1",
+            "ALLOW_HTTP": "1",
+        }.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        store = handler("s3a://tables/words", region="eu-2", timeout="3s")._store
+        assert store.config["region"] == "eu-2"
+        assert store.client_options == {"allow_http": "1", "timeout": "3s"}
+
+    @pytest.mark.parametrize(
+        ("uri", "options"),
+        [
+            ("gs://tables/words", {"google_skip_signature": "true"}),
+            ("gcs://tables/words", {"google_skip_signature": "true"}),
+            ("az://tables/words", {"azure_storage_account_name": "a", "azure_storage_account_key": "aGk="}),
+            ("abfss://tables@a.dfs.core.windows.net/words", {"azure_storage_use_emulator": "false"}),
+        ],
+    )
+    def test_of_other_stores(self, uri: str, options: dict[str, str]) -> None:
+        assert isinstance(handler(uri, **options), _Objects)
+
+    @pytest.mark.parametrize("option", ["aws_profile", "AWS_IAM_ROLE_ARN"])
+    def test_that_only_amazons_library_understands_are_left_to_delta_rs(self, option: str) -> None:
+        keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_region": "eu-1"}
+        assert isinstance(handler("s3://tables/words", **keys), _Objects)
+        assert not isinstance(handler("s3://tables/words", **keys, **{option: "x"}), _Objects)
+
+    def test_a_file_of_keys_is_left_to_delta_rs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        keys = tmp_path / "credentials"
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+        assert isinstance(handler("s3://tables/words", aws_region="eu-1"), _Objects)
+        keys.touch()
+        assert not isinstance(handler("s3://tables/words", aws_region="eu-2"), _Objects)
