@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from pyspark.sql import SparkSession
+
 from examples.guarantees import Split
 from spouts import MemoryTransactionalSpout
 from tests.integration.reliable_bolts import Send
@@ -17,6 +19,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import OutputCollector, TopologyContext
 from transactional.reliable import TopologyBuilder
 from transactional.reliable.acker import ACKER, Acker
+from transactional.running import run_topology
 from transactional.topology.topology import Topology
 
 LINES = [[(f"a{number} b{number}",) for number in range(20)], [(f"c{number}",) for number in range(20)]]
@@ -56,3 +59,8 @@ def build() -> Topology:
     made = built.build(options={"folder": os.getcwd(), "waits": os.environ["WAITS"]})
     components = [replace(c, bolt=WaitingAcker()) if c.id == ACKER else c for c in made.components]
     return replace(made, components=tuple(components))
+
+
+def run(session: SparkSession) -> None:
+    """Run it until its source is drained."""
+    run_topology(build(), config={"stop_when_drained": True, "lease_ms": 2_000}, session=session)

@@ -1,15 +1,13 @@
-"""Topologies that wait until the test has killed an executor: tasks behind an exchange, or between the two phases.
-
-`transactional run …:build` runs the one, `python -m tests.integration.cluster.killed_executor MASTER` the other one.
-"""
+"""Topologies that wait until the test has killed an executor: tasks behind an exchange, or between the two phases."""
 
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+
+from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
@@ -25,8 +23,10 @@ from transactional import (
     TransactionalTopologyBuilder,
     TransactionAttempt,
     Tuple,
+    run_topology,
 )
 from transactional.batch import BatchMetadata
+from transactional.commands.display import Display
 from transactional.running import make_executor
 from transactional.store import Lease
 
@@ -103,7 +103,7 @@ class WaitingStore(SqlCoordinatorStore):
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
         super().record_processed(lease, attempt, batch, at_ms=at_ms)
         if attempt.txid == 2 and is_first("processed"):
-            send("signals", f"processed {os.getpid()}")
+            send("signals", "processed")
             wait_at("gate-processed")
 
 
@@ -146,13 +146,16 @@ def build_to_be_processed() -> Topology:
     return builder.build(options={"folder": folder})
 
 
-def main() -> None:
-    """Run it on the given master until the source is drained."""
+def run(session: SparkSession) -> None:
+    """Run the one that is killed in a shuffle until its source is drained."""
+    topology = build()
+    with Display(topology) as display:
+        run_topology(topology, config={"stop_when_drained": True}, session=session, observers=[display])
+
+
+def run_to_be_processed(session: SparkSession) -> None:
+    """The same with the other one."""
     topology = build_to_be_processed()
     config = TopologyConfig(max_spout_pending=2, stop_when_drained=True, lease_ms=120_000)
     with closing(WaitingStore("sqlite:///transactional.db")) as store:
-        TopologyDriver(topology, store, make_executor(topology, master=sys.argv[1]), config).run()
-
-
-if __name__ == "__main__":
-    main()
+        TopologyDriver(topology, store, make_executor(topology, session=session), config).run()

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from spouts.local_broker import LocalBroker
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.cluster.killed_executor import MEETS, PARTITIONS, ROWS, TAKE, expected
-from tests.integration.cluster.spark_cluster import Cluster, kill_executor, spark_cluster
-from tests.integration.kafka_count import check_store, check_tables, command
-from tests.integration.programs import CLI, Program, finished
+from tests.integration.cluster.one_driver import OneDriver
+from tests.integration.cluster.spark_cluster import kill_executor
 from tests.integration.signals import Gate, Signals
 from tests.integration.tables import counts, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master and two workers with a core each."""
-    with spark_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 def await_tasks(signals: Signals, bolt: str) -> list[int]:
@@ -36,22 +25,11 @@ def await_tasks(signals: Signals, bolt: str) -> list[int]:
     return [int(pid) for _, pid in lines]
 
 
-@pytest.mark.kafka
-def test_the_kafka_example_counts_the_same_on_a_cluster(
-    cluster: Cluster, kafka_broker: LocalBroker, tmp_path: Path
-) -> None:
-    finished(command(kafka_broker, tmp_path, master=cluster.master, batch=40_000), tmp_path, timeout_s=300)
-    check_tables(tmp_path)
-    check_store(tmp_path)
-
-
 def test_an_executor_killed_in_the_middle_of_a_shuffle_changes_no_count(
-    cluster: Cluster, tmp_path: Path, signals: Signals
+    driver: OneDriver, tmp_path: Path, signals: Signals
 ) -> None:
     gates = {bolt: Gate(tmp_path, f"gate-{bolt}") for bolt in ("tokens", "waits")}
-    target = "tests.integration.cluster.killed_executor:build"
-    run = [*CLI, "run", target, "--master", cluster.master, "--until-drained"]
-    with Program(run, tmp_path) as program:
+    with driver.running("tests.integration.cluster.killed_executor:run", tmp_path) as lines:
         # Before the exchange a task on each executor, so that each holds a part of what is exchanged.
         await_tasks(signals, "tokens")
         gates["tokens"].open()
@@ -60,9 +38,8 @@ def test_an_executor_killed_in_the_middle_of_a_shuffle_changes_no_count(
         workers = await_tasks(signals, "waits")
         kill_executor(workers[0])
         gates["waits"].open()
-        assert program.wait(timeout_s=200) == 0, program.text
 
-    assert re.search(rf"transaction {MEETS}:\d+ failed in processing", program.text)
+    assert re.search(rf"transaction {MEETS}:\d+ failed in processing", "\n".join(lines))
     assert counts(tmp_path / "words", "word") == dict(expected())
     # Each task of the bolt before the exchange has one token in each transaction: no mixture of two executions.
     tokens = rows(tmp_path / "tokens", "batch", "task", "token", "count")
@@ -73,16 +50,14 @@ def test_an_executor_killed_in_the_middle_of_a_shuffle_changes_no_count(
 
 
 def test_an_executor_killed_between_processing_and_commit_changes_no_count(
-    cluster: Cluster, tmp_path: Path, signals: Signals
+    driver: OneDriver, tmp_path: Path, signals: Signals
 ) -> None:
     gate = Gate(tmp_path, "gate-processed")
-    run = [sys.executable, "-m", "tests.integration.cluster.killed_executor", cluster.master]
-    with Program(run, tmp_path) as program:
+    with driver.running("tests.integration.cluster.killed_executor:run_to_be_processed", tmp_path):
         workers = await_tasks(signals, "tells")
-        assert signals.receive() == f"processed {program.pid}"
+        assert signals.receive() == "processed"
         kill_executor(workers[0])
         gate.open()
-        assert program.wait(timeout_s=200) == 0, program.text
 
     for table in ("delta-rs", "spark"):
         assert counts(tmp_path / table, "word") == dict(expected()), table

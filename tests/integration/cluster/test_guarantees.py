@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,19 +10,13 @@ import pytest
 
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.cluster.dying_mails import WORDS
-from tests.integration.cluster.spark_cluster import Cluster, kill_executor, spark_cluster
+from tests.integration.cluster.one_driver import OneDriver
+from tests.integration.cluster.spark_cluster import Cluster, kill_executor
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.reliable_bolts import sent
 from tests.integration.signals import Gate, Signals
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master and two workers with a core each."""
-    with spark_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
 
 
 def command(cluster: Cluster) -> list[str]:
@@ -40,14 +33,14 @@ def lost(folder: Path) -> int:
 @pytest.mark.parametrize(
     ("guarantee", "waits"), [("at-least-once", "send"), ("at-least-once", "__acker"), ("at-most-once", "send")]
 )
-def test_a_task_dies(guarantee: str, waits: str, cluster: Cluster, tmp_path: Path, signals: Signals) -> None:
+def test_a_task_dies(guarantee: str, waits: str, driver: OneDriver, tmp_path: Path, signals: Signals) -> None:
     gate = Gate(tmp_path)
-    with Program(command(cluster), tmp_path, GUARANTEE=guarantee, WAITS=waits) as program:
+    target = "tests.integration.cluster.dying_mails:run"
+    with driver.running(target, tmp_path, GUARANTEE=guarantee, WAITS=waits):
         lines = [signals.receive(timeout_s=120).split() for _ in range(2)]
         assert [component for component, _ in lines] == [waits, waits]
         kill_executor(int(lines[0][1]))
         gate.open()
-        assert program.wait(timeout_s=200) == 0, program.text
     check(guarantee, tmp_path)
 
 

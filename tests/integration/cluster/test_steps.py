@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,19 +16,12 @@ from state.delta.tables.staging import RUNS, attempt_of
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import content
 from tests.integration.cluster.slow_steps import EXECUTIONS, expected
-from tests.integration.cluster.spark_cluster import Cluster, executor_of, kill_executor, spark_cluster
+from tests.integration.cluster.spark_cluster import Cluster, executor_of, kill_executor
 from tests.integration.programs import Program
 from tests.integration.signals import Gate, Signals
 from transactional.attempt import TransactionAttempt
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master and two workers with a core each, on hosts of their own: Spark runs no two copies of a task on one."""
-    with spark_cluster(tmp_path_factory.mktemp("cluster"), hosts=("127.0.0.1", "127.0.0.2")) as cluster:
-        yield cluster
 
 
 def slow_steps(cluster: Cluster, folder: Path, **conf: str) -> Program:
