@@ -25,16 +25,13 @@ import pytest
 from tests.bill import Bill, Cost
 
 PROCESSES = 3
-HOMES = ({"delta_spark", "spark"}, {"kafka_broker"})
+HOMES = ({"delta_spark", "spark"}, {"kafka_broker", "shared_cluster"})
 """The fixtures that are a server of many tests, by the process that has it. PostgreSQL and Redis start in a second:
 each process that needs them has its own."""
-PROGRAMS = {"cluster", "command_line", "examples"}
+PROGRAMS = {"command_line", "examples"}
 """Folders whose tests start programs that start the servers."""
 LONG = (
-    "cluster/test_guarantees.py",
     "proof/test_crash_points.py",
-    "cluster/test_executors.py",
-    "cluster/test_steps.py",
     "delta/test_rewinds_each.py",
     "proof/test_power_cuts.py",
     "command_line/test_quiet_runs.py",

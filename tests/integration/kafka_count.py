@@ -83,9 +83,9 @@ def check_store(folder: Path) -> list[AttemptRecord]:
     return committed
 
 
-def end_lease(folder: Path, topology_id: str) -> None:
+def end_lease(folder: Path, topology_id: str, name: str = "store.db") -> None:
     """End the lease of a run that was killed, as time would."""
-    with closing(sqlite3.connect(folder / "store.db")) as store, store:
+    with closing(sqlite3.connect(folder / name)) as store, store:
         ended = store.execute(
             "UPDATE transactional_topologies SET leased_until_ms = 0 WHERE topology_id = ?", [topology_id]
         )

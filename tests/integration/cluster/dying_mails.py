@@ -1,7 +1,6 @@
 """A topology without transactions whose tasks wait, the first time that they run, until the test has killed somebody.
 
-`transactional run tests.integration.cluster.dying_mails:build`; the environment says which component waits (`WAITS`:
-`send` or `__acker`) and which guarantee it has (`GUARANTEE`).
+The environment says which component waits (`WAITS`: `send` or `__acker`) and which guarantee it has (`GUARANTEE`).
 """
 
 from __future__ import annotations
@@ -63,4 +62,4 @@ def build() -> Topology:
 
 def run(session: SparkSession) -> None:
     """Run it until its source is drained."""
-    run_topology(build(), config={"stop_when_drained": True, "lease_ms": 2_000}, session=session)
+    run_topology(build(), config={"stop_when_drained": True}, session=session)

@@ -11,17 +11,23 @@ import pytest
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.cluster.dying_mails import WORDS
 from tests.integration.cluster.one_driver import OneDriver
-from tests.integration.cluster.spark_cluster import Cluster, kill_executor
-from tests.integration.programs import CLI, Program, finished
+from tests.integration.cluster.spark_cluster import kill_executor
+from tests.integration.kafka_count import end_lease
 from tests.integration.reliable_bolts import sent
 from tests.integration.signals import Gate, Signals
+from transactional.spark.run_once import STAGE_ATTEMPTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+MAILS = "tests.integration.cluster.dying_mails:run"
+CONF = {"at-most-once": (f"{STAGE_ATTEMPTS}=1",), "at-least-once": ()}
+"""Of the session: Spark may run no stage a second time. In an order in which drivers are shared."""
 
 
-def command(cluster: Cluster) -> list[str]:
-    run = [*CLI, "run", "tests.integration.cluster.dying_mails:build", "--master", cluster.master, "--until-drained"]
-    return [*run, "--set", "lease_ms=2000"]
+def await_tasks(component: str, signals: Signals) -> list[int]:
+    """Wait until both tasks wait; the pids of their workers."""
+    lines = [signals.receive(timeout_s=120).split() for _ in range(2)]
+    assert [waiting for waiting, _ in lines] == [component, component]
+    return [int(pid) for _, pid in lines]
 
 
 def lost(folder: Path) -> int:
@@ -35,24 +41,20 @@ def lost(folder: Path) -> int:
 )
 def test_a_task_dies(guarantee: str, waits: str, driver: OneDriver, tmp_path: Path, signals: Signals) -> None:
     gate = Gate(tmp_path)
-    target = "tests.integration.cluster.dying_mails:run"
-    with driver.running(target, tmp_path, GUARANTEE=guarantee, WAITS=waits):
-        lines = [signals.receive(timeout_s=120).split() for _ in range(2)]
-        assert [component for component, _ in lines] == [waits, waits]
-        kill_executor(int(lines[0][1]))
+    with driver.running(MAILS, tmp_path, CONF[guarantee], GUARANTEE=guarantee, WAITS=waits):
+        kill_executor(await_tasks(waits, signals)[0])
         gate.open()
     check(guarantee, tmp_path)
 
 
-@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
-def test_the_process_of_the_spout_dies(guarantee: str, cluster: Cluster, tmp_path: Path, signals: Signals) -> None:
+@pytest.mark.parametrize("guarantee", CONF)
+def test_the_process_of_the_spout_dies(guarantee: str, driver: OneDriver, tmp_path: Path, signals: Signals) -> None:
     gate = Gate(tmp_path)
-    with Program(command(cluster), tmp_path, GUARANTEE=guarantee, WAITS="send") as program:
-        for _ in range(2):
-            signals.receive(timeout_s=120)
-        program.kill()
+    with driver.dying(MAILS, tmp_path, CONF[guarantee], GUARANTEE=guarantee, WAITS="send"):
+        await_tasks("send", signals)
+    end_lease(tmp_path, "mails", "transactional.db")
     gate.open()
-    finished([*command(cluster), "--standby"], tmp_path, timeout_s=200, GUARANTEE=guarantee, WAITS="send")
+    driver.run(MAILS, tmp_path, CONF[guarantee], GUARANTEE=guarantee, WAITS="send")
     check(guarantee, tmp_path)
 
 
