@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from state.redis.registration import FIELDS, RedisRegistration, Registered, check_rows, keys_of
 from state.redis.server import Server
-from state.redis.values import RowCodec
 from state.rows.columns import StateColumns
 from state.rows.expiring import alive
 from state.updates import rows_of, table_of_rows
@@ -32,7 +31,7 @@ class RedisReader:
     def __init__(self, server: Server, table: str, columns: StateColumns, *, owner: str, name: str) -> None:
         self._server, self._columns, self._name = server, columns, name
         self._registration = RedisRegistration(server, table, columns, owner=owner, name=name)
-        self._codec = RowCodec(columns.key, columns.values, name)
+        self._codec = self._registration.codec
         self._meta, self._rows, *_ = keys_of(table)
         self._pinned: Registered | None = None
 
@@ -50,7 +49,7 @@ class RedisReader:
             together.hmget(self._meta, FIELDS)
             together.hgetall(self._rows)
             told, stored = together.execute()
-        return self._as_of(txid, Registered.of(told, len(stored)), stored, is_everything=True)
+        return self._as_of(txid, self._registration.found(told, len(stored)), stored, is_everything=True)
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys. Raises `OperatingError`."""
@@ -62,7 +61,7 @@ class RedisReader:
             together.hlen(self._rows)
             together.hmget(self._rows, asked)
             told, rows, found = together.execute()
-        return self._as_of(txid, Registered.of(told, rows), dict(zip(asked, found, strict=True)))
+        return self._as_of(txid, self._registration.found(told, rows), dict(zip(asked, found, strict=True)))
 
     def _as_of(
         self, txid: TxId, now: Registered | None, stored: Mapping[bytes, bytes | None], *, is_everything: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from state.redis.server import Server
+from state.redis.values import RowCodec
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors
 from transactional.attempt import AttemptId, TxId
@@ -141,13 +142,21 @@ class RedisRegistration:
         self._server, self._name, self.owner, self.expires = server, name, owner, columns.expires
         self.meta, self._rows, *_ = keys_of(table)
         self._wanted = (str(columns.key), str(Schema((*columns.key, *columns.values))))
+        self.codec = RowCodec(columns.key, columns.values, name)
+        """Of rows as they are in what was found last."""
 
     def find(self) -> Registered | None:
         """What is there. Changes nothing."""
         with self._server.raising_ours(), self._server.client.pipeline(transaction=True) as together:
             together.hmget(self.meta, FIELDS)
             together.hlen(self._rows)
-            return Registered.of(*together.execute())
+            return self.found(*together.execute())
+
+    def found(self, answer: list[Any], rows: int) -> Registered | None:
+        """What is there: the values of `FIELDS`, and the number of rows at the same moment."""
+        found = Registered.of(answer, rows)
+        self._has_shape = found is not None and self.codec.arrange(Schema.parse(found.key), Schema.parse(found.columns))
+        return found
 
     def check(self) -> Registered | None:
         """What is there, if it is this state's; None: nothing is, or it is empty and may become this state's.
@@ -203,7 +212,7 @@ class RedisRegistration:
                 f"state {self._name} has rows that expire by the column {found.expires!r}, and is declared with {now}: "
                 f"declare expires={found.expires!r}, or use another table"
             )
-        if (found.key, found.columns) != self._wanted:
+        if not self._has_shape:
             raise SchemaMismatch(
                 f"state {self._name} was created with the key '{found.key}' and the columns '{found.columns}'; the "
                 f"state needs the key '{self._wanted[0]}' and the columns '{self._wanted[1]}': use another table, or "

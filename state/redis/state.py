@@ -149,8 +149,8 @@ class RedisMapState(TableState[FencedRedisTable]):
 
     def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
-        owner = owner_of(topology_id, component_id)
-        return reach_in_words(self.table, self._table(owner).undone(self._registration(owner).check(), target))
+        table = self._table(owner_of(topology_id, component_id))
+        return reach_in_words(self.table, table.undone(table.check(), target))
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one script (see the port)."""

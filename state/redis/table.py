@@ -23,7 +23,7 @@ from state.redis.registration import (
 )
 from state.redis.scripts import WRITE
 from state.redis.server import Server, WriteFailed
-from state.redis.values import EPOCH, MICROSECOND, RowCodec
+from state.redis.values import EPOCH, MICROSECOND
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
 from state.rows.sums import SumCheck
@@ -83,7 +83,7 @@ class FencedRedisTable:
         both = [*columns.key.names, *columns.values.names]
         self._goes_by = None if columns.expires is None else both.index(columns.expires)
         self._floors, self._gains_floors = NO_FLOORS, False
-        self._codec = RowCodec(columns.key, columns.values, name)
+        self._codec = self._registration.codec
         self._limits = ValueLimits(name)
         self._loaded: AttemptId | None = None
         self._written: Written | None = None
@@ -155,7 +155,7 @@ class FencedRedisTable:
             together.hmget(self._registration.meta, FIELDS)
             together.hgetall(self._rows)
             told, stored = together.execute()
-        registered = Registered.of(told, len(stored))
+        registered = self._registration.found(told, len(stored))
         if registered is not None:
             check_rows(registered, self._name)
         found = {key: self._codec.row_of(row) for key, row in stored.items()}
@@ -237,6 +237,10 @@ class FencedRedisTable:
         floor = self._floors.at(target.txid)
         floors = None if self._columns.expires is None else Floors(target.txid, floor, floor)
         return self._send(fence_id, at, stored, after, floors, rewound=target.txid)
+
+    def check(self) -> Registered | None:
+        """What is there (see `RedisRegistration`). Changes nothing."""
+        return self._registration.check()
 
     def undone(self, found: Registered | None, target: RewindTarget) -> TxId | None:
         """The transaction whose rows go back to what was before; None: there is none. Raises `BeyondKept`."""

@@ -53,45 +53,74 @@ def _codec(field: Field, table: str) -> tuple[Convert, Convert]:
     return _CODECS[field.type]
 
 
+class _Columns:
+    """Some columns: their values to a list for JSON, and back. The list has the order of the table."""
+
+    def __init__(self, fields: Schema, codecs: Sequence[tuple[Convert, Convert]]) -> None:
+        self._names, self._codecs = fields.names, dict(zip(fields.names, codecs, strict=True))
+        self.arrange(self._names)
+
+    def arrange(self, names: Sequence[str]) -> None:
+        """Take these columns for what is in the list."""
+        self._there = [self._names.index(name) for name in names]
+        self._here = [names.index(name) for name in self._names]
+        self._to = [self._codecs[name][0] for name in names]
+        self._back = [self._codecs[name][1] for name in names]
+
+    def written(self, values: Sequence[Any]) -> list[Any]:
+        """A list of the values, which come in the order of the state."""
+        return [None if (v := values[at]) is None else to(v) for at, to in zip(self._there, self._to, strict=True)]
+
+    def read(self, stored: Sequence[Any]) -> tuple[Any, ...]:
+        """The inverse."""
+        values = [None if v is None else back(v) for v, back in zip(stored, self._back, strict=True)]
+        return tuple(values[at] for at in self._here)
+
+
 class RowCodec:
     """Keys and rows of a state to bytes, and back. Raises `ConfigError` for columns that it can't store."""
 
     def __init__(self, key: Schema, values: Schema, table: str) -> None:
-        self._key = [_codec(field, table) for field in key]
-        self._values = [_codec(field, table) for field in values]
+        self._shape = {*key}, {*values}
+        codecs = [_codec(field, table) for field in key]
         floats = [field.type in ("float", "double") for field in key]
-        self._key_out = [_without_sign if is_float else to for is_float, (to, _) in zip(floats, self._key, strict=True)]
+        of_key = [
+            (_without_sign if is_float else to, back) for is_float, (to, back) in zip(floats, codecs, strict=True)
+        ]
+        self._key, self._values = _Columns(key, of_key), _Columns(values, [_codec(field, table) for field in values])
+
+    def arrange(self, key: Schema, columns: Schema) -> bool:
+        """From now on read and write the columns in the order of a table. False: it has others."""
+        values = [field for field in columns if field not in {*key}]
+        if ({*key}, {*values}) != self._shape:
+            return False
+        self._key.arrange(key.names)
+        self._values.arrange([field.name for field in values])
+        return True
 
     def key_bytes(self, key: Key) -> bytes:
         """A key: the same bytes for equal keys."""
-        return _dumped([None if v is None else to(v) for v, to in zip(key, self._key_out, strict=True)])
+        return _dumped(self._key.written(key))
 
     def key_of(self, stored: bytes) -> Key:
         """The inverse."""
-        return self._read(json.loads(stored), self._key)
+        return self._key.read(json.loads(stored))
 
     def row_bytes(self, row: OpaqueValue) -> bytes:
         """A row: values, txid, previous values, txid of those; no values for a tombstone."""
-        value = None if row.value is ABSENT else self._written(row.value)
-        before = None if row.prev_txid is None else self._written(row.prev_value)
+        value = None if row.value is ABSENT else self._values.written(row.value)
+        before = None if row.prev_txid is None else self._values.written(row.prev_value)
         return _dumped([value, row.txid, before, row.prev_txid])
 
     def row_of(self, stored: bytes) -> OpaqueValue:
         """The inverse."""
         value, txid, before, prev_txid = json.loads(stored)
         return OpaqueValue(
-            ABSENT if value is None else self._read(value, self._values),
-            None if before is None else self._read(before, self._values),
+            ABSENT if value is None else self._values.read(value),
+            None if before is None else self._values.read(before),
             TxId(txid),
             None if prev_txid is None else TxId(prev_txid),
         )
-
-    def _written(self, values: Sequence[Any]) -> list[Any]:
-        return [None if v is None else to(v) for v, (to, _) in zip(values, self._values, strict=True)]
-
-    @staticmethod
-    def _read(values: Sequence[Any], codecs: Sequence[tuple[Convert, Convert]]) -> tuple[Any, ...]:
-        return tuple(None if v is None else back(v) for v, (_, back) in zip(values, codecs, strict=True))
 
 
 def _dumped(value: Any) -> bytes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from examples.stateful_words import WordCount
@@ -25,6 +26,8 @@ from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch, TopologyChanged
 from transactional.phases.local_executor import LocalExecutor
+from transactional.ports import Partials
+from transactional.ports.rewinding import RewindTarget
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
@@ -91,6 +94,30 @@ def test_a_table_of_another_shape_or_with_rows_of_another_owner_is_refused(place
     with pytest.raises(StoreMismatch, match="has rows, written by words/count"):
         other.open("others/count", unknown)
     other.close()
+
+
+def test_a_table_whose_columns_are_declared_in_another_order_is_read_and_goes_back(place: Place) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = pa.Table.from_pylist([{"word": "cat", "at": at, "n": 1, "first": date(2026, 1, 2), "share": 0.5}])
+    combine = {"n": "sum", "first": "min", "share": "max"}
+    before = place.state("word string, at timestamp", "n long, first date, share double")
+    turned: Any = place.state("at timestamp, word string", "share double, first date, n long")
+    for txid in (1, 2):
+        before.merge(place.attempt(txid, txid), Partials(combine=combine, table=rows))
+    [once] = rows.to_pylist()
+    twice = {**once, "n": 2}
+    assert turned.read().to_pylist() == [twice]
+    reader = turned.reader(OWNER)
+    reader.pin()
+    assert reader.rows(TxId(1)).to_pylist() == [once]
+    assert reader.lookup(TxId(2), rows.select(["at", "word"])).to_pylist() == [twice]
+    reader.close()
+    target = RewindTarget(TxId(1), AttemptId(1), place.txids.get)
+    assert "transaction 2 did is undone" in turned.reach("words", "count", target)
+    turned.version()
+    turned.fence(place.attempt(2, 3).attempt_id)
+    turned.rewind(target, place.attempt(1, 4).attempt_id)
+    assert before.read().to_pylist() == turned.read().to_pylist() == [once]
 
 
 def test_an_empty_table_may_go_to_another_owner(place: Place) -> None:

@@ -161,6 +161,7 @@ def test_any_other_change_is_refused(place: Place, values: str, key: str) -> Non
         opened(place, values, key)
 
 
+@pytest.mark.parametrize("place", [*DATABASES, *DELTA, pytest.param("redis", marks=pytest.mark.redis)], indirect=True)
 def test_columns_are_found_by_their_names_in_whatever_order_they_are_declared(place: Place) -> None:
     def declared(*, turned: bool = False) -> Any:
         key, values = ("b long, a string", "m long, n long") if turned else ("a string, b long", "n long, m long")
