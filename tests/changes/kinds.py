@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.changes.places import DURABLE, PLACES
 from tests.changes.program import TYPES, Program
 from transactional.ports import StateKind
 
 SAME = "the same result"
-PLACES = ("memory", "sqlite", "merge", "log")
-DURABLE = PLACES[1:]
-"""A table in memory does not know whose it is."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,14 @@ class Kind:
     streams: int = 1
     program: Mapping[str, Any] = field(default_factory=dict)
     places: tuple[str, ...] = PLACES
+    fixed: tuple[str, ...] = ()
+    """Places whose tables can't be changed so: it is refused there as TX101."""
     world: str = "order"
     """In which of `WORLDS` it is met."""
+
+    def final(self, place: str) -> str:
+        """What it is refused with in a place, though it is accepted; "": it is not."""
+        return STATE if place in self.fixed else self.for_good
 
     def needs(self) -> Mapping[str, Any]:
         """What is asked of a program, by what it is asked of."""
@@ -239,7 +243,14 @@ KINDS = (
     Kind("the order of a bolt's output fields", _outputs),
     Kind("the order of a windowed bolt's input fields", _outputs, suited=TIMED, is_trident=False, world="windows"),
     Kind("the order of value columns", _columns),
-    Kind("the order of key columns", _key_order, suited=BY_TWO | PLAIN),
+    Kind("the order of key columns", _key_order, suited=BY_TWO, is_trident=True),
+    Kind(
+        "the order of a windowed bolt's key",
+        _key_order,
+        suited=TIMED | BY_TWO,
+        is_trident=False,
+        world="windows",
+    ),
     Kind("the order of a source's fields", _source_fields),
     Kind("parallelism", _parallelism),
     Kind("batch sizes, transactions in flight", _batches),
@@ -270,6 +281,7 @@ KINDS = (
         _another_column,
         "first.values",
         "it is NULL in the existing rows",
+        fixed=("redis",),
         suited=PLAIN,
         world="meaning",
     ),
@@ -361,6 +373,15 @@ KINDS = (
         suited=BY_COUNT,
         world="windows by count",
     ),
+    Kind(
+        "the order of the key of a windowed bolt that counts",
+        _key_order,
+        "open windows of",
+        for_good=OPEN,
+        suited=BY_COUNT | BY_TWO,
+        is_trident=False,
+        world="windows by count",
+    ),
     Kind("no windows any more", _branch(window=""), OF_IT, for_good=OPEN, suited=TIMED, world="windows"),
     Kind(
         "the field with the time of windows",
@@ -375,7 +396,7 @@ KINDS = (
         _branch(key=("place",)),
         "open windows of",
         for_good=OPEN,
-        suited=TIMED | {"key": ("word",)},
+        suited=TIMED | BY_TWO,
         is_trident=False,
         world="windows",
     ),

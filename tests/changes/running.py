@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from tests.changes.kinds import COUNTED, Kind
+from tests.changes.places import Place
 from tests.changes.program import Branch, Program, Source
 from tests.changes.world import ENDINGS, World
 from transactional.errors import TransactionalError
@@ -66,15 +67,20 @@ def _branch(name: str, streams: tuple[str, ...], is_trident: bool, random: Rando
     return Branch(name, reads, key, COUNTED, lets=lets, window=random.choice(windows))
 
 
-def live(kinds: Sequence[Kind], seed: int, place: str, folder: Path, *, is_small: bool = False) -> World:
+def live(kinds: Sequence[Kind], seed: int, place: Place, *, is_small: bool = False) -> World:
     """A run that may end in the middle, the changes, and all the rest.
 
     What is refused for good is tried first, then what makes no difference is changed at once, then one by one what is
     accepted.
     """
+    with closing(place):
+        return _lived(kinds, seed, place, is_small=is_small)
+
+
+def _lived(kinds: Sequence[Kind], seed: int, place: Place, *, is_small: bool) -> World:
     random = Random(f"{' '.join(kind.name for kind in kinds)} {seed}")
     now = random_program(kinds, random, is_small=is_small)
-    world = World(seed, place, folder, is_small=is_small)
+    world = World(seed, place, is_small=is_small)
     # With letters an error of a step would be that of a tuple; without them none is skipped.
     no = "while processing" if now.has_letters else "before a write with letters"
     ending = random.choice([each for each in ENDINGS if each != no])
@@ -85,14 +91,14 @@ def live(kinds: Sequence[Kind], seed: int, place: str, folder: Path, *, is_small
         world.run(now, ending=ending, before=random.randint(0, 3))
     world.write(now)
     for kind in kinds:
-        if kind.for_good:
+        if final := kind.final(place.name):
             after = kind.change(now, random)
             refuses(world, after, f"TX403 {kind.refused}")
-            if place in kind.places:
-                refuses(world, after, kind.for_good, accept=True)
+            if place.name in kind.places:
+                refuses(world, after, final, accept=True)
     for kind in kinds:
         now = now if kind.refused else kind.change(now, random)
-    accepted = [kind for kind in kinds if kind.refused and not kind.for_good]
+    accepted = [kind for kind in kinds if kind.refused and not kind.final(place.name)]
     if accepted and any(not kind.refused for kind in kinds):
         world.run(now)
     for kind in accepted:

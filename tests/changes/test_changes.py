@@ -10,17 +10,27 @@ from pathlib import Path
 import pytest
 
 from tests.changes.kinds import KINDS, WORLDS
+from tests.changes.places import DURABLE, LOCAL, Place
 from tests.changes.running import live
+
+IN_MEMORY = pytest.mark.long("test_each_kind_of_change[memory-...]")
+SERVERS = {"postgres": pytest.mark.postgres, "redis": pytest.mark.redis}
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_each_kind_of_change(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place",
+    ["memory", *(pytest.param(each, marks=SERVERS.get(each, IN_MEMORY)) for each in DURABLE)],
+    indirect=True,
+)
+def test_each_kind_of_change(place: Place, name: str) -> None:
     kinds = [kind for kind in KINDS if kind.world == name]
-    live(kinds, WORLDS[name], "memory", tmp_path, is_small=True)
+    live(kinds, WORLDS[name], place, is_small=True)
 
 
 @pytest.mark.long("test_each_kind_of_change")
 @pytest.mark.parametrize("number", range(len(KINDS)), ids=lambda number: KINDS[number].name)
 def test_each_kind_of_change_alone(number: int, tmp_path: Path) -> None:
     kind = KINDS[number]
-    live([kind], 1, kind.places[number % len(kind.places)], tmp_path)
+    local = [each for each in LOCAL if each in kind.places]
+    live([kind], 1, Place(local[number % len(local)], tmp_path))

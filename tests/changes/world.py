@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from state import DeltaMapState, SqlMapState
-from state.delta.segments.folding import LogLayout
-from state.memory import MemoryMapState, MemoryTable
+from tests.changes.places import Place
 from tests.changes.plain import END, Committed, Tables, in_order, letters, tables
 from tests.changes.program import ID, Lets, Program, Source, built
 from transactional.attempt import TransactionAttempt, TxId
@@ -30,8 +26,6 @@ from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
-NEW = "elsewhere"
-"""A table that a start may make, without rows, before it is refused."""
 FAR = timedelta(days=10)
 ENDINGS = ("drained", "while processing", "before a write", "after a write", "before a write with letters")
 """How the run before the change ends: with nothing in flight, by an error while it works on tuples, or in the commit
@@ -39,40 +33,12 @@ phase, before one of its tables is written, or after; or as soon as a batch is c
 KEPT_WINDOWS = "window_of string, window_pane long, window_txid long", "tuples binary"
 
 
-class Breaking:
-    """A state whose write fails when it is told to."""
-
-    world: World
-    of_table: str
-
-    def merge(self, attempt: TransactionAttempt, partials: Any) -> None:
-        with self.world.may_break(self.of_table, attempt):
-            super().merge(attempt, partials)  # type: ignore[misc]
-
-    def put(self, attempt: TransactionAttempt, rows: Any) -> None:
-        with self.world.may_break(self.of_table, attempt):
-            super().put(attempt, rows)  # type: ignore[misc]
-
-
-class InMemory(Breaking, MemoryMapState):
-    """In memory."""
-
-
-class InDatabase(Breaking, SqlMapState):
-    """In SQLite."""
-
-
-class InDelta(Breaking, DeltaMapState):
-    """In Delta."""
-
-
 class World:
     """A store, tables in one place, and data that grows."""
 
-    def __init__(self, seed: int, place: str, folder: Path, *, is_small: bool = False) -> None:
-        self.random, self.place, self.folder, self.is_small = Random(seed), place, folder, is_small
+    def __init__(self, seed: int, place: Place, *, is_small: bool = False) -> None:
+        self.random, self.place, self.is_small = Random(seed), place, is_small
         self.store = MemoryCoordinatorStore()
-        self.memory: dict[str, MemoryTable] = {}
         self.records: dict[str, dict[int, list[dict[str, Any]]]] = {}
         self.parts: list[tuple[Program, Committed]] = []
         self.read: dict[tuple[str, PartitionId], int] = {}
@@ -164,15 +130,8 @@ class World:
             given = dict(zip(("key", "values"), KEPT_WINDOWS, strict=True)) | {"deletes": True}
         if key == "letters":
             given = {"key": LETTER_KEY, "values": LETTER_VALUES}
-        made: Any
-        if self.place == "memory":
-            made = InMemory(kind=kind, table=self.memory.setdefault(name, MemoryTable(name)), **given)
-        elif self.place == "sqlite":
-            made = InDatabase(f"sqlite:///{self.folder}/tables.db", name, kind=kind, **given)
-        else:
-            layout: Any = LogLayout(fold_after=2, fan_out=2) if self.place == "log" else "merge"
-            made = InDelta(self.folder / name, kind=kind, engine="delta-rs", layout=layout, **given)
-        made.world, made.of_table = self, name
+        made = self.place.state(name, kind, given)
+        made.watch, made.of_table = self.may_break, name
         return made  # type: ignore[no-any-return]
 
     def note(self, program: Program) -> None:
@@ -236,16 +195,8 @@ class World:
     def whole(self) -> Any:
         """All that is stored: what a start that is refused may not change."""
         status = self.store.status(ID)
-        rows = self._rows() if self.place == "sqlite" else []
         stored = [(each.committed_txid, each.fingerprint) for each in status], self.store.attempts(ID, limit=1_000)
-        memory = {name: (table.version, dict(table.rows)) for name, table in self.memory.items() if table.version}
-        files = {path: path.read_bytes() for path in sorted(self.folder.rglob("*.*")) if path.suffix != ".db"}
-        return stored, memory, {path: data for path, data in files.items() if NEW not in path.parts}, rows
-
-    def _rows(self) -> list[str]:
-        """What is in the database."""
-        with closing(sqlite3.connect(self.folder / "tables.db")) as database:
-            return [line for line in database.iterdump() if NEW not in line]
+        return stored, self.place.whole()
 
 
 def _topic(partition: PartitionId) -> str:

@@ -19,6 +19,7 @@ holds an epoch, and it draws each attempt id once.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -50,6 +51,7 @@ SINCE: Final = (COMBINE, AGGREGATES, WINDOW_TIME, WINDOW_FIELDS)
 """Parts of a committer's entry that earlier releases have not stored: one of theirs lacks them, which is no change."""
 _FIELDS: Final = ("key", "values", "fields", WINDOW_FIELDS)
 """Entries with fields, whose order makes no difference: of a committer's table, or what a stream of the spout emits."""
+_KEY_OF_TIMED: Final = re.compile(r"(?<= time, apart by \().*(?=\))")
 _MEANING: Final = ("key", "values", "kind", WINDOWS, *SINCE)
 """What a committer's entry says of a table, beside which one it is."""
 ANEW: Final = (
@@ -90,12 +92,19 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 def _in_order(path: tuple[str, ...], entry: str | None) -> str | None:
     """An entry as it is compared: its fields by their names, wherever they stand."""
+    if entry is not None and path[-1] == WINDOWS:
+        return _by_name(entry)
     if entry is None or path[-1].rpartition(".")[2] not in _FIELDS or not entry.startswith('"'):
         return entry
     try:
         return str(sorted(map(str, Schema.parse(json.loads(entry)))))
     except ConfigError:
         return entry  # a spout of one's own may call something else so
+
+
+def _by_name(windows: str | None) -> str | None:
+    """Windows in words, with the fields of their key by name. A bolt that counts finds its tuples by their order."""
+    return windows and _KEY_OF_TIMED.sub(lambda key: ", ".join(sorted(key[0].split(", "))), windows)
 
 
 def _is_new(path: tuple[str, ...], known: Collection[tuple[str, ...]]) -> bool:
@@ -159,7 +168,7 @@ def meanings_lost(fingerprint: Mapping[str, Any], given: Mapping[str, Any]) -> I
 
 
 def _other_windows(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    if WINDOWS in stored and now.get(WINDOWS) != stored[WINDOWS]:
+    if WINDOWS in stored and _by_name(now.get(WINDOWS)) != _by_name(stored[WINDOWS]):
         yield (
             f"has open windows of {stored[WINDOWS]}, and the topology now has {now.get(WINDOWS, 'none')}: what is "
             "counted in them can not be counted again"

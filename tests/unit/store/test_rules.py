@@ -25,6 +25,11 @@ MEANING = {
 """What an earlier release has not stored."""
 
 
+def windows(by: str, key: str) -> dict[str, str]:
+    """An entry of a windowed bolt's table."""
+    return {**TOTAL, "windows": f"tuples of 3 every 3 by {by}, apart by ({key})"}
+
+
 BY_TWO = {
     "table": "tables/two",
     "key": "a string, b string",
@@ -69,6 +74,21 @@ BY_TWO_TURNED = {**BY_TWO, "key": "b string, a string", "values": "m long, n lon
             ["committers.total.aggregates.n"],
         ),
         ({"committers": {"total": BY_TWO}}, {"committers": {"total": BY_TWO_TURNED}}, []),
+        (
+            {"committers": {"total": windows("event time", "a, b")}},
+            {"committers": {"total": windows("event time", "b, a")}},
+            [],
+        ),
+        (
+            {"committers": {"total": windows("event time", "a, b")}},
+            {"committers": {"total": windows("event time", "a")}},
+            ["committers.total.windows"],
+        ),
+        (
+            {"committers": {"total": windows("count", "a, b")}},
+            {"committers": {"total": windows("count", "b, a")}},
+            ["committers.total.windows"],
+        ),
         (
             {"committers": {"total": BY_TWO}},
             {"committers": {"total": {**BY_TWO, "key": "a string, b long"}}},
