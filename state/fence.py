@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import Fenced, OperatingError, ProtocolError, StoreMismatch, TableConflict
+from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.ports import StateKind
 
 WRITE_TRIES = 20
@@ -110,9 +110,10 @@ class Fence:
             return True
         self.check(found, attempt_id)
         if refused is None:
-            raise ProtocolError(
+            raise OperatingError(
                 f"state {self.state} of {self.owner}: attempt {attempt_id} was written without an error, but "
-                f"the table's version is {found}; something else writes its version"
+                f"the table's version is {found}: what has confirmed the write has lost it, as after a failover to a "
+                "copy that was behind, or something else writes its version"
             )
         if found != judged or not refused.is_conflict or not may_try_again:
             kind = TableConflict if refused.is_conflict else OperatingError

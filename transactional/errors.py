@@ -27,6 +27,7 @@
         ├── CommitStuck              a commit phase took longer than is allowed
         ├── RewindUnfinished         a rewind was begun, and has to be finished first
         ├── BeyondKept               what a rewind needs is no longer kept
+        ├── StoreWentBack            the store has lost what it had confirmed
         └── ProtocolError            a bug in the framework: an event that no phase allows
 
 Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows `code: message`
@@ -269,6 +270,14 @@ class BeyondKept(FatalError):
     """A rewind can't reach the transaction: what it needs is no longer kept. Nothing was changed."""
 
     code = "TX411"
+
+
+class StoreWentBack(FatalError):
+    """The store has lost writes that it had confirmed, as after a failover to a copy that was behind: this process
+    ends, and the next one compares store and tables as it starts."""
+
+    code = "TX412"
+    exit_code = TRY_AGAIN
 
 
 class ProtocolError(FatalError):

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from transactional.attempt import NO_TRANSACTION, AttemptId
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
 from transactional.engine.fencing import SideBySide, fence_tables
@@ -26,7 +27,15 @@ from transactional.engine.history.observing import Committed, LeaseRenewed, Noti
 from transactional.engine.history.run_history import about, kept, lags_of
 from transactional.engine.history.timeline import Timeline
 from transactional.engine.streams import fingerprint_as_stored, progress_of_streams
-from transactional.errors import StoreMismatch, StoreUnavailable, TopologyInUse, TransactionalError
+from transactional.errors import (
+    Fenced,
+    ProtocolError,
+    StoreMismatch,
+    StoreUnavailable,
+    StoreWentBack,
+    TopologyInUse,
+    TransactionalError,
+)
 from transactional.guarantees import Guarantee
 from transactional.plumbing.pools import DaemonPool
 from transactional.ports import Clock
@@ -73,6 +82,8 @@ class Leadership:
         self._side_by_side: SideBySide = _in_threads
         self._minutes = Minutes()
         self._notify = notify
+        self._confirmed = (NO_TRANSACTION, AttemptId(0))
+        """The newest transaction commit and the newest attempt that the store has confirmed to this leader."""
         self._fails_alone = topology.guarantee is not Guarantee.EXACTLY_ONCE
 
     def take(self) -> None:
@@ -198,6 +209,7 @@ class Leadership:
                 record = timeline[attempt].record(batch)
                 how = {"forget_later": forget_later, "alone": self._fails_alone}
                 self.write("attempt", lambda: store.record_attempt(lease, record, **how))
+                self._confirmed = (self._confirmed[0], attempt.attempt_id)
                 self._notify(Recorded(timeline[attempt], batch))
             case RecordProcessed(attempt, batch):
                 processed_at_ms = timeline[attempt].processed.wall_ms
@@ -221,6 +233,7 @@ class Leadership:
                         keep=kept(self.config, at_ms),
                     ),
                 )
+                self._confirmed = (attempt.txid, self._confirmed[1])
                 self._notify(Committed(flight, batch, details))
             case RecordFailure(attempt, phase, reason, _):
                 self._minutes.failures += 1
@@ -247,8 +260,24 @@ class Leadership:
             except StoreUnavailable:
                 if self._is_older_than(self.config.lease_ms):
                     raise
+            except (Fenced, ProtocolError):
+                self._check_kept()
+                raise
             self._pause.wait(self.config.tick_ms / 1000 if tried else 0)
         return write()
+
+    def _check_kept(self) -> None:
+        """Raise `StoreWentBack` when the store no longer knows what it has confirmed to this leader."""
+        status = next(iter(self.store.status(self.topology.id)), None)
+        kept = (0, NO_TRANSACTION, 0) if status is None else (status.epoch, status.committed_txid, status.attempt_id)
+        if any(now < then for now, then in zip(kept, (self.lease.epoch, *self._confirmed), strict=True)):
+            epoch, committed, attempt_id = kept
+            raise StoreWentBack(
+                f"the store of topology {self.topology.id!r} has lost writes that it had confirmed: it was at epoch "
+                f"{self.lease.epoch}, transaction {self._confirmed[0]}, attempt {self._confirmed[1]}, and is at epoch "
+                f"{epoch}, transaction {committed}, attempt {attempt_id}, as after a failover to a copy that was "
+                "behind. Nothing more is written; the next start compares it with the tables"
+            )
 
 
 class Standby:

@@ -24,7 +24,7 @@ from state.fence import Fence, Verdict, WriteRefused
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, always, content, counts, write_by
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import Fenced, OperatingError, ProtocolError, TableConflict
+from transactional.errors import Fenced, OperatingError, TableConflict
 from transactional.ports import StateKind
 from transactional.spark_session import spark_session
 
@@ -310,8 +310,10 @@ class TestOutcomes:
         with pytest.raises(OperatingError, match="is at version None; attempt 1 was not written over it: disk full"):
             world.leader(ReportedAsFailed).merge(world.attempt(1, 1), counts({"dog": 1}))
 
-    def test_a_success_that_is_not_there_is_fatal(self, world: World) -> None:
-        with pytest.raises(ProtocolError, match="without an error, but the table's version is None"):
+    def test_a_success_that_is_not_there_is_tried_again(self, world: World) -> None:
+        with pytest.raises(
+            OperatingError, match="the table's version is None: what has confirmed the write has lost it"
+        ):
             world.leader(NeverWritten).merge(world.attempt(1, 1), counts({"dog": 1}))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background, silent
+from tests.unit.drivers import DRAINED, WAIT_S, Gate, HookedStore, Recorder, World, in_background, silent
 from tests.unit.fakes import WORD_COUNTS, opaque_words, stored, words
 from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
@@ -21,7 +23,9 @@ from transactional.errors import (
     Fenced,
     RetriesExhausted,
     SourceUnavailable,
+    StoreMismatch,
     StoreUnavailable,
+    StoreWentBack,
     TopologyInUse,
     fatal_error,
 )
@@ -322,3 +326,38 @@ def test_a_spout_that_does_not_open_takes_no_lease(opened_spout: Any) -> None:
     with pytest.raises(SourceUnavailable, match="no broker answers"):
         world.run(world.topology(opened_spout))
     assert world.store.status() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "back"), [("record_attempt", 1), ("record_attempt", 2), ("record_commit", 2), ("record_commit", 3)]
+)
+def test_a_store_that_fails_over_to_a_copy_that_was_behind_ends_the_run(call: str, back: int) -> None:
+    """It had confirmed more: the run says so, and the next one goes on where it was, or is refused by the tables."""
+    world, copies = World(), list[dict[str, Any]]()
+
+    def before(called: str) -> None:
+        if called.startswith("record"):
+            copies.append(copy.deepcopy(world.store._topologies))
+        if called == call and len(copies) > back:
+            world.store.before = HookedStore.before
+            world.store._topologies = copies[-1 - back]
+
+    world.store.before = before
+    with pytest.raises(StoreWentBack, match=r"has lost writes that it had confirmed: it was at epoch 1, transaction"):
+        world.run(config=replace(DRAINED, max_spout_pending=1))
+    with suppress(StoreMismatch):
+        world.run()
+        assert is_exact(world)
+
+
+def test_a_store_that_fails_over_to_a_copy_from_before_the_lease_ends_the_run() -> None:
+    world = World()
+    before_it = copy.deepcopy(world.store._topologies)
+
+    def before(called: str) -> None:
+        if called == "record_commit":
+            world.store._topologies = before_it
+
+    world.store.before = before
+    with pytest.raises(StoreWentBack, match="and is at epoch 0, transaction 0, attempt 0"):
+        world.run()
