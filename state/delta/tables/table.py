@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -272,6 +275,7 @@ def create_table(
             raise_if_key_not_exists=False,
         )
     except (DeltaError, OSError) as error:
+        check_links(location)
         # Another creator may have been first; then there is a table now.
         if not is_there(location):
             raise SchemaMismatch(f"Delta table {location} can't be created: {location.reason(error)}") from None
@@ -289,6 +293,30 @@ def is_there(location: DeltaLocation) -> bool:
         return any(ENTRY.fullmatch(file.base_name) or CHECKPOINT.fullmatch(file.base_name) for file in log)
     except (DeltaError, OSError) as error:
         raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
+
+
+def check_links(location: DeltaLocation) -> None:
+    """Raise `ConfigError` where a file system refuses hard links, by which entries of a log get their names.
+
+    For what has failed: a rename could take another writer's place, so there is nothing to fall back to.
+    """
+    if location.scheme != "file":
+        return
+    folder = Path(location.uri, LOG_FOLDER)
+    while not folder.is_dir():
+        folder = folder.parent
+    with suppress(OSError), TemporaryDirectory(prefix="links-", dir=folder) as scratch:
+        file = Path(scratch, "file")
+        file.touch()
+        try:
+            file.with_name("link").hardlink_to(file)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise ConfigError(
+                    f"Delta table {location} lies on a file system that refuses hard links ({error.strerror}), so that "
+                    f"no two writers can be kept apart: move {location.uri} to one that has them, such as ext4, XFS or "
+                    "NFS, or to an object store"
+                ) from None
 
 
 def load_table(location: DeltaLocation) -> DeltaTable:

@@ -32,7 +32,7 @@ from state.delta.tables.encoding import table_writer
 from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS
 from state.delta.tables.names import CHECKPOINT, LOG_FOLDER, entry_name, new_data_file
 from state.delta.tables.sql import DATA_FUSION, MergeClauses
-from state.delta.tables.table import features_used, properties_with, refused
+from state.delta.tables.table import check_links, features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
@@ -94,6 +94,7 @@ def by_delta_rs(table: TableVersion) -> Iterator[DeltaTable]:
         if isinstance(error, CommitFailedError) or table.has_moved():
             came = f"another writer's Delta commit came between: {table.location.reason(error)}"
             raise WriteRefused(came, is_conflict=True) from None
+        check_links(table.location)
         raise refused(table.location, error) from None
 
 
@@ -267,6 +268,9 @@ def _commit_own(table: TableVersion, attempt: TransactionAttempt, write: Callabl
         write(folder, version, transactions=transactions, metadata=note, durable=table.disk.is_kept)
     except FileExistsError:
         raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
+    except OSError:
+        check_links(table.location)
+        raise
     table.wrote(OwnVersion(version, attempt.attempt_id))
     if is_late(folder, version):
         _judge_late(table)

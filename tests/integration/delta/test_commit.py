@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
 from transactional import schema
+from transactional.errors import ConfigError
 from transactional.spark_session import spark_session
 
 ROWS = pa.table({"word": ["a", None], "count": pa.array([1, 2], pa.int64())})
@@ -182,6 +185,44 @@ class TestOthers:
             replace(tmp_path, 1, MORE, old)
         assert log_of(tmp_path) == [f"{0:020}.json"]
         assert rows_of(tmp_path) == ROWS.to_pylist()
+
+
+class TestAFileSystemWithoutHardLinks:
+    """By `strace -e inject=linkat:error=EPERM` delta-rs says what is planted here, too."""
+
+    @pytest.fixture(params=[errno.EPERM, errno.EOPNOTSUPP])
+    def refused(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+        def no_link(*_: Any) -> None:
+            raise OSError(request.param, os.strerror(request.param))
+
+        monkeypatch.setattr(os, "link", no_link)
+        return rf"refuses hard links \({os.strerror(request.param)}\).*move .*t to one that has them, such as ext4"
+
+    def test_is_named_when_a_transaction_is_written(self, place: Place, refused: str) -> None:
+        words = opened(place)
+        with pytest.raises(ConfigError, match=refused):
+            words.merge(place.attempt(1, 1), counts({"cat": 1}))
+        assert [name for name in log_of(place.folder / "t") if name.startswith("links-")] == []
+
+    def test_is_named_when_delta_rs_writes(self, place: Place, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unable(*_: Any, **__: Any) -> None:
+            raise OSError("Generic LocalFileSystem error: Unable to rename file: Operation not permitted (os error 1)")
+
+        words = opened(place)
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", unable)
+        with pytest.raises(ConfigError, match=refused):
+            place.fence(words, 0, 1)
+
+    def test_is_named_when_a_table_is_created(
+        self, place: Place, refused: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unable(*_: Any, **__: Any) -> None:
+            raise OSError("Generic LocalFileSystem error: Unable to rename file: Operation not permitted (os error 1)")
+
+        monkeypatch.setattr(DeltaTable, "create", unable)
+        with pytest.raises(ConfigError, match=refused):
+            opened(place)
+        assert not (place.folder / "t").exists()
 
 
 class TestTables:
