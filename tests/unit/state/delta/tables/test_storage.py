@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 from state.delta.doctor import ExaminedDelta
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.storage import _Objects, storage_at
-from state.delta.tables.table import DeltaLocation, is_there
+from state.delta.tables.table import DeltaLocation, create_table, is_there
+from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.standing_s3 import BUCKET, FIRST_S, StandingS3
 from transactional.attempt import TxId
+from transactional.errors import OperatingError, SchemaMismatch
+from transactional.schema import Schema
 
 TABLE = f"s3://{BUCKET}/words"
 IN_TIME = {"timeout": "5s", "max_retries": "0"}
@@ -88,6 +92,29 @@ def test_a_table_is_created_in_a_store_that_needs_the_same_interpreter(options: 
     counted(words, place, [1])
     assert content(words) == {"cat": 1, "w1": 1}
     assert is_there(DeltaLocation.of(TABLE, options))
+
+
+@pytest.mark.parametrize("refuses", ["GET words", "PUT words"])
+def test_a_store_that_fails_while_a_table_is_created_is_an_outage(
+    store: StandingS3, options: dict[str, str], refuses: str
+) -> None:
+    columns = StateColumns(Schema.parse("word string"), Schema.parse("count long"), {})
+    store.refuses = refuses
+    with pytest.raises(OperatingError, match=r"Delta table .*/words can.t be (created|looked for): Generic S3"):
+        create_table(DeltaLocation.of(TABLE, options), columns, {})
+    store.refuses = ""
+    create_table(DeltaLocation.of(TABLE, options), columns, {})
+    assert is_there(DeltaLocation.of(TABLE, options))
+
+
+def test_a_folder_that_nobody_may_write_to_is_no_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError("Generic LocalFileSystem error: Unable to create dir: Permission denied (os error 13)")
+
+    monkeypatch.setattr(DeltaTable, "create", refused)
+    columns = StateColumns(Schema.parse("word string"), Schema.parse("count long"), {})
+    with pytest.raises(SchemaMismatch, match="can't be created: Generic LocalFileSystem error: Unable to create dir"):
+        create_table(DeltaLocation.of(tmp_path / "t"), columns, {})
 
 
 ASKED: Mapping[str, Callable[[FileSystem], object]] = {
