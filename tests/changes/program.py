@@ -111,6 +111,10 @@ class Program:
     prefix: str = "in"
     """What bolts are called that are no committers."""
 
+    def mended(self) -> Program:
+        """The same, whose steps don't fail."""
+        return replace(self, branches=tuple(replace(each, fails_on=0) for each in self.branches))
+
     @property
     def first(self) -> Branch:
         """The branch that is changed, wherever it is declared."""

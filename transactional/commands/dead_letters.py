@@ -16,6 +16,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterKey, LetterSpout, all_letters, letters_of
 from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store
+from transactional.ports.stream_names import RUNS_MAX
 from transactional.running import make_executor
 from transactional.telemetry.run_log import RunLog
 
@@ -48,12 +49,13 @@ def dead_letters(
         else:
             print_table(letters_table(rows))
         return
-    letters_of(topology, keys)  # raises before anything runs
-    spout = LetterSpout(topology, keys)
     config = TopologyConfig(
         stop_when_drained=True, attempts_max=attempts_max, message_retries_max=max(0, attempts_max - 1)
     )
     with closing(open_existing_store(store)) as coordinator_store:
+        runs = coordinator_store.runs(topology.id, limit=RUNS_MAX)
+        letters_of(topology, keys, runs)  # raises before anything runs
+        spout = LetterSpout(topology, keys, runs)
         replaying = replace(topology, spout=spout)
         executor, observers = make_executor(replaying, master=master), [RunLog(replaying.id)]
         driver = TopologyDriver(replaying, coordinator_store, executor, config, observers=observers)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
+from transactional.engine.history.bolts import Bolts
 from transactional.engine.message_letters import messages_of_letters
 from transactional.errors import ConfigError
 from transactional.facts import EventTime, Listing
@@ -17,6 +18,8 @@ from transactional.ports import PartitionReader, Spout
 from transactional.ports.examining import SourceAddress
 from transactional.ports.stream_names import origin_today
 from transactional.schema import Schema
+from transactional.store.history import RunRecord
+from transactional.topology.describing import described
 from transactional.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -50,10 +53,14 @@ class LetterSpout(Spout):
 
     `given_back` are those whose transaction was committed without them: its attempts failed, and no tuple could be
     identified as the cause. They wait as before, and are not planned a second time.
+
+    `runs` are those of the topology, newest first: by them bolts are found that have other ids today.
     """
 
-    def __init__(self, topology: Topology, keys: Collection[LetterKey] | None = None) -> None:
-        self._topology, self._spout, self._keys = topology, topology.spout, keys
+    def __init__(
+        self, topology: Topology, keys: Collection[LetterKey] | None = None, runs: Sequence[RunRecord] = ()
+    ) -> None:
+        self._topology, self._spout, self._keys, self._runs = topology, topology.spout, keys, runs
         self._planned: set[LetterKey] = set()
         self.given_back: set[LetterKey] = set()
 
@@ -61,7 +68,7 @@ class LetterSpout(Spout):
         """The next letters; a transaction that was recorded before is planned by the spout itself."""
         if replay:
             return self._spout.plan(after, replay=True)
-        waiting = letters_of(self._topology, self._keys)
+        waiting = letters_of(self._topology, self._keys, self._runs)
         if self._keys is None:  # one that fails again becomes a new letter, which this run does not retry
             self._keys = {letter.key for letter in waiting}
         waiting = [letter for letter in waiting if letter.key not in self.given_back][:LETTERS_PER_TRANSACTION]
@@ -210,29 +217,32 @@ def all_letters(topology: Topology) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["transaction"], row["number"]))
 
 
-def letters_of(topology: Topology, keys: Collection[LetterKey] | None) -> list[Letter]:
-    """The letters that were not retried yet, or the requested ones of them.
+def letters_of(topology: Topology, keys: Collection[LetterKey] | None, runs: Sequence[RunRecord] = ()) -> list[Letter]:
+    """The letters that were not retried yet, or the requested ones of them; for `runs` see `LetterSpout`.
 
-    Raises `ConfigError` for a missing one, or one whose bolt the topology no longer has.
+    Raises `ConfigError` for a missing one, or one whose bolt the topology no longer has, or has several of.
     """
     rows = {(row["transaction"], row["number"]): row for row in all_letters(topology)}
     for key in keys or ():
         if key not in rows:
             raise ConfigError(f"there is no dead letter {key[0]}:{key[1]}; topology {topology.id!r} has {len(rows)}")
     waiting = [rows[key] for key in (rows if keys is None else sorted(keys)) if rows[key]["tried_again_in"] is None]
-    return [_letter(topology, row) for row in waiting]
+    known = Bolts(described(topology), runs)
+    return [_letter(topology, row, known) for row in waiting]
 
 
-def _letter(topology: Topology, row: Mapping[str, Any]) -> Letter:
+def _letter(topology: Topology, row: Mapping[str, Any], known: Bolts) -> Letter:
     key, bolts = (row["transaction"], row["number"]), [component.id for component in topology.components]
-    origin = origin_today(row["source"], row["stream"], topology.spout_id, topology.spout.outputs, bolts)
+    source, bolt = (known.today(row[name], key[0]) or "" for name in ("source", "component"))
+    origin = origin_today(source, row["stream"], topology.spout_id, topology.spout.outputs, bolts)
     is_record = row["component"] == row["source"]
-    component = origin[0] if is_record else row["component"]
+    component = origin[0] if is_record else bolt
     inputs = {component.id: [grouping.origin for grouping in component.inputs] for component in topology.components}
     inputs[topology.spout_id] = [(topology.spout_id, stream) for stream in topology.spout.outputs]
     if origin not in inputs.get(component, []):
         raise ConfigError(
             f"dead letter {key[0]}:{key[1]} came to {'spout' if is_record else 'bolt'} {row['component']!r} from "
-            f"{row['source']!r}, stream {row['stream']!r}; topology {topology.id!r} no longer has such a subscription"
+            f"{row['source']!r}, stream {row['stream']!r}; topology {topology.id!r} no longer has such a subscription, "
+            "or has several that it may be"
         )
     return Letter(*key, component, *origin, row["tuple"], row["error"])

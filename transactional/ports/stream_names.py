@@ -52,6 +52,17 @@ def origin_today(
     return spout, DEFAULT_STREAM if name == spout else name
 
 
+def run_of(runs: Iterable[RunRecord], txid: TxId) -> RunRecord | None:
+    """Of the runs, newest first, the one that has committed a transaction, or the last one before; None: no such run is
+    stored."""
+    until: int = txid
+    for run in runs:
+        if run.began_at_txid < min(until, txid):
+            return run
+        until = run.began_at_txid
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class StreamNames:
     """The streams of a topology, as they are declared today, and the runs that have recorded its batches, newest first.
@@ -65,14 +76,11 @@ class StreamNames:
     def first(self, txid: TxId) -> str | None:
         """The stream that the run which has committed a transaction, or the last one before, has declared first; None:
         no such run is stored, or it is not described."""
-        until: int = txid
-        for run in self.runs:
-            if run.began_at_txid < min(until, txid):
-                components = run.about.topology.get("components") or [{}]
-                first: str | None = components[0].get("id")
-                return first
-            until = run.began_at_txid
-        return None
+        run = run_of(self.runs, txid)
+        if run is None:
+            return None
+        first: str | None = (run.about.topology.get("components") or [{}])[0].get("id")
+        return first
 
     def today(self, batch: BatchMetadata, txid: TxId) -> BatchMetadata:
         """A batch, of this transaction or after it, with the names that its partitions have today."""
