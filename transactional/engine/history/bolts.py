@@ -27,8 +27,8 @@ class Bolts:
     runs: Sequence[RunRecord] = ()
 
     def today(self, bolt: str, txid: TxId) -> str | None:
-        """The id of the bolt that had this one when a transaction was committed, as far as a run tells; None: there is
-        none, or it can't be told from others."""
+        """The id of the bolt that had this one when a transaction was committed, as far as a run is known; None:
+        there is none, or several that it may be."""
         run = run_of(self.runs, txid)
         if not _MADE_UP.match(bolt) or run is None or not run.about.topology:
             return bolt
@@ -59,7 +59,7 @@ class _Wiring:
         }
 
     def alike(self, says: Any, reached: Set[str] | None = None) -> list[str]:
-        """Those of which the same is to be said; with `reached`, that reach one of these."""
+        """Those of which `says` is true; with `reached`, that reach one of these."""
         found = [each for each in self.bolts if self.says(each) == says]
         return [each for each in found if reached is None or self.reached(each) & reached]
 
