@@ -71,7 +71,7 @@ class Database:
         pings: bool = True,
         read_only: bool = False,
     ) -> None:
-        self._url = parse_url(url, used_for=used_for, example=example, read_only=read_only)
+        self._url = parse_url(url, used_for=used_for, example=example)
         self._file = sqlite_file(self._url)
         self._timeout_ms, self._used_for, self._read_only = timeout_ms, used_for, read_only
         self._opened: tuple[int, int] | None = None
@@ -111,6 +111,14 @@ class Database:
     def exists(self) -> bool:
         """False for a SQLite file that is not there: to connect would make it."""
         return self._file is None or os.path.isfile(self._file)
+
+    def check_writable(self) -> None:
+        """Raise `ConfigError` for a SQLite file that this user may not write; SQLite also writes beside it."""
+        for path in map(Path, () if self._file is None else (self._file, os.path.dirname(self._file))):
+            if path.exists() and not os.access(path, os.W_OK):
+                raise ConfigError(
+                    f"{self._used_for} can't be written: this user may not write {path}; grant it, or move it"
+                )
 
     @property
     def place(self) -> str:
@@ -270,10 +278,20 @@ def _for_reading(url: URL) -> URL:
     file = sqlite_file(url)
     if file is None:
         return url
-    return url.set(database=f"file:{quote(file)}").update_query_dict({"mode": "ro", "uri": "true"})
+    frozen = {"immutable": "1"} if _is_frozen(file) else {}
+    return url.set(database=f"file:{quote(file)}").update_query_dict({"mode": "ro", **frozen, "uri": "true"})
 
 
-def parse_url(url: str, *, used_for: str, example: str, read_only: bool = False) -> URL:
+def _is_frozen(file: str) -> bool:
+    """Whether nobody can write a file, since its file system is read-only. SQLite could not make there what readers of
+    a WAL share; a WAL that has been left behind holds what the file lacks, and is not passed over."""
+    try:
+        return bool(os.statvfs(file).f_flag & os.ST_RDONLY) and not Path(f"{file}-wal").exists()
+    except OSError:
+        return False
+
+
+def parse_url(url: str, *, used_for: str, example: str) -> URL:
     """The URL of a SQLite file or a PostgreSQL database. Raises `ConfigError`, which never contains a secret."""
     try:
         parsed = make_url(url)
@@ -290,19 +308,16 @@ def parse_url(url: str, *, used_for: str, example: str, read_only: bool = False)
         return URL.create(parsed.drivername, query=parsed.query)
     if not Path(str(parsed.database)).parent.is_dir():
         raise ConfigError(f"the folder of {used_for}, {parsed.database}, does not exist; create it")
-    _check_file(Path(str(parsed.database)), used_for, read_only=read_only)
+    _check_file(Path(str(parsed.database)), used_for)
     return parsed
 
 
-def _check_file(file: Path, used_for: str, *, read_only: bool) -> None:
-    """Raise `ConfigError` for a path that SQLite could not open. When it writes, it also does beside it."""
+def _check_file(file: Path, used_for: str) -> None:
+    """Raise `ConfigError` for a path that SQLite could not open."""
     if file.is_dir():
         raise ConfigError(f"{used_for}, {file}, is a folder; name a file in it, such as {file / 'store.db'}")
-    done, mode = ("read", os.R_OK) if read_only else ("written", os.W_OK)
-    for path in (file,) if read_only else (file, file.parent):
-        if path.exists() and not os.access(path, mode):
-            verb = "read" if read_only else "write"
-            raise ConfigError(f"{used_for} can't be {done}: this user may not {verb} {path}; grant it, or move it")
+    if file.exists() and not os.access(file, os.R_OK):
+        raise ConfigError(f"{used_for} can't be read: this user may not read {file}; grant it, or move it")
     if file.is_file():
         with file.open("rb") as content:
             head = content.read(len(_SQLITE))

@@ -6,9 +6,11 @@ one database transaction, which begins with a compare-and-set of that row: a lat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 
 import pyarrow as pa
+from sqlalchemy import Connection
 
 from state.examined import ExaminedTable
 from state.going_back import reach_in_words
@@ -92,16 +94,12 @@ class SqlMapState(TableState[FencedSqlTable]):
             return ExaminedTable(self.table, component_id)
         owner, name = owner_of(topology_id, component_id), self._table_name
         registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
-        try:
-            with raising_ours(self.table), self._database.reading() as connection:
-                try:
-                    version = registration.check(connection)
-                except (SchemaMismatch, StoreMismatch) as error:
-                    return ExaminedTable(self.table, component_id, refusal=error)
-                return ExaminedTable(self.table, component_id, version, rewound_to=rewound_to(connection, name))
-        finally:
-            if self._opened is None:
-                self._database.close()
+        with self._asking() as connection:
+            try:
+                version = registration.check(connection)
+            except (SchemaMismatch, StoreMismatch) as error:
+                return ExaminedTable(self.table, component_id, refusal=error)
+            return ExaminedTable(self.table, component_id, version, rewound_to=rewound_to(connection, name))
 
     @property
     def value_limits(self) -> ValueLimits:
@@ -125,6 +123,7 @@ class SqlMapState(TableState[FencedSqlTable]):
         `SchemaMismatch` for a table of another shape, or that no state has created, `StoreMismatch` for one with rows
         of another owner, `ConfigError` if the database refuses.
         """
+        self._database.check_writable()
         self._own(owner, txid_of)
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=owner)
@@ -168,13 +167,9 @@ class SqlMapState(TableState[FencedSqlTable]):
             return f"state {self.table}: there is nothing of it"
         owner = owner_of(topology_id, component_id)
         registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
-        try:
-            with raising_ours(self.table), self._database.reading() as connection:
-                version = registration.check(connection)
-                at = undone(connection, self._table_name, version, target, self.table)
-        finally:
-            if self._opened is None:
-                self._database.close()
+        with self._asking() as connection:
+            version = registration.check(connection)
+            at = undone(connection, self._table_name, version, target, self.table)
         return reach_in_words(self.table, at)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
@@ -185,6 +180,13 @@ class SqlMapState(TableState[FencedSqlTable]):
         """Close all connections."""
         super().close()
         self._database.close()
+
+    @contextmanager
+    def _asking(self) -> Iterator[Connection]:
+        """A transaction that only reads, also where nobody may write. Raises `OperatingError`, `ConfigError`."""
+        database = self._database.for_reading()
+        with closing(database), raising_ours(self.table), database.reading() as connection:
+            yield connection
 
     def _state_table(self) -> StateTable:
         return StateTable(self._table_name, self.columns, is_sqlite=self._database.is_sqlite)

@@ -192,6 +192,8 @@ class StoreDatabase:
             pings=read_only,
             read_only=read_only,
         )
+        if not read_only:
+            self._database.check_writable()
         self._read_only, self._is_ready = read_only, False
         self._preparing = threading.Lock()
 

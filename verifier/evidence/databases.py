@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,5 +67,7 @@ def _url(url: str, what: str) -> URL:
     path = Path(str(parsed.database))
     if not path.is_file():
         raise CheckImpossible(f"there is no {what} at {path}")
-    # Nothing is written, and nothing is created.
-    return make_url(f"sqlite:///file:{quote(str(path.absolute()))}").update_query_dict({"mode": "ro", "uri": "true"})
+    # Nothing is written, and nothing is created: on a read-only file system not even what readers of a WAL share.
+    is_frozen = os.statvfs(path).f_flag & os.ST_RDONLY and not Path(f"{path}-wal").exists()
+    how = {"mode": "ro", **({"immutable": "1"} if is_frozen else {}), "uri": "true"}
+    return make_url(f"sqlite:///file:{quote(str(path.absolute()))}").update_query_dict(how)

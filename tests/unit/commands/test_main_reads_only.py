@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -61,3 +64,47 @@ def test_the_store_of_an_older_release_is_shown_as_it_is(
     done = command(*arguments, "--store", f"sqlite:///{file}")
     assert shows in done.out, done.err
     assert file.read_bytes() == before
+
+
+WORDS = """
+from pathlib import Path
+from spouts import MemoryTransactionalSpout
+from state import SqlMapState
+from transactional import TransactionalTopologyBuilder
+
+def build():
+    spout = MemoryTransactionalSpout([[("cat",)]], "word string", 1)
+    builder = TransactionalTopologyBuilder("words", "spout", spout)
+    words = SqlMapState(f"sqlite:///{Path(__file__).parent}/words.db", "words", "word")
+    builder.set_committer_bolt("words", words.count()).fields_grouping("spout", "word")
+    return builder.build()
+"""
+
+
+def test_on_a_file_system_that_is_read_only_a_sqlite_state_is_checked_and_a_run_is_refused(
+    command: Command, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{module}.py").write_text(WORDS)
+    run = ("run", "{m}:build", "--master", "none", "--set", "stop_when_drained=true")
+    assert command(*run).code == 0
+    before = sorted(tmp_path.glob("*.db*"))
+
+    can, opened = os.access, set[str]()
+    monkeypatch.setattr(os, "access", lambda path, mode, **how: mode != os.W_OK and can(path, mode, **how))
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+    connect: Any = sqlite3.dbapi2.connect
+
+    def seen(*given: Any, **how: Any) -> Any:
+        connection = connect(*given, **how)
+        connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+        opened.update(path.name for path in tmp_path.glob("*.db-*"))
+        return connection
+
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", seen)
+    for looks in (("verify", "{m}:build"), ("doctor", "{m}:build"), ("status",), ("txns", "words")):
+        done = command(*looks)
+        assert (done.code, done.err) == (0, ""), looks
+    refused = command(*run)
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert "the coordinator's store can't be written: this user may not write" in refused.err
+    assert (opened, sorted(tmp_path.glob("*.db*"))) == (set(), before)
