@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.contract.places import ENGINES, QUICK, place_of
 from tests.contract.redis_server import RedisServer
+from tests.contract.states import Place
 from tests.contract.storages import Storage, Store
 from tests.integration.postgres import new_schema, postgres_server, url_of
 from transactional.spark_session import spark_session
@@ -51,6 +53,20 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 @pytest.fixture(scope="session")
 def redis_url(redis_server: RedisServer) -> str:
     return redis_server.url
+
+
+@pytest.fixture(params=ENGINES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place for a table."""
+    with place_of(request, tmp_path) as place:
+        yield place
+
+
+@pytest.fixture(params=QUICK)
+def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """An empty place, without Spark."""
+    with place_of(request, tmp_path) as place:
+        yield place
 
 
 @pytest.fixture(scope="session")

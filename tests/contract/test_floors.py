@@ -18,7 +18,7 @@ from state.memory import MemoryMapState
 from state.rows.expiring import Floors
 from state.sql.state import SqlMapState
 from state.values import StoredValue
-from tests.contract.places import ENGINES, place_of
+from tests.contract.places import place_of
 from tests.contract.states import OWNER, AnyState, Place, content
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
@@ -50,14 +50,6 @@ def facts(second: float) -> BatchFacts:
     return BatchFacts(round(second * 1_000))
 
 
-@pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """An empty place for a table."""
-    monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
-    with place_of(request, tmp_path) as place:
-        yield place
-
-
 def expiring(place: Place, *, kind: StateKind = StateKind.OPAQUE, deletes: bool = False) -> AnyState:
     return place.state("word string", VALUES, kind=kind, deletes=deletes, expires="at", after=f"{AFTER_S} seconds")
 
@@ -84,8 +76,9 @@ def merged(stored: Row | None, partial: Row) -> Row:
 
 @pytest.fixture(autouse=True)
 def removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of SQL tables that have expired are removed after each transaction."""
+    """Rows that have expired are removed after each transaction."""
     monkeypatch.setattr("state.sql.state.REMOVAL", 1)
+    monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
 
 
 @dataclass(slots=True)

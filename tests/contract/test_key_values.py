@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.contract.places import ENGINES, place_of
+from tests.contract.places import place_of
 from tests.contract.states import AnyState, Place, content
 from transactional.attempt import TransactionAttempt
 from transactional.errors import Fenced
@@ -19,13 +18,6 @@ from transactional.ports import StateKind
 WORDS = ("cat", "dog", "owl", "", None)
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
 Model = dict[Any, int | None]
-
-
-@pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty place for a table."""
-    with place_of(request, tmp_path) as place:
-        yield place
 
 
 def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: Random, together: int = 1) -> Model:

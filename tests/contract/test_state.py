@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.places import ENGINES, QUICK, place_of, prepare, url_in
+from tests.contract.places import QUICK, prepare, url_in
 from tests.contract.states import AnyState, Place, content, counts
 from tests.examples import examples
 from transactional.attempt import AttemptId, TxId
@@ -24,20 +23,6 @@ from transactional.ports import Partials, StateKind
 pytestmark = pytest.mark.sampled(7)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]
-
-
-@pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty place for a table."""
-    with place_of(request, tmp_path) as place:
-        yield place
-
-
-@pytest.fixture(params=QUICK)
-def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty place, without Spark."""
-    with place_of(request, tmp_path) as place:
-        yield place
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.places import ENGINES, QUICK, place_of
 from tests.contract.states import AnyState, Place, content
 from tests.examples import examples
 from transactional.aggregates import Count, Sum, TableAggregator
@@ -38,20 +36,6 @@ LARGEST = {
     "decimal(38,18)": 10**38 - 1,
 }
 """The largest number of each type, in units of its last digit."""
-
-
-@pytest.fixture(params=ENGINES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty place for a table."""
-    with place_of(request, tmp_path) as place:
-        yield place
-
-
-@pytest.fixture(params=QUICK)
-def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty place, without Spark."""
-    with place_of(request, tmp_path) as place:
-        yield place
 
 
 def scale_of(type_: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spouts.local_broker import LocalBroker
 from tests.integration.programs import JAVA_OPTIONS
 from tests.integration.signals import Gate, Signals
 from transactional.spark_session import spark_session
@@ -26,6 +27,11 @@ def spark() -> Iterator[SparkSession]:
         session = spark_session("tests", master="local[2,4]", conf=conf)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def bootstrap(kafka_broker: LocalBroker) -> str:
+    return kafka_broker.bootstrap
 
 
 @pytest.fixture

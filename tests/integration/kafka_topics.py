@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaException, Producer
 
-from spouts.kafka.spout import KafkaSpout
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic, produce
 from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange
 
 _numbers = itertools.count(1)
 
 TIMEOUT_MS = 2_000
+Opened = Callable[..., Any]
+"""What the fixture `opened` makes spouts with."""
+BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
 
 
 def new_topic(bootstrap: str, partitions: int = 1, config: dict[str, str] | None = None) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import threading
 import urllib.error
 import urllib.request
 from collections import Counter
 from contextlib import ExitStack, closing
 from http.cookiejar import CookieJar
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 from tests.integration.programs import CLI, Program
+from tests.proof.watcher import Watcher
 from transactional.loading import open_for_reading
 from transactional.store.history import EndedHow
 
@@ -21,32 +20,25 @@ PAGES = ("", "t/{id}/", "t/{id}/?charts=hour", "t/{id}/attempts", "t/{id}/runs",
 PAUSE_S = 0.1
 
 
-class Onlooker:
+class Onlooker(Watcher):
     """`transactional ui` over the store in a folder, and a thread that loads its pages again and again."""
 
     def __init__(self, folder: Path, topology_id: str) -> None:
+        super().__init__()
         self.folder, self.topology_id = folder, topology_id
         self.answers: Counter[int] = Counter()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="onlooker")
         self._programs = ExitStack()
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar())
         )
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._ended.set()
-        self._thread.join(60)
+    def __exit__(self, *given: Any) -> None:
+        super().__exit__(*given)
         self._programs.close()
 
     def check(self) -> str:
         """Nothing but pages was answered, and the runs on theirs are those of the store, with how each ended."""
-        self._ended.set()
-        self._thread.join(60)
+        self._end()
         assert set(self.answers) == {200}, self.answers
         page = self._fetched(f"t/{self.topology_id}/runs")
         with closing(open_for_reading(f"sqlite:///{self.folder}/store.db")) as store:

@@ -3,53 +3,41 @@
 from __future__ import annotations
 
 import re
-import threading
 import urllib.error
 import urllib.request
 from collections import Counter
 from http.client import HTTPException
-from types import TracebackType
-from typing import Self
 
 from tests.proof.soak import Soak
+from tests.proof.watcher import Watcher
 
 PAUSE_S = 0.2
 PATHS = ("metrics", "readyz", "livez")
 _URL = re.compile(r"metrics are at (http://\S+/)metrics")
 
 
-class Scraper:
-    """A thread that scrapes all processes of a soak again and again. A process that is stopped, or just killed, does
-    not answer; nobody gives a wrong answer."""
+class Scraper(Watcher):
+    """Scrapes all processes of a soak again and again. A process that is stopped, or just killed, does not answer;
+    nobody gives a wrong answer."""
 
     def __init__(self, soak: Soak) -> None:
+        super().__init__()
         self.soak = soak
         self.answers, self.leaders, self.committed = Counter[tuple[str, int]](), set[str](), 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._scrape, name="scraper")
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._ended.set()
-        self._thread.join(60)
-
-    def check(self, committed: int) -> str:
+    def check(self) -> str:
         """Every leader was seen leading, none was ahead of what is committed, and only a process that starts, or has
         stood still, was not ready or alive."""
-        self._ended.set()
-        self._thread.join(60)
+        self._end()
         assert {status for (path, status) in self.answers if path == "metrics"} == {200}, self.answers
         assert {status for _, status in self.answers} <= {200, 503}, self.answers
-        assert 0 < self.committed <= committed
+        assert 0 < self.committed <= self.soak.committed()
         assert len(self.leaders) > 1, self.leaders
         scraped = self.answers["metrics", 200]
         return f"metrics were scraped: {scraped} times, {len(self.leaders)} processes seen leading"
 
-    def _scrape(self) -> None:
+    def _look(self) -> None:
         while not self._ended.wait(PAUSE_S):
             for program in self.soak.running:
                 if (found := _URL.search(program.text)) is not None:

@@ -1,11 +1,11 @@
-"""A topology over a real broker, killed and stopped two hundred times at chance moments: every count is right. One on
+"""A topology over a real broker, killed and stopped hundreds of times at chance moments: every count is right. One on
 Spark, killed again and again."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,11 @@ from tests.proof.onlooker import Onlooker
 from tests.proof.scraper import Scraper
 from tests.proof.soak import Soak
 from tests.proof.soaking import TOPOLOGY
+from tests.proof.watcher import Watcher
 
-TIMES = 100
-"""For each kind of spout."""
-STATEFUL_TIMES = 50
+TIMES = {"committer": 100, "spread": 100, "stateful": 50}
+"""By what counts, for each kind of spout; `spread` counts large batches, whose rows tasks stage, and are folded beside
+the transactions."""
 PART = 25
 """So many has a part, which is what is run again if it is interrupted."""
 SPARK_TIMES = 5
@@ -31,45 +32,16 @@ SPARK_BATCH = 8_000
 @pytest.mark.proof
 @pytest.mark.kafka
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("first", range(0, TIMES, PART))
-@pytest.mark.parametrize("spout", ["opaque", "transactional"])
-def test_two_hundred_kills(
-    spout: str,
-    first: int,
-    kafka_broker: LocalBroker,
-    tmp_path: Path,
-    seed: int,
-    kills: int | None,
-    told: list[str],
-    counts: Counter[str],
-) -> None:
-    with (
-        ArrivingWords(kafka_broker.bootstrap, seed + first) as words,
-        closing(Soak(tmp_path, words, spout=spout, seed=seed + first)) as soak,
-        Onlooker(tmp_path, TOPOLOGY) as onlooker,
-        Scraper(soak) as scraper,
-    ):
-        soak.disturb(kills or PART)
-        soak.drain()
-        seen = f"{onlooker.check()}; {scraper.check(soak.committed())}"
-        told.append(f"soak, {spout} spout: {soak.check()}; {seen}")
-        counts.update(soak.counted())
-
-
-@pytest.mark.proof
-@pytest.mark.kafka
-@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
-    ("what", "counter", "spout", "first"),
+    ("counter", "spout", "first"),
     [
-        # Whose rows are staged by tasks, and folded beside the transactions.
-        *(("large batches", "spread", "opaque", first) for first in range(0, TIMES, PART)),
-        *(("large batches", "spread", "transactional", first) for first in range(0, TIMES, PART)),
-        *(("a stateful bolt", "stateful", "opaque", first) for first in range(0, STATEFUL_TIMES, PART)),
+        (counter, spout, first)
+        for counter, times in TIMES.items()
+        for spout in (("opaque",) if counter == "stateful" else ("opaque", "transactional"))
+        for first in range(0, times, PART)
     ],
 )
-def test_kills_of_other_counters(
-    what: str,
+def test_kills(
     counter: str,
     spout: str,
     first: int,
@@ -83,10 +55,15 @@ def test_kills_of_other_counters(
     with (
         ArrivingWords(kafka_broker.bootstrap, seed + first) as words,
         closing(Soak(tmp_path, words, spout=spout, seed=seed + first, counter=counter)) as soak,
+        ExitStack() as stack,
     ):
+        watchers: list[Watcher] = [Onlooker(tmp_path, TOPOLOGY), Scraper(soak)] if counter == "committer" else []
+        for watcher in watchers:
+            stack.enter_context(watcher)
         soak.disturb(kills or PART)
         soak.drain()
-        told.append(f"soak of {what}, {spout} spout: {soak.check()}")
+        seen = [watcher.check() for watcher in watchers]
+        told.append("; ".join([f"soak of a {counter}, {spout} spout: {soak.check()}", *seen]))
         counts.update(soak.counted())
 
 

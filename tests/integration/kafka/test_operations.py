@@ -14,10 +14,9 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
-from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
-from spouts.local_broker import LocalBroker
+from spouts.kafka.spout import KafkaSpout
 from state import DeltaMapState
-from tests.integration.kafka_topics import TIMEOUT_MS, new_topic, put
+from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.attempt import TxId
 from transactional.commands import rewind as commands
@@ -35,7 +34,6 @@ from verifier import verify
 
 pytestmark = pytest.mark.kafka
 
-BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
 WAIT_S = 60
 
 
@@ -101,11 +99,6 @@ def awaited(is_there: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not is_there():
         assert time.monotonic() < deadline
-
-
-@pytest.fixture
-def bootstrap(kafka_broker: LocalBroker) -> str:
-    return kafka_broker.bootstrap
 
 
 @BOTH

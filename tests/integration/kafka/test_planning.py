@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
@@ -13,9 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import add_partitions, create_topic, delete_records, delete_topic
-from spouts.local_broker import LocalBroker
 from tests.integration.kafka_topics import (
+    BOTH,
     TIMEOUT_MS,
+    Opened,
     awaited,
     in_transaction,
     new_topic,
@@ -32,30 +31,7 @@ from transactional.errors import BatchLost, ConfigError, ReplayMismatch, SourceU
 
 pytestmark = pytest.mark.kafka
 
-Opened = Callable[..., Any]
-BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
 NOWHERE = "127.0.0.1:1"
-
-
-@pytest.fixture
-def bootstrap(kafka_broker: LocalBroker) -> str:
-    return kafka_broker.bootstrap
-
-
-@pytest.fixture
-def opened(bootstrap: str) -> Iterator[Opened]:
-    """Makes open spouts over the broker, and closes them."""
-    spouts: list[KafkaSpout] = []
-
-    def make(kind: type[KafkaSpout], *topics: str, **options: Any) -> KafkaSpout:
-        options = {"timeout_ms": TIMEOUT_MS, "value_type": "string", **options}
-        spouts.append(kind(bootstrap, topics, **options))
-        spouts[-1].open()
-        return spouts[-1]
-
-    yield make
-    for spout in spouts:
-        spout.close()
 
 
 # --- ranges -------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from spouts.local_broker import LocalBroker
 from spouts.planning import Limits
 from state.memory import MemoryMapState
 from tests.integration.kafka_topics import (
+    BOTH,
     TIMEOUT_MS,
     in_transaction,
     new_topic,
@@ -42,7 +43,6 @@ from transactional.errors import BatchLost
 
 pytestmark = pytest.mark.kafka
 
-BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
 
 INTERRUPTIONS: dict[str, Callable[[], None]] = {}
 """What happens, once, when a value is parsed; the attempt fails then."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,9 +13,9 @@ from spouts.kafka.start import GroupOffsets
 from spouts.kafka.subscription import TopicPartitions, TopicPattern
 from spouts.kafka.translators import ByTopicTranslator, SimpleTranslator
 from spouts.kafka_admin import add_partitions, create_topic, delete_records, delete_topic
-from spouts.local_broker import LocalBroker
 from tests.integration.kafka_topics import (
-    TIMEOUT_MS,
+    BOTH,
+    Opened,
     all_values,
     awaited,
     new_topic,
@@ -32,30 +31,6 @@ from transactional.batch import EMPTY_BATCH, Digest
 from transactional.errors import ConfigError, SchemaMismatch
 
 pytestmark = pytest.mark.kafka
-
-Opened = Callable[..., Any]
-BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
-
-
-@pytest.fixture
-def bootstrap(kafka_broker: LocalBroker) -> str:
-    return kafka_broker.bootstrap
-
-
-@pytest.fixture
-def opened(bootstrap: str) -> Iterator[Opened]:
-    """Makes open spouts over the broker, and closes them."""
-    spouts: list[KafkaSpout] = []
-
-    def make(kind: type[KafkaSpout], topics: Any, **options: Any) -> KafkaSpout:
-        plain = {} if "translator" in options else {"value_type": "string"}
-        spouts.append(kind(bootstrap, topics, **{"timeout_ms": TIMEOUT_MS, **plain, **options}))
-        spouts[-1].open()
-        return spouts[-1]
-
-    yield make
-    for spout in spouts:
-        spout.close()
 
 
 def made(bootstrap: str, name: str, *of_values: str, **config: str) -> str:

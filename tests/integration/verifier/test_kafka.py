@@ -13,7 +13,6 @@ from confluent_kafka import Consumer
 
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic, delete_records, delete_topic
-from spouts.local_broker import LocalBroker
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
@@ -64,11 +63,6 @@ class Counted:
         """What the doctor finds, and whether it is harmless."""
         with closing(SqlCoordinatorStore(self.url)) as store:
             return [(each.problem, each.is_harmless) for each in examine(self.topology(), store)]
-
-
-@pytest.fixture
-def bootstrap(kafka_broker: LocalBroker) -> str:
-    return kafka_broker.bootstrap
 
 
 def test_the_records_of_every_range_are_those_that_were_counted(tmp_path: Path, bootstrap: str) -> None:

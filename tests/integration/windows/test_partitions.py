@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from spouts.kafka.json_records import JsonTranslator
-from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
 from spouts.kafka_admin import add_partitions
 from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState, MemoryTable
-from tests.integration.kafka_topics import TIMEOUT_MS, new_topic, put
+from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.phases.local_executor import LocalExecutor
@@ -22,7 +22,6 @@ from transactional.trident import Count, TridentTopology, tumbling
 
 pytestmark = pytest.mark.kafka
 
-BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 

@@ -21,19 +21,6 @@ from transactional.ports.examining import Problem
 from transactional.running import make_executor, run_topology
 
 
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Patient:
-    """A topology that has run to its end."""
-    patient = Patient(tmp_path_factory.mktemp("healthy"))
-    patient.run()
-    return patient
-
-
-@pytest.fixture
-def patient(healthy: Patient, tmp_path: Path) -> Patient:
-    return healthy.copied(tmp_path / "patient")
-
-
 def entries(patient: Patient, table: str) -> list[Path]:
     """Those of a table's log, oldest first."""
     return sorted((patient.folder / table / "_delta_log").glob("*.json"))

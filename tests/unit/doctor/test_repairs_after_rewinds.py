@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -16,19 +15,6 @@ from transactional.engine.history.journal import JournalWriter, TakenBack, read_
 from transactional.engine.history.replay import replay
 from transactional.errors import StoreMismatch
 from transactional.ports.examining import Problem
-
-
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Patient:
-    """A topology that has run to its end."""
-    patient = Patient(tmp_path_factory.mktemp("healthy"))
-    patient.run()
-    return patient
-
-
-@pytest.fixture
-def patient(healthy: Patient, tmp_path: Path) -> Patient:
-    return healthy.copied(tmp_path / "patient")
 
 
 def take_back(patient: Patient, txid: int, *, journal: bool = True) -> None:

@@ -8,15 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from state.memory import MemoryMapState, MemoryTable
 from state.values import OpaqueValue, StoredValue, TransactionalValue, combined
 from transactional.absent import ABSENT
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.attempt import TxId
 from transactional.errors import StoreMismatch
-from transactional.ports import StateKind
 
 
 def to(value: Any) -> Callable[[Any], Any]:
@@ -139,60 +135,3 @@ def test_nan_is_greater_than_any_number_in_whatever_order_they_come(stored: floa
 def test_values_are_immutable() -> None:
     with pytest.raises(AttributeError):
         StoredValue(1, None, TxId(1), None).value = 2  # type: ignore[misc]
-
-
-COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3), max_size=3)
-# What every attempt of one transaction carries: the last one is the batch that counts.
-HISTORIES = st.lists(st.lists(COUNTS, min_size=1, max_size=4), max_size=8)
-
-
-def counted_once(history: list[list[dict[str, int]]]) -> dict[str, int]:
-    """The model: one failure-free pass over the batches that were committed."""
-    total: dict[str, int] = {}
-    for attempts in history:
-        for word, count in attempts[-1].items():
-            total[word] = total.get(word, 0) + count
-    return total
-
-
-def apply_batch(rows: dict[str, OpaqueValue], txid: TxId, batch: dict[str, int]) -> dict[str, OpaqueValue]:
-    kept = {word: row.roll_back(txid) for word, row in rows.items() if word not in batch}
-    written = {
-        word: rows[word].apply(txid, plus(count)) if word in rows else OpaqueValue.first(txid, count)
-        for word, count in batch.items()
-    }
-    return {word: row for word, row in {**kept, **written}.items() if row is not None}
-
-
-@given(HISTORIES)
-def test_opaque_values_count_the_last_attempt_of_each_transaction(history: list[list[dict[str, int]]]) -> None:
-    rows: dict[str, OpaqueValue] = {}
-    for txid, attempts in enumerate(history, 1):
-        committed = {word: row.value for word, row in rows.items()}
-        for batch in attempts:
-            rows = apply_batch(rows, TxId(txid), batch)
-            seen = {word: row.visible_at(TxId(txid - 1)) for word, row in rows.items()}
-            assert {word: value for word, value in seen.items() if value is not ABSENT} == committed
-    assert {word: row.value for word, row in rows.items()} == counted_once(history)
-
-
-@given(HISTORIES, st.sets(st.integers(0, 40)), st.sampled_from([StateKind.OPAQUE, StateKind.TRANSACTIONAL]))
-def test_memory_states_count_once_over_crashes(
-    history: list[list[dict[str, int]]], crashes: set[int], kind: StateKind
-) -> None:
-    if kind is StateKind.TRANSACTIONAL:
-        history = [[attempts[-1]] * len(attempts) for attempts in history]
-    table, txid_of, attempt_id = MemoryTable(), dict[int, TxId](), AttemptId(0)
-    state = MemoryMapState("word string", "count long", kind=kind, table=table)
-    state.open("t/c", lambda version: txid_of[version])
-    for txid, attempts in enumerate(history, 1):
-        for batch in attempts:
-            attempt_id = AttemptId(attempt_id + 1)
-            txid_of[attempt_id] = TxId(txid)
-            if attempt_id in crashes:
-                state = MemoryMapState("word string", "count long", kind=kind, table=table)
-                state.open("t/c", lambda version: txid_of[version])
-            attempt = TransactionAttempt(TxId(txid), attempt_id)
-            before = state.get(attempt, [(word,) for word in batch])
-            state.put(attempt, {(word,): (before.get((word,), (0,))[0] + count,) for word, count in batch.items()})
-    assert {word: row.value[0] for (word,), row in table.rows.items()} == counted_once(history)
