@@ -24,6 +24,8 @@ from transactional.trident.windows.times import TIMESTAMP, WINDOW_END, WINDOW_ST
 
 BLOCKS_FROM = 4
 """Panes are combined to blocks where each would be in so many of the windows, on average."""
+PARTS_MAX = 4_000_000
+"""So many parts are put together at once, whatever the number of windows that close: they take some 100 bytes each."""
 _BEGIN = " begin"
 """Where a part begins. A blank is in no column's name."""
 
@@ -41,6 +43,17 @@ class Parts:
     def number(self) -> int:
         """How many parts all windows have."""
         return int(pc.sum(self.counts, min_count=0).as_py())
+
+    def lasts(self, every: int) -> pa.Array:
+        """The last window of each."""
+        return pc.add(self.firsts, pc.multiply(pc.subtract(self.counts, number(1)), number(every)))
+
+    def within(self, first: int, last: int, every: int) -> Parts:
+        """The same, of no other windows than those from one to another one."""
+        firsts = pc.max_element_wise(self.firsts, number(first))
+        lasts = pc.min_element_wise(self.lasts(every), number(last))
+        counts = pc.add(pc.divide(pc.subtract(lasts, firsts), number(every)), number(1))
+        return Parts(self.rows, self.begins, firsts, pc.max_element_wise(counts, number(0)))
 
     def by_window(self, start: str, every: int, pane_us: int) -> pa.Table:
         """Each part once for each of its windows, whose start it has in the column `start`."""
@@ -123,13 +136,36 @@ class WindowCloser:
         return Parts(blocks, begins, firsts, pc.max_element_wise(counts, number(0)))
 
     def _combined(self, parts: Iterable[Parts]) -> pa.Table:
-        """One row per key and window: its parts are combined in the order of time."""
+        """One row per key and window: its parts are combined in the order of time, so many windows at once that memory
+        holds their parts."""
+        every_part = list(parts)
+        firsts = pa.concat_arrays([each.firsts for each in every_part])
+        lasts = pa.concat_arrays([each.lasts(self._every) for each in every_part])
+        first, last = (pc.fill_null(found, 0).as_py() for found in (pc.min(firsts), pc.max(lasts)))
+        return pa.concat_tables(map(self._combined_at_once, self._slices(every_part, first, last)))
+
+    def _slices(self, parts: list[Parts], first: int, last: int) -> Iterator[list[Parts]]:
+        """The parts of windows that begin between two, which are halved until what is in each half is not too much."""
+        if first >= last or sum(each.number for each in parts) <= PARTS_MAX:
+            yield parts
+            return
+        middle = floored(pa.array([(first + last) // 2]), self._every)[0].as_py()
+        for begin, end in ((first, middle), (middle + self._every, last)):
+            if begin <= end:
+                yield from self._slices([each.within(begin, end, self._every) for each in parts], begin, end)
+
+    def _combined_at_once(self, parts: list[Parts]) -> pa.Table:
         rows = pa.concat_tables([self._by_window(each) for each in parts])
         return self._reduced(rows.sort_by(_BEGIN).drop_columns(_BEGIN))
 
-    def _by_window(self, parts: Parts) -> pa.Table:
+    @property
+    def _every(self) -> int:
+        """How many panes lie between two windows' beginnings."""
         of = self.window.windows
-        return parts.by_window(self.window.start, of.every_us // of.pane_us, of.pane_us)
+        return of.every_us // of.pane_us
+
+    def _by_window(self, parts: Parts) -> pa.Table:
+        return parts.by_window(self.window.start, self._every, self.window.windows.pane_us)
 
     def _reduced(self, rows: pa.Table) -> pa.Table:
         """One row per key and start. Of one table an aggregator expects that already, so it is given two."""

@@ -16,7 +16,7 @@ from transactional.facts import BatchFacts
 from transactional.schema import Schema
 from transactional.topology.windows import EVENT, Window
 from transactional.trident.windows import closing
-from transactional.trident.windows.closing import WindowCloser
+from transactional.trident.windows.closing import Parts, WindowCloser
 from transactional.trident.windows.times import TIMESTAMP
 
 KEY, VALUES = Schema.parse("k string, pane_start timestamp"), Schema.parse("total long, least long, last long")
@@ -54,9 +54,11 @@ def model(windows: Windows, panes: Panes, facts: BatchFacts) -> list[tuple[Any, 
     )
 
 
+@pytest.mark.parametrize("parts_max", [closing.PARTS_MAX, 100, 7])
 @pytest.mark.parametrize("blocks_from", [0, closing.BLOCKS_FROM, 10**9], ids=["blocks", "as it chooses", "panes"])
-def test_each_window_has_all_its_panes(monkeypatch: pytest.MonkeyPatch, blocks_from: int) -> None:
+def test_each_window_has_all_its_panes(monkeypatch: pytest.MonkeyPatch, blocks_from: int, parts_max: int) -> None:
     monkeypatch.setattr(closing, "BLOCKS_FROM", blocks_from)
+    monkeypatch.setattr(closing, "PARTS_MAX", parts_max)
     for seed in range(20):
         chance = Random(seed)
         every = chance.randint(1, 4)
@@ -75,3 +77,24 @@ def test_a_sum_of_some_parts_may_be_too_large_where_no_window_s_is(monkeypatch: 
     panes = {("a", 0): MAX, ("a", 1): MAX, ("a", 2): -MAX, ("a", 3): -MAX}
     rows = closed(Windows(4, 1), panes, BatchFacts(0, 4, 0, 3))
     assert rows == [("a", 0, 4, 0, -MAX, -MAX)]
+
+
+@pytest.mark.parametrize("blocks_from", [0, 10**9], ids=["blocks", "panes"])
+def test_no_more_parts_than_fit_into_memory_are_put_together_at_once(
+    monkeypatch: pytest.MonkeyPatch, blocks_from: int
+) -> None:
+    """However many windows close; those of one window, which come as they are, are the least that there can be."""
+    together, combine = list[int](), WindowCloser._combined_at_once
+
+    def counted(self: WindowCloser, parts: list[Parts]) -> pa.Table:
+        together.append(sum(each.number for each in parts))
+        return combine(self, parts)
+
+    monkeypatch.setattr(WindowCloser, "_combined_at_once", counted)
+    monkeypatch.setattr(closing, "BLOCKS_FROM", blocks_from)
+    monkeypatch.setattr(closing, "PARTS_MAX", 200)
+    panes = {(key, start): 1 for key in "abc" for start in range(300)}
+    rows = closed(Windows(60, 1), panes, BatchFacts(0, 300, 0, 100))
+    assert len(rows) == 3 * 200
+    assert max(together) <= 200
+    assert sum(together) >= 3 * 200
