@@ -220,7 +220,8 @@ class BatchMetadata:
                 )
             return cls._from_document(document)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise CorruptRecord(f"the recorded batch {str(text)[:200]!r} is not readable: {error!r}") from error
+            known = f"the recorded batch {str(text)[:200]!r} is not readable: {error!r}"
+            raise CorruptRecord(f"{known}; restore what holds it from a backup") from error
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> BatchMetadata:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Executable, Row
 
 from state.store import history, rewinding
 from state.store import statements as sql
-from state.store.rows import desired_in, minute_of, part_of, record_of, run_of, status_of, times_of, whole
+from state.store.rows import desired_in, minute_of, part_of, readable, record_of, run_of, status_of, times_of, whole
 from state.store.schema import StoreDatabase
 from transactional.attempt import AttemptId, TxId
 from transactional.store import AttemptRecord, AttemptTimes, Desired, Position, TopologyStatus
 from transactional.store.history import MinuteRecord, RunRecord, Savepoint
 from transactional.store.rules import letters_in
 
+RecordT = TypeVar("RecordT")
 _LAST: Final = 2**63 - 1
 
 
@@ -48,7 +49,8 @@ class SqlStoreReader:
         key = {"topology": topology_id, "component": component_id, "id": attempt_id}
         with self._database.reading() as connection:
             found = connection.execute(sql.TXID_OF, key).scalar()
-            return None if found is None else TxId(whole(found))
+            with readable(f"attempt {attempt_id} of component {component_id!r} of topology {topology_id!r}"):
+                return None if found is None else TxId(whole(found))
 
     def has_fence(self, topology_id: str, component_id: str) -> bool:
         """Whether a fence was ever recorded for this component."""
@@ -62,20 +64,21 @@ class SqlStoreReader:
         if not rows:
             return None
         [(committed_txid, rewinding_to)] = rows
-        return Position(TxId(whole(committed_txid)), None if rewinding_to is None else TxId(whole(rewinding_to)))
+        with self._database.naming(), readable(f"the row of topology {topology_id!r} in transactional_topologies"):
+            return Position(TxId(whole(committed_txid)), None if rewinding_to is None else TxId(whole(rewinding_to)))
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""
         key = {} if topology_id is None else {"topology": topology_id}
-        return [status_of(row) for row in self._rows(sql.STATUS if topology_id is None else sql.STATUS_OF_ONE, key)]
+        return self._records(status_of, sql.STATUS if topology_id is None else sql.STATUS_OF_ONE, key)
 
     def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
         """The last attempts, newest first."""
-        return [record_of(row) for row in self._rows(sql.ATTEMPTS, {"topology": topology_id, "most": limit})]
+        return self._records(record_of, sql.ATTEMPTS, {"topology": topology_id, "most": limit})
 
     def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
         """All attempts at one transaction, newest first."""
-        return [record_of(row) for row in self._rows(sql.ATTEMPTS_AT, {"topology": topology_id, "number": txid})]
+        return self._records(record_of, sql.ATTEMPTS_AT, {"topology": topology_id, "number": txid})
 
     def times(
         self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
@@ -83,31 +86,41 @@ class SqlStoreReader:
         """The last attempts without their batches, newest first."""
         key: dict[str, Any] = {"topology": topology_id, "most": limit, "before": _LAST if before is None else before}
         if phases:
-            return [times_of(row) for row in self._rows(sql.TIMES_IN, {**key, "phases": sorted(phases)})]
-        return [times_of(row) for row in self._rows(sql.TIMES, key)]
+            return self._records(times_of, sql.TIMES_IN, {**key, "phases": sorted(phases)})
+        return self._records(times_of, sql.TIMES, key)
 
     def times_with_letters(self, topology_id: str, *, among: int, limit: int) -> list[AttemptTimes]:
         """Of the last `among` committed attempts those that have set tuples aside, newest first."""
         key = {"topology": topology_id, "before": _LAST, "among": among, "most": limit}
-        found = [times_of(row) for row in self._rows(sql.TIMES_WITH_LETTERS, key)]
+        found = self._records(times_of, sql.TIMES_WITH_LETTERS, key)
         return [each for each in found if letters_in(each.details)]
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""
-        return [run_of(row) for row in self._rows(history.RUNS, {"topology": topology_id, "most": limit})]
+        return self._records(run_of, history.RUNS, {"topology": topology_id, "most": limit})
 
     def savepoints(self, topology_id: str) -> list[Savepoint]:
         """The savepoints, oldest transaction first."""
         rows = self._rows(rewinding.SAVEPOINTS, {"topology": topology_id})
-        return [Savepoint(row.name, TxId(whole(row.txid)), whole(row.noted_at_ms)) for row in rows]
+        with self._database.naming(), readable("a row of transactional_savepoints"):
+            return [Savepoint(row.name, TxId(whole(row.txid)), whole(row.noted_at_ms)) for row in rows]
 
     def minutes(self, topology_id: str, *, since_ms: int, each_ms: int | None = None) -> list[MinuteRecord]:
         """The minutes that started at or after `since_ms`, oldest first; summed up by parts of `each_ms`."""
         key = {"topology": topology_id, "since_ms": since_ms}
         if each_ms is not None:
             rows = self._rows(history.MINUTES_SUMMED_UP, {**key, "each_ms": each_ms})
-            return [part_of(row, since_ms, each_ms) for row in rows]
-        return [minute_of(row) for row in self._rows(history.MINUTES, key)]
+            with self._database.naming():
+                return [part_of(row, since_ms, each_ms) for row in rows]
+        return self._records(minute_of, history.MINUTES, key)
+
+    def _records(
+        self, made: Callable[[Row[Any]], RecordT], statement: Executable, key: Mapping[str, object]
+    ) -> list[RecordT]:
+        """What rows are made into. Raises `CorruptRecord`, which names the store, the table and the row."""
+        rows = self._rows(statement, key)
+        with self._database.naming():
+            return [made(row) for row in rows]
 
     def _rows(self, statement: Executable, key: Mapping[str, object]) -> Sequence[Row[Any]]:
         """All rows. They are made into records afterwards: PostgreSQL ends a transaction in which nothing happens for

@@ -23,7 +23,7 @@ COUNTED_MAX = 2**62
 
 def status_of(row: Row[Any]) -> TopologyStatus:
     """A row of `STATUS` as a value. Raises `CorruptRecord` if it is invalid."""
-    with readable(f"the row of topology {row.topology_id!r}"):
+    with readable(f"the row of topology {row.topology_id!r} in transactional_topologies"):
         return _status_of(row)
 
 
@@ -69,7 +69,7 @@ def run_of(row: Row[Any], prefix: str = "") -> RunRecord:
     def of(name: str) -> Any:
         return getattr(row, prefix + name)
 
-    with readable(f"the row of the run of epoch {row.epoch}"):
+    with readable(f"the row of the run of epoch {row.epoch} in transactional_runs"):
         how, ended_at_txid = of("ended_how"), of("ended_at_txid")
         return RunRecord(
             epoch=Epoch(whole(row.epoch)),
@@ -88,7 +88,7 @@ def run_of(row: Row[Any], prefix: str = "") -> RunRecord:
 
 def desired_in(row: Row[Any]) -> Desired:
     """A row of `DESIRED` as a value. Raises `CorruptRecord` if it is invalid."""
-    with readable("the desired state of a topology"):
+    with readable("the desired state of a topology in transactional_topologies"):
         return desired_of(DesiredState(row.desired), whole_or_none(row.stop_at_ms), row.now_ms)
 
 
@@ -119,7 +119,7 @@ def read_columns_of(batch: BatchMetadata, ended_at_ms: int) -> dict[str, Any]:
 
 def times_of(row: Row[Any]) -> AttemptTimes:
     """A row of `TIMES` as a value. Raises `CorruptRecord` if it is invalid."""
-    with readable(f"the row of attempt {row.attempt_id}"):
+    with readable(f"the row of attempt {row.attempt_id} in transactional_attempts"):
         return AttemptTimes(
             attempt=TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
             phase=row.phase,
@@ -137,7 +137,7 @@ def times_of(row: Row[Any]) -> AttemptTimes:
 
 def record_of(row: Row[Any]) -> AttemptRecord:
     """A row of `ATTEMPTS` as a value. Raises `CorruptRecord` if it is invalid."""
-    with readable(f"the row of attempt {row.attempt_id}"):
+    with readable(f"the row of attempt {row.attempt_id} in transactional_attempts"):
         return AttemptRecord(
             attempt=TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
             phase=row.phase,
@@ -156,7 +156,7 @@ def record_of(row: Row[Any]) -> AttemptRecord:
 
 def minute_of(row: Row[Any]) -> MinuteRecord:
     """A row of `MINUTES` as a value. Raises `CorruptRecord` if it is invalid."""
-    with readable(f"the row of the minute {row.at_ms}"):
+    with readable(f"the row of the minute {row.at_ms} in transactional_minutes"):
         return MinuteRecord(
             at_ms=whole(row.at_ms),
             transactions=whole(row.transactions),
@@ -172,7 +172,7 @@ def minute_of(row: Row[Any]) -> MinuteRecord:
 def part_of(row: Row[Any], since_ms: int, each_ms: int) -> MinuteRecord:
     """A row of `MINUTES_SUMMED_UP` as a value. Raises `CorruptRecord` if it is invalid."""
     at_ms = since_ms + whole(row.part) * each_ms
-    with readable(f"a row of the minutes from {at_ms} on"):
+    with readable(f"a row of the minutes from {at_ms} on in transactional_minutes"):
         phases = json.loads(f"[{row.phases_ms or ''}]")  # one call: a month of an older version has 43,200 of them
         if not set(map(type, phases)) <= {dict}:
             raise ValueError("the time by phase is no JSON object")
@@ -197,23 +197,23 @@ def readable(what: str) -> Iterator[None]:
     """Raises `CorruptRecord` for anything inside that can't be read."""
     try:
         yield
+    except CorruptRecord as error:  # which says what to do
+        raise CorruptRecord(f"{what} is not readable: {error}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptRecord(
-            f"{what} in the coordinator's store is not readable: {error}; restore the store from a backup"
-        ) from error
+        raise CorruptRecord(f"{what} is not readable: {error}; restore the store from a backup") from error
 
 
 def counted(value: object) -> int:
     """A whole number that goes up by one at a time, from 0. Raises `CorruptRecord`, also if it can't go up any more."""
     if not 0 <= (number := whole(value)) < COUNTED_MAX:
-        raise CorruptRecord(f"{number} is in the coordinator's store in place of a number that counts up: restore it")
+        raise CorruptRecord(f"{number} stands in place of a number that counts up; restore the store from a backup")
     return number
 
 
 def whole(value: object) -> int:
     """A whole number. Raises `CorruptRecord`: SQLite keeps anything in any column."""
     if not isinstance(value, int):
-        raise CorruptRecord(f"{value!r} is in the coordinator's store in place of a whole number: restore it")
+        raise CorruptRecord(f"{value!r} stands in place of a whole number; restore the store from a backup")
     return value
 
 

@@ -248,9 +248,19 @@ class StoreDatabase:
         self._database.close()
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def naming(self) -> Iterator[None]:
+        """What can't be read in here is said to be this store's. Raises `CorruptRecord`."""
         try:
             yield
+        except CorruptRecord as error:
+            known = str(self) in str(error)
+            raise error if known else CorruptRecord(f"the store {self}: {error}") from error
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            with self.naming():
+                yield
         except DatabaseFailed as failed:
             if isinstance(failed.error, ProgrammingError) and self._read_only:
                 raise ConfigError(

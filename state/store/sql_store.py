@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Delete, Row, Update
 from state.store import history, rewinding
 from state.store import statements as sql
 from state.store.reader import SqlStoreReader
-from state.store.rows import columns_of, read_columns_of, status_of, whole
+from state.store.rows import columns_of, read_columns_of, readable, status_of, whole
 from state.store.schema import StoreDatabase
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
@@ -312,8 +312,11 @@ class SqlCoordinatorStore(SqlStoreReader):
 
     @staticmethod
     def _recorded(connection: Connection, topology_id: str) -> dict[TxId, BatchMetadata]:
-        rows = connection.execute(sql.RECORDED, {"topology": topology_id})
-        return {TxId(whole(row.txid)): BatchMetadata.from_json(row.batch) for row in rows}
+        found = dict[TxId, BatchMetadata]()
+        for row in connection.execute(sql.RECORDED, {"topology": topology_id}):
+            with readable(f"the batch of transaction {row.txid} of topology {topology_id!r} in transactional_attempts"):
+                found[TxId(whole(row.txid))] = BatchMetadata.from_json(row.batch)
+        return found
 
     def _committed_batch(self, connection: Connection, topology: Row[Any]) -> BatchMetadata:
         if topology.committed_txid == NO_TRANSACTION:
@@ -325,7 +328,8 @@ class SqlCoordinatorStore(SqlStoreReader):
                 f"the store {self._database} lacks the batch of transaction {topology.committed_txid} of topology "
                 f"{topology.topology_id!r}, which is committed; restore the store from a backup"
             )
-        return BatchMetadata.from_json(batch)
+        with readable(f"the row of attempt {topology.committed_attempt_id} in transactional_attempts"):
+            return BatchMetadata.from_json(batch)
 
 
 def _end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:

@@ -8,10 +8,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -156,6 +157,53 @@ def test_a_damaged_batch_is_reported(database: Storage) -> None:
     with pytest.raises(CorruptRecord, match="gibberish"):
         acquire(store)
     assert store.status(TOPOLOGY)[0].epoch == 1
+
+
+ATTEMPT = r"the row of attempt \d+ in transactional_attempts"
+UNREADABLE: Mapping[str, tuple[str, Callable[[Any], object], str]] = {
+    "a batch in flight": (
+        "UPDATE transactional_attempts SET batch = '{' WHERE txid = 2",
+        acquire,
+        "the batch of transaction 2 of topology 'carriers' in transactional_attempts",
+    ),
+    "the committed batch": ("UPDATE transactional_attempts SET batch = '{' WHERE txid = 1", acquire, ATTEMPT),
+    "an attempt's batch": (
+        "UPDATE transactional_attempts SET batch = '{' WHERE txid = 2",
+        lambda store: store.attempts(TOPOLOGY, limit=9),
+        ATTEMPT,
+    ),
+    "an attempt's details": (
+        "UPDATE transactional_attempts SET details = '[]'",
+        lambda store: store.times(TOPOLOGY, limit=9),
+        ATTEMPT,
+    ),
+    "a run": (
+        "UPDATE transactional_runs SET described = 'x'",
+        lambda store: store.runs(TOPOLOGY, limit=9),
+        "the row of the run of epoch 1 in transactional_runs",
+    ),
+    "the topology": (
+        "UPDATE transactional_topologies SET fingerprint = '[]'",
+        lambda store: store.status(),
+        "the row of topology 'carriers' in transactional_topologies",
+    ),
+    "what is desired": (
+        "UPDATE transactional_topologies SET desired = 'x'",
+        lambda store: store.desired(TOPOLOGY),
+        "the desired state of a topology in transactional_topologies",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", UNREADABLE)
+def test_a_row_that_can_not_be_read_is_named(database: Storage, row: str) -> None:
+    """Store, table, row, and what to do, in one line."""
+    damage, reads, named = UNREADABLE[row]
+    store = database.open()
+    in_flight(store)
+    execute(database, damage)
+    with pytest.raises(CorruptRecord, match=rf"^the store \w+://\S+: {named} is not readable: .* from a backup$"):
+        reads(store)
 
 
 def test_a_lost_committed_batch_is_reported(database: Storage) -> None:
