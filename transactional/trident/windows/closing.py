@@ -25,7 +25,7 @@ from transactional.trident.windows.times import TIMESTAMP, WINDOW_END, WINDOW_ST
 BLOCKS_FROM = 4
 """Panes are combined to blocks where each would be in so many of the windows, on average."""
 PARTS_MAX = 4_000_000
-"""So many parts are put together at once, whatever the number of windows that close: they take some 100 bytes each."""
+"""So many parts are combined at once, whatever the number of windows that close: they take some 100 bytes each."""
 _BEGIN = " begin"
 """Where a part begins. A blank is in no column's name."""
 
