@@ -58,6 +58,8 @@ class Bill:
         self.long = dict[str, float]()
         """Tests that took more than `LONG_S`, and how much."""
         self.collecting = Cost()
+        self.processes = list[Cost]()
+        """Of those that share the tests, each as a whole."""
         self._watch = Watch()
 
     def pytest_collection_finish(self) -> None:
@@ -75,11 +77,13 @@ class Bill:
                 self.long[item.nodeid] = cost.processor_s
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        if not self.costs:
+            return
         if "TOOK" in os.environ:
             terminalreporter.section("what each part took")
             for line in self.lines_of_parts():
                 terminalreporter.line(line)
-        elif config.getoption("--sample") and self.costs:
+        elif config.getoption("--sample"):
             terminalreporter.line(self.dearest())
             terminalreporter.line(self.longest())
 
@@ -90,6 +94,8 @@ class Bill:
             seconds, name = line.split("\t")
             yield f"{seconds:>6} s  {name}"
         yield line_of("collecting the tests", self.collecting)
+        for number, cost in enumerate(self.processes, start=1):
+            yield line_of(f"process {number} of those that share them, {cost.tests} tests", cost)
         for part, cost in sorted(sums((part_of(file), cost) for file, cost in self.costs.items()).items()):
             yield line_of(f"{part}, {cost.tests} tests", cost)
 

@@ -1,4 +1,5 @@
-"""What holds for all tests: servers for marked ones alone, no skips where that is asked for, one broker, and a bill."""
+"""What holds for all tests: servers for marked ones alone, no skips where that is asked for, one broker, one
+Spark session, and a bill."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from tests.quick_tracebacks import keep_anchors
 from tests.time_limits import TimeLimits
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spouts.local_broker import LocalBroker
 
 # A slow moment of a shared machine is not a failure; pytest's own timeout stops what hangs.
@@ -35,6 +38,21 @@ def kafka_broker() -> Iterator[LocalBroker]:
 
     with LocalBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A Spark session with the framework's defaults, shared by all tests: don't stop it. Two cores, four tries of a
+    task, one of a stage. States find it by themselves."""
+    from tests.integration.programs import JAVA_OPTIONS
+    from transactional.spark_session import spark_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
+        conf = {"spark.ui.enabled": "false", "spark.stage.maxConsecutiveAttempts": "1"}
+        session = spark_session("tests", master="local[2,4]", conf=conf)
+    yield session
+    session.stop()
 
 
 # The marks that a test has one of, by the program that it starts.

@@ -22,10 +22,10 @@ from typing import IO
 
 import pytest
 
-from tests.bill import Bill, Cost
+from tests.bill import Bill, Cost, Watch
 
 PROCESSES = 3
-HOMES = ({"delta_spark", "spark"}, {"kafka_broker", "shared_cluster"})
+HOMES = ({"spark"}, {"kafka_broker", "shared_cluster"})
 """The fixtures that are a server of many tests, by the process that has it. PostgreSQL and Redis start in a second:
 each process that needs them has its own."""
 PROGRAMS = {"command_line", "examples"}
@@ -59,8 +59,8 @@ def home_of(item: pytest.Item) -> int | None:
 
 
 def what_stays_together(item: pytest.Item) -> Path:
-    """The file; of files that read all of the code the folder, so that one process parses it."""
-    return item.path.parent if item.path.parent.name == "tidy" else item.path
+    """The file; of files that read all of the code, or run on one cluster, the folder."""
+    return item.path.parent if item.path.parent.name in ("cluster", "tidy") else item.path
 
 
 def by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
@@ -114,6 +114,7 @@ class Processes:
     def __init__(self) -> None:
         self.others = [Other() for _ in range(PROCESSES - 1)]
         self.me: Other | None = None
+        self._watch = Watch()
         self._ended: pytest.Session | None = None
         self.session: pytest.Session | None = None
         # The first one that was registered is called last.
@@ -137,6 +138,7 @@ class Processes:
         gc.set_threshold(20_000, 20, 100)
         first = os.getpid()
         number = self._fork(session.config)
+        self._watch = Watch()
         if session.config.getoption("--sample"):
             keep_to_one_processor(number)
         own = [item for item, home in zip(session.items, homes, strict=True) if home == number]
@@ -162,13 +164,16 @@ class Processes:
         return 0
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """The first process waits for the others, whose failures are its own, and whose costs."""
+        """The first process waits for the others, whose failures are its own, and whose costs, which it alone tells."""
         self._ended = session
         bill = session.config.pluginmanager.getplugin("bill")
         assert isinstance(bill, Bill)
+        bill.processes.append(self._watch.cost(sum(cost.tests for cost in bill.costs.values())))
         if self.me is not None:
-            self.me.costs.write(json.dumps([{file: asdict(cost) for file, cost in bill.costs.items()}, bill.long]))
+            costs = {file: asdict(cost) for file, cost in bill.costs.items()}
+            self.me.costs.write(json.dumps([costs, bill.long, asdict(bill.processes[0])]))
             self.me.costs.flush()
+            bill.costs.clear()
             return
         for other in self.others:
             if not other.process:
@@ -176,8 +181,12 @@ class Processes:
             if os.waitstatus_to_exitcode(os.waitpid(other.process, 0)[1]) and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
             other.costs.seek(0)
-            costs, long = json.loads(other.costs.read() or "[{}, {}]")
+            told = other.costs.read()
+            if not told:
+                continue
+            costs, long, process = json.loads(told)
             bill.long |= long
+            bill.processes.append(Cost(**process))
             for file, cost in costs.items():
                 bill.costs[file].add(Cost(**cost))
 

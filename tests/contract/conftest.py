@@ -14,7 +14,6 @@ from tests.contract.redis_server import RedisServer
 from tests.contract.states import Place
 from tests.contract.storages import Storage, Store
 from tests.integration.postgres import new_schema, postgres_server, url_of
-from transactional.spark_session import spark_session
 
 
 @pytest.fixture(scope="session")
@@ -67,12 +66,6 @@ def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Plac
     """An empty place, without Spark."""
     with place_of(request, tmp_path) as place:
         yield place
-
-
-@pytest.fixture(scope="session")
-def delta_spark() -> None:
-    """A running Spark session with Delta; the states find it by themselves."""
-    spark_session(master="local[2]")
 
 
 @pytest.fixture

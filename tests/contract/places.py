@@ -38,7 +38,7 @@ def place_of(request: pytest.FixtureRequest, folder: Path, engine: str = "") -> 
     """An empty place for a table of the engine, by default the one that a fixture is asked for."""
     engine = engine or request.param
     if engine.startswith("spark"):
-        request.getfixturevalue("delta_spark")
+        request.getfixturevalue("spark")
     prepare(engine, request.getfixturevalue("monkeypatch"))
     url = url_in(folder, engine)
     if engine == "postgres":

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
+from pyspark.sql import SparkSession
 
 import state.delta.merged
 from state.delta.merging.ways import Way
@@ -31,7 +32,6 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import Partials, TransactionState
 from transactional.schema import Schema
-from transactional.spark_session import spark_session
 
 Rows = dict[str, tuple[Any, ...]]
 COLUMNS = ("value", "prev_value", "txid", "prev_txid")
@@ -217,13 +217,12 @@ def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypat
 
 @pytest.mark.spark
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_rule_as_spark_writes_and_reads_it(case: Case, tmp_path: Path) -> None:
-    session = spark_session(master="local[2]")
+def test_the_rule_as_spark_writes_and_reads_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
     rows, seen = in_delta(tmp_path, case, "spark")
     assert _plain(rows) == _plain(case.after)
     assert seen == case.seen
     columns = DeltaMapState("t", "key string", "value long", deletes=case.deletes).columns
-    read = session.sql(visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{tmp_path / 't'}`")).toArrow().to_pylist()
+    read = spark.sql(visible_rows(columns, TxId(TXID), SPARK_SQL, f"delta.`{tmp_path / 't'}`")).toArrow().to_pylist()
     assert case.does is None or {row["key"]: row["value"] for row in read} == case.seen
 
 

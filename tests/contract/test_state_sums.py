@@ -76,9 +76,10 @@ def test_a_sum_is_exact_up_to_the_limit_and_refused_beyond_it(quick_place: Place
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(("type_", "sign"), [("int", 1), ("long", -1), ("decimal(38,18)", 1)])
 @pytest.mark.parametrize("engine", ["spark", "spark/log"])
-def test_so_is_one_of_spark(delta_spark: None, tmp_path: Path, engine: str, type_: str, sign: int) -> None:
+def test_so_is_one_of_spark(tmp_path: Path, engine: str, type_: str, sign: int) -> None:
     place = Place(engine, tmp_path)
     is_exact_up_to_the_limit(place, type_, sign)
     place.close()

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.integration.conftest import spark
 from tests.proof.coverage import Coverage
-
-__all__ = ["spark"]
 
 DEFAULT_SEED = 7
 _lines = pytest.StashKey[list[str]]()

@@ -27,7 +27,6 @@ from tests.contract.states import OWNER, Place, write_by
 from tests.contract.writing import BEFORE, BY_SPARK, WAYS, Way, adds
 from transactional.errors import BeyondKept, Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.ports.examining import Diagnosis, Problem
-from transactional.spark_session import spark_session
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def scene(
 ) -> Scene:
     way: Way = {**WAYS, **BY_SPARK}[request.param]
     if way.engine == "spark":
-        spark_session(master="local[2]")
+        request.getfixturevalue("spark")
     if way.by_delta_rs:
         monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if not way.is_small:

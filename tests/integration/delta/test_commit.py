@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 from deltalake.schema import Field, PrimitiveType, Schema
+from pyspark.sql import SparkSession
 
 import state.delta.merged
 import state.delta.writing.commit
@@ -25,7 +26,6 @@ from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
 from transactional import schema
 from transactional.errors import ConfigError
-from transactional.spark_session import spark_session
 
 ROWS = pa.table({"word": ["a", None], "count": pa.array([1, 2], pa.int64())})
 MORE = pa.table({"word": ["a", "b", "c"], "count": pa.array([3, None, 5], pa.int64())})
@@ -101,7 +101,7 @@ class TestReaders:
         assert rows_of(tmp_path) == MORE.to_pylist()
 
     @pytest.mark.spark
-    def test_spark_finds_every_type_and_goes_on(self, tmp_path: Path) -> None:
+    def test_spark_finds_every_type_and_goes_on(self, tmp_path: Path, spark: SparkSession) -> None:
         values = schema.Schema.parse(", ".join(f"v{number} {type_}" for number, type_ in enumerate(VALUES)))
         columns = StateColumns(schema.Schema.parse("k int"), values)
         many = max(map(len, VALUES.values()))
@@ -112,11 +112,10 @@ class TestReaders:
         table = pa.Table.from_pylist(rows, delta_schema(columns))
         old = data_files(table_with(tmp_path, table.slice(0, 1)))
         replace(tmp_path, 1, table, old)
-        session = spark_session(master="local[2]")
-        found = session.read.format("delta").load(str(tmp_path)).orderBy("k").toArrow()
+        found = spark.read.format("delta").load(str(tmp_path)).orderBy("k").toArrow()
         assert found.select(table.column_names).cast(table.schema).equals(table)
-        session.sql(f"DELETE FROM delta.`{tmp_path}` WHERE k = 0").toArrow()
-        assert session.sql(f"DESCRIBE HISTORY delta.`{tmp_path}`").count() == 3
+        spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE k = 0").toArrow()
+        assert spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}`").count() == 3
         assert len(rows_of(tmp_path)) == many - 1
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark.sql import SparkSession
 
 from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
@@ -26,7 +27,6 @@ from tests.contract.states import OWNER, Place, always, content, counts, write_b
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, TableConflict
 from transactional.ports import StateKind
-from transactional.spark_session import spark_session
 
 
 class World(Place):
@@ -390,8 +390,8 @@ class TestSpark:
     """MERGE by Spark: the fence is written by delta-rs, and heeded by both."""
 
     @pytest.fixture
-    def world(self, tmp_path: Path) -> World:
-        self.session = spark_session(master="local[2]")
+    def world(self, tmp_path: Path, spark: SparkSession) -> World:
+        self.session = spark
         return World("spark", tmp_path)
 
     def test_does_nothing_below_the_fence(self, world: World) -> None:

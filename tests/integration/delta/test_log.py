@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow import parquet
+from pyspark.sql import SparkSession
 
 import state.delta.merged
 import state.delta.state
@@ -39,7 +40,6 @@ from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch, SumOverflow
 from transactional.facts import BatchFacts
 from transactional.ports import Partials
-from transactional.spark_session import spark_session
 
 NEVER = LogLayout(fold_after=None)
 
@@ -434,13 +434,12 @@ class TestReaders:
 
     @pytest.mark.spark
     @pytest.mark.parametrize("how", ["sum", "last"])
-    def test_see_the_same_on_spark(self, place: Place, how: str) -> None:
-        session = spark_session(master="local[2]")
+    def test_see_the_same_on_spark(self, place: Place, spark: SparkSession, how: str) -> None:
         words = opened(place)
         for txid in range(1, 4):
             words.merge(place.attempt(txid, txid), Partials({"count": how}, counts({"cat": txid, str(txid): 1}).table))
-        session.sql(f"CREATE OR REPLACE TEMP VIEW words AS {words.view(f'delta.`{words.location.uri}`')}")
-        rows = session.table("words").toArrow().to_pylist()
+        spark.sql(f"CREATE OR REPLACE TEMP VIEW words AS {words.view(f'delta.`{words.location.uri}`')}")
+        rows = spark.table("words").toArrow().to_pylist()
         assert {row["word"]: row["count"] for row in rows} == content(words)
 
 

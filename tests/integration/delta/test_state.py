@@ -27,7 +27,6 @@ from tests.contract.states import OWNER, CommittedMapState, Place, content, coun
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
 from transactional.names import STAGED_FEATURE
 from transactional.ports import StateKind
-from transactional.spark_session import spark_session
 
 
 @pytest.fixture
@@ -315,8 +314,8 @@ class TestEngines:
             opened(catalog_table("words"), place)
 
     @pytest.mark.spark
+    @pytest.mark.usefixtures("spark")
     def test_take_turns_at_one_table(self, place: Place) -> None:
-        spark_session(master="local[2]")
         properties = {"delta.checkpointInterval": "2"}
         by_spark, words = (
             opened(place.folder / "t", place, engine=engine, properties=properties) for engine in ("spark", "auto")
@@ -334,16 +333,17 @@ class TestEngines:
         ]
 
     @pytest.mark.spark
-    def test_spark_finds_a_table_in_its_catalog_and_reads_what_was_written(self, place: Place) -> None:
-        session = spark_session(master="local[2]")
-        session.sql(f"CREATE DATABASE IF NOT EXISTS states LOCATION '{place.folder}'")
+    def test_spark_finds_a_table_in_its_catalog_and_reads_what_was_written(
+        self, place: Place, spark: SparkSession
+    ) -> None:
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS states LOCATION '{place.folder}'")
         words = opened(catalog_table("states.words"), place)
         words.merge(place.attempt(1, 1), counts({"a": 1, None: 2}))
-        rows = session.table("states.words").select("word", "count", "txid").toArrow().to_pylist()
+        rows = spark.table("states.words").select("word", "count", "txid").toArrow().to_pylist()
         assert sorted((tuple(row.values()) for row in rows), key=str) == [("a", 1, 1), (None, 2, 1)]
         again = opened(catalog_table("states.words"), place, engine="delta-rs")
         assert content(again) == {"a": 1, None: 2}
-        session.sql("DROP DATABASE states CASCADE")
+        spark.sql("DROP DATABASE states CASCADE")
 
 
 def written(folder: Path, txid: int) -> DeltaTable:

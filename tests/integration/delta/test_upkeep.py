@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, PostCommitHookProperties
+from pyspark.sql import SparkSession
 
 import state.delta.tables.log
 from state.delta.state import DeltaMapState
@@ -15,7 +16,6 @@ from state.delta.tables.log import LogUpkeep
 from state.delta.tables.table import DeltaLocation
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, Fenced
-from transactional.spark_session import spark_session
 
 
 @pytest.fixture
@@ -142,10 +142,10 @@ def test_other_writers_checkpoints_and_deletions_do_no_harm(place: Place) -> Non
 
 @pytest.mark.spark
 @pytest.mark.parametrize("layout", ["merge", "log"])
-def test_spark_reads_a_table_whose_log_was_cleaned(place: Place, layout: str) -> None:
-    words, session = opened(place, layout), spark_session(master="local[2]")
+def test_spark_reads_a_table_whose_log_was_cleaned(place: Place, spark: SparkSession, layout: str) -> None:
+    words = opened(place, layout)
     for last in (40, 80):
         counted(words, place, last - 39, last)
         assert versions(words, "json")[0] > last - 20
-        table = session.sql(words.view(f"delta.`{words.location.uri}`")).toArrow()
+        table = spark.sql(words.view(f"delta.`{words.location.uri}`")).toArrow()
         assert table.to_pylist() == [{"word": "dog", "count": last}]
