@@ -59,8 +59,8 @@ def home_of(item: pytest.Item) -> int | None:
 
 
 def what_stays_together(item: pytest.Item) -> Path:
-    """The file; of files that read all of the code, or run on one cluster, the folder."""
-    return item.path.parent if item.path.parent.name in ("cluster", "tidy") else item.path
+    """The file; of files that read all of the code the folder, so that one process parses it."""
+    return item.path.parent if item.path.parent.name == "tidy" else item.path
 
 
 def by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
