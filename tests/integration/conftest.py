@@ -9,6 +9,9 @@ import pytest
 
 from spouts.local_broker import LocalBroker
 from tests.integration.signals import Gate, Signals
+from tests.unit.command_line import command, module
+
+__all__ = ["command", "module"]
 
 
 @pytest.fixture

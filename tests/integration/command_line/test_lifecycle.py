@@ -7,10 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 from state.store.sql_store import SqlCoordinatorStore
-from tests.contract.storages import wait_until
 from tests.integration.command_line.growing_words import WORDS_FILE, expected
+from tests.integration.kafka_count import end_lease
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import counts
+from tests.unit.command_line import Command
 from transactional.core.protocol import PauseRequested, PlanBatch, RecordCommit, ResumeRequested
 from transactional.engine.history.journal import RunStarted, read_journal
 from transactional.store import TopologyStatus
@@ -23,8 +24,8 @@ INACTIVE = "no new transactions are issued until the topology is activated"
 class Operator:
     """Somebody at another terminal of the same folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, command: Command) -> None:
+        self.folder, self._command = folder, command
 
     def add(self, *words: str) -> None:
         """Add words to the source."""
@@ -35,8 +36,10 @@ class Operator:
         return Program([*RUN, "--journal", "journal", *options], self.folder)
 
     def do(self, *command: str) -> str:
-        """Run a command to its end, which has to be a good one; what it printed."""
-        return finished([*CLI, *command], self.folder).text
+        """Run a command to its end, which has to be a good one; what it printed. The run is another process."""
+        done = self._command(*command)
+        assert done.code == 0, done
+        return done.out
 
     def status(self) -> TopologyStatus:
         with closing(SqlCoordinatorStore(f"sqlite:///{self.folder}/transactional.db")) as store:
@@ -64,8 +67,10 @@ def committed_while_inactive(folder: Path) -> list[list[str]]:
     return pauses
 
 
-def test_a_topology_is_deactivated_activated_drained_and_killed_from_other_processes(tmp_path: Path) -> None:
-    operator = Operator(tmp_path)
+def test_a_topology_is_deactivated_activated_drained_and_killed_from_other_processes(
+    tmp_path: Path, command: Command
+) -> None:
+    operator = Operator(tmp_path, command)
     operator.add("cat", "dog", "cat")
 
     # Deactivated, it leaves new words alone; a second process with its id is refused; and it dies.
@@ -80,7 +85,7 @@ def test_a_topology_is_deactivated_activated_drained_and_killed_from_other_proce
             assert second.wait() == 75
         assert operator.status().committed_txid == 3
         program.kill()
-    wait_until(lambda: not operator.status().is_leased)
+    end_lease(tmp_path, ID, "transactional.db")
 
     # Under another name it resumes, still inactive, until it is activated; and is drained.
     with operator.run("--name", "deploy-2") as program:

@@ -1,4 +1,4 @@
-"""The first example, run as a user runs it: `make run` twice, and through the command line without Spark."""
+"""The first example, run as a user runs it, then once more in this process: `make run`, and without Spark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from examples import transactional_global_count
 from state.store.sql_store import SqlCoordinatorStore
-from tests.integration.programs import CLI, Program, finished
+from tests.integration.programs import CLI, finished
 from tests.integration.tables import rows
+from tests.unit.command_line import Command
 from transactional.store import TopologyStatus
-
-COMMITTED = r"transaction (\d+):\d+ committed: (\d+) rows"
 
 
 def status(folder: Path) -> TopologyStatus:
@@ -22,26 +22,23 @@ def status(folder: Path) -> TopologyStatus:
     return found
 
 
-def committed(program: Program) -> list[str]:
-    return [line for line in program.lines if " committed: " in line]
-
-
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_the_second_run_counts_nothing_again(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark")
+def test_the_second_run_counts_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data" / "global-count"
-    command = [sys.executable, "-m", "examples.transactional_global_count"]
-
-    first = finished(command, tmp_path, timeout_s=120)
+    first = finished([sys.executable, "-m", "examples.transactional_global_count"], tmp_path, timeout_s=120)
     assert first.lines[-1] == "global count: 19 of 19 tuples, from data/global-count/count"
-    assert len(committed(first)) == 3
+    assert len([line for line in first.lines if " committed: " in line]) == 3
     assert "Traceback" not in first.text
     after_first = status(data)
     assert after_first.committed_txid == 3
 
-    second = finished(command, tmp_path, timeout_s=120)
-    assert second.lines[-1] == first.lines[-1]
-    assert committed(second) == []
+    monkeypatch.chdir(tmp_path)
+    assert transactional_global_count.main() == 19
+    assert capsys.readouterr().out.splitlines() == first.lines[-1:]
     after_second = status(data)
     assert after_second.committed_txid == 3
     assert after_second.epoch == after_first.epoch + 1
@@ -49,15 +46,15 @@ def test_the_second_run_counts_nothing_again(tmp_path: Path) -> None:
     assert rows(data / "count", "count", "txid") == [(19, 3)]
 
 
-def test_the_command_line_runs_it_without_spark(tmp_path: Path) -> None:
-    command = [*CLI, "run", "examples.transactional_global_count:build", "--master", "none", "--until-drained"]
+def test_the_command_line_runs_it_without_spark(tmp_path: Path, command: Command) -> None:
+    run = ["run", "examples.transactional_global_count:build", "--master", "none", "--until-drained"]
 
-    first = finished(command, tmp_path)
+    first = finished([*CLI, *run], tmp_path)
     assert first.lines[-1] == "3 transactions committed, the last is 3; 0 attempts failed"
-    second = finished(command, tmp_path)
-    assert second.lines == ["0 transactions committed, the last is 3; 0 attempts failed"]
+    second = command(*run)
+    assert (second.code, second.out) == (0, "0 transactions committed, the last is 3; 0 attempts failed\n")
 
     assert rows(tmp_path / "data" / "global-count" / "count", "count", "txid") == [(19, 3)]
-    assert "global-count" in finished([*CLI, "status"], tmp_path).text
-    shown = finished([*CLI, "txns", "global-count"], tmp_path).text
+    assert "global-count" in command("status").out
+    shown = command("txns", "global-count").out
     assert shown.count("committed") == 3 + 1, "three attempts, and the column's name"
