@@ -1,4 +1,4 @@
-"""How integration tests and the bolts in other processes talk to each other."""
+"""What integration tests share: the address of the broker, commands, and lines from bolts in other processes."""
 
 from __future__ import annotations
 
