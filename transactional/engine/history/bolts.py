@@ -33,9 +33,7 @@ class Bolts:
         if not _MADE_UP.match(bolt) or run is None or not run.about.topology:
             return bolt
         before, now = _Wiring(run.about.topology), _Wiring(self.now)
-        if bolt not in before.bolts:
-            return bolt
-        if before.bolts == now.bolts:
+        if bolt not in before.bolts or before.bolts == now.bolts:
             return bolt
         says, reached = before.says(bolt), before.reached(bolt)
         rivals, alike = before.alike(says), now.alike(says)

@@ -100,6 +100,15 @@ def test_a_letter_whose_bolt_can_not_be_told_from_another_stays() -> None:
             letters_of(now, None, runs)
 
 
+def test_a_letter_whose_bolt_is_gone_is_not_sent_to_one_of_the_same_name() -> None:
+    words = Words()
+    words.run(words.topology("cat", "dog"))
+    runs, now = words.store.runs("words", limit=10), words.topology("dog")
+    with pytest.raises(ConfigError, match=r"dead letter 1:0 .* no longer has such a subscription"):
+        letters_of(now, None, runs)
+    assert [letter.component for letter in letters_of(now, [(1, 1)], runs)] == ["b-0-Spelled"]
+
+
 def test_bolts_are_looked_for_in_what_the_run_has_described() -> None:
     words = Words()
     before, now = (described(words.topology(*order)) for order in (("cat", "dog"), ("dog", "cat")))

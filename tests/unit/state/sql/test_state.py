@@ -383,3 +383,11 @@ class TestOutcomes:
         with pytest.raises(TableConflict, match="was at version None when 1:3 read it and is at 2 now"):
             state.put(attempt, {("a",): (1,)})
         assert content(state, committed_txid=TxId(0)) == {}
+
+
+def test_a_key_may_be_declared_in_another_order_and_not_be_another_one(place: Place) -> None:
+    opened(place, key="a long, b string", values="n long, m long")
+    opened(place, key="b string, a long", values="m long, n long")
+    for key, values in (("a long", "b string, n long, m long"), ("a long, b string, n long", "m long")):
+        with pytest.raises(SchemaMismatch, match="was created with the key 'a long, b string'"):
+            opened(place, key=key, values=values)
