@@ -3,8 +3,9 @@ Spark session, and a bill."""
 
 from __future__ import annotations
 
+import functools
 import os
-import sys
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 # A slow moment of a shared machine is not a failure; pytest's own timeout stops what hangs.
 settings.register_profile("project", deadline=None, database=DirectoryBasedExampleDatabase(".hypothesis/examples"))
 # For `make check`; `make test` tries as many examples as Hypothesis does by itself.
-settings.register_profile("check", settings.get_profile("project"), max_examples=20)
+settings.register_profile("check", settings.get_profile("project"), max_examples=12)
 settings.load_profile("project")
 
 
@@ -66,18 +67,26 @@ MARKS = {
 RUNNING = list[pytest.Item]()
 
 
-def refuse_servers(event: str, values: tuple[Any, ...]) -> None:
-    """An audit hook of Python: `make check` has no servers, so a test that starts one, however, has to be marked."""
-    if event != "subprocess.Popen" or not RUNNING:
-        return
-    executable, arguments, *_ = values
-    programs = {os.path.basename(os.fsdecode(word)) for word in (executable, *arguments[:1]) if word}
-    for program in programs & MARKS.keys():
-        if not any(RUNNING[-1].get_closest_marker(mark) for mark in MARKS[program]):
-            marks = " or ".join(f"@pytest.mark.{mark}" for mark in MARKS[program])
-            pytest.fail(
-                f"{RUNNING[-1].nodeid} starts {program}: it needs {marks}, for `make check` runs without servers"
-            )
+def refuse_servers(program: Any) -> None:
+    """`make check` has no servers, so a test that starts one, however, has to be marked."""
+    name = os.path.basename(os.fsdecode(program))
+    if RUNNING and name in MARKS and not any(RUNNING[-1].get_closest_marker(mark) for mark in MARKS[name]):
+        marks = " or ".join(f"@pytest.mark.{mark}" for mark in MARKS[name])
+        pytest.fail(f"{RUNNING[-1].nodeid} starts {name}: it needs {marks}, for `make check` runs without servers")
+
+
+def look_at_programs(config: pytest.Config) -> None:
+    """Before one is started. Python's own audit hook would be called for each file and each import, too: that took 2 %
+    of `make check`."""
+    starts, patch = subprocess.Popen.__init__, pytest.MonkeyPatch()
+
+    @functools.wraps(starts)
+    def looked_at(self: Any, args: Any, *rest: Any, **named: Any) -> None:
+        refuse_servers(args if isinstance(args, (str, bytes, os.PathLike)) else args[0])
+        starts(self, args, *rest, **named)
+
+    patch.setattr(subprocess.Popen, "__init__", looked_at)
+    config.add_cleanup(patch.undo)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,7 +99,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    sys.addaudithook(refuse_servers)
+    look_at_programs(config)
     keep_members()
     share_statements()
     keep_anchors()
