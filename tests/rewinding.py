@@ -109,7 +109,7 @@ def store_url(folder: Path) -> str:
 def run(topology: Topology, store: CoordinatorStore, *, owner: str = "run", clock: Clock | None = None) -> None:
     """Run until the source is drained."""
     config = TopologyConfig(
-        stop_when_drained=True, attempts_max=1, retry_pause_ms=1, idle_pause_ms=1, tick_ms=1, window_tick_ms=None
+        stop_when_drained=True, attempts_max=1, retry_pause_ms=1, idle_pause_ms=1, tick_ms=10, window_tick_ms=None
     )
     TopologyDriver(topology, store, LocalExecutor(topology), config, owner=owner, clock=clock).run()
 

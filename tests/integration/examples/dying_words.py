@@ -1,7 +1,7 @@
 """The example `transactional_words` over two databases, whose process kills itself at a given point of transaction 2.
 
-`python -m tests.integration.examples.dying_words POINT`, in the folder of its store; without a point it lives. The
-variables WORDS and BUCKETS are the URLs of the databases.
+`python -m tests.integration.examples.dying_words POINT`, in the folder of its store. The variables WORDS and BUCKETS
+are the URLs of the databases.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ class PerilousState(SqlMapState):
 
 
 def main() -> None:
-    """Run until the source is drained, or the end."""
+    """Run until the end."""
     # The example names its state by the module's own name.
     setattr(transactional_words, "SqlMapState", PerilousState)  # noqa: B010 - it is not exported from there
     topology = transactional_words.build(os.environ["WORDS"], os.environ["BUCKETS"], BUCKET_SIZE)
-    # So short a lease ends while Python starts.
-    config = TopologyConfig(max_spout_pending=3, stop_when_drained=True, lease_ms=200, tick_ms=10)
-    with closing(PerilousStore("sqlite:///transactional.db")) as store:
+    config = TopologyConfig(max_spout_pending=3, tick_ms=10)
+    with closing(PerilousStore("sqlite:///store.db")) as store:
         TopologyDriver(topology, store, LocalExecutor(topology), config).run()
 
 

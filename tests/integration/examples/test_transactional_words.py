@@ -10,15 +10,17 @@ from typing import Any
 import psycopg
 import pytest
 
+from examples import transactional_words
 from state import SqlMapState
-from tests.integration.examples.dying_words import POINTS
+from tests.integration.examples.dying_words import BUCKET_SIZE, POINTS
+from tests.integration.kafka_count import end_lease
 from tests.integration.postgres import postgres_server, url_of
 from tests.integration.programs import CLI, Program, finished
+from transactional import run_topology
 
 WORDS = {"cat": 8, "dog": 7, "apple": 2, "chicken": 1, "banana": 1}  # Storm row E2
 BUCKETS = {0: 5}
 BUCKETS_OF_TWO = {0: 2, 1: 1, 2: 0, 3: 1, 4: 1}
-DYING = [sys.executable, "-m", "tests.integration.examples.dying_words"]
 
 
 def table(url: str, name: str, key: str) -> dict[Any, int]:
@@ -36,9 +38,12 @@ def check(words: str, buckets: str, expected: dict[int, int]) -> None:
 
 def crash_and_finish(point: str, folder: Path, words: str, buckets: str) -> None:
     """Run until the process dies, and then to the end."""
-    with Program([*DYING, point], folder, WORDS=words, BUCKETS=buckets) as program:
+    dying = [sys.executable, "-m", "tests.integration.examples.dying_words", point]
+    with Program(dying, folder, WORDS=words, BUCKETS=buckets) as program:
         assert program.wait() == -signal.SIGKILL, program.text
-    finished(DYING, folder, WORDS=words, BUCKETS=buckets)
+    topology = transactional_words.build(words, buckets, BUCKET_SIZE)
+    end_lease(folder, topology.id)
+    run_topology(topology, store=f"sqlite:///{folder}/store.db", config={"stop_when_drained": True}, master="none")
     check(words, buckets, BUCKETS_OF_TWO)
 
 
