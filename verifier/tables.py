@@ -10,6 +10,8 @@ from verifier.evidence.findings import Findings, Kind
 from verifier.evidence.storage import Storage
 from verifier.evidence.store import StoreHistory
 
+OWNER_PROPERTY = "transactional.owner"
+
 
 @dataclass(frozen=True, slots=True)
 class TableTxid:
@@ -133,6 +135,9 @@ class _Walk:
     def end(self) -> None:
         """After the last one."""
         self._tell_foreign("no transaction since")
+        stored = self.log.shape.properties.get(OWNER_PROPERTY)
+        if stored not in (None, self.owner):
+            self.findings.add(Kind.WRONG_TABLE, self._where, f"the table of {self.owner!r}", f"that of {stored!r}")
         self._check_attempts()
 
     def _take_own(self, own: int, commit: DeltaCommit, where: str) -> None:
@@ -148,6 +153,10 @@ class _Walk:
             self.findings.add(Kind.PARTLY_VISIBLE, where, f"no rows with fence {own}", f"{len(commit.added)} files")
         if txid is not None:
             self._check_step(txid, where)
+            if commit.added and not commit.changes_data and own != self.attempt_id:
+                self.findings.add(
+                    Kind.BROKEN_LOG, where, "an entry that says that it changes rows", "one that denies it"
+                )
             self._check_statistics(txid, commit, where)
             self._check_partitions({txid}, {txid}, commit, where, Kind.PARTLY_VISIBLE)
             if not is_fence:

@@ -20,6 +20,9 @@ def check_transactions(history: StoreHistory, findings: Findings, *, log_starts:
     before: CommittedBatch | None = None
     positions: dict[Partition, int] = {}
     for batch in history.committed:
+        if batch.told is not None and batch.told != batch.records:
+            expected = f"{batch.told} records, as is noted beside its batch"
+            findings.add(Kind.BROKEN_STORE, f"transaction {batch.txid}", expected, batch.records)
         if before is not None and (batch.txid != before.txid + 1 or batch.attempt_id <= before.attempt_id):
             _check_order(before, batch, history, findings)
         for partition, (start, until, _) in batch.ranges.items():

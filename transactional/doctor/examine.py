@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from transactional.attempt import NO_TRANSACTION, TxId
 from transactional.core.agreement import Disagreement
 from transactional.doctor.source import examine_source
-from transactional.doctor.store import examine_store
+from transactional.doctor.store import examine_logs, examine_store
 from transactional.engine.fencing import wrong_place, wrong_without
 from transactional.ports.examining import Diagnosis, Examined, Problem, examinable
 from transactional.store import StoreReader, TopologyStatus
@@ -37,8 +37,13 @@ def examine(topology: Topology, store: StoreReader, store_url: str | None = None
     lists them.
     """
     status = status_of(topology, store)
-    rows = examine_store(topology, store, store_url) if status is not None and store_url is not None else ()
-    return [*rows, *examine_tables(topology, store, status), *examine_source(topology, store, status)]
+    if status is None or store_url is None:
+        return [*examine_tables(topology, store, status), *examine_source(topology, store, status)]
+    found = [*examine_store(topology, store, store_url), *examine_tables(topology, store, status)]
+    ill = {each.component for each in found if not each.is_harmless}
+    if not any(each.problem is Problem.STORE_BROKEN for each in found):
+        found += examine_logs(topology, store_url, ill)
+    return [*found, *examine_source(topology, store, status)]
 
 
 def status_of(topology: Topology, store: StoreReader) -> TopologyStatus | None:

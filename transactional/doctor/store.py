@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from transactional.attempt import TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.engine.streams import stream_names
 from transactional.errors import ConfigError, OperatingError, StoreUnavailable
-from transactional.ports.examining import Diagnosis, Problem
+from transactional.ports.examining import Addressed, Diagnosis, Problem, TableAddress
 from transactional.ports.stream_names import StreamNames
 from transactional.store import StoreReader
 from transactional.topology.topology import Topology
-from verifier.evidence.findings import CheckImpossible, Findings
+from verifier.evidence.delta_log import LogBroken, TableLog, read_log
+from verifier.evidence.findings import CheckImpossible, Findings, Kind
+from verifier.evidence.storage import storage_of
 from verifier.evidence.store import Store, StoreHistory
+from verifier.tables import check_log
 from verifier.transactions import Partition, check_transactions
 
 ANY_OFFSET = 2**62
+_REMEDY = (
+    "restore the store and all tables together from one backup, or start a topology with a new id and empty tables; "
+    "`transactional verify` shows what of it is in the tables"
+)
+_PROBLEMS = {Kind.UNKNOWN_ATTEMPT: Problem.STORE_BROKEN, Kind.WRONG_TABLE: Problem.TABLE_FOREIGN}
+"""What is found in a table's log, where it is not that another writer has changed it."""
 
 
 def examine_store(topology: Topology, store: StoreReader, store_url: str) -> Iterator[Diagnosis]:
@@ -29,6 +39,32 @@ def examine_rows(topology_id: str, store_url: str) -> Iterator[Diagnosis]:
     """As `examine_store`, without the topology: where the source begins is unknown, so no gap is one."""
     history = _history(topology_id, store_url)
     return _contradictions(history, dict.fromkeys(_partitions(history), ANY_OFFSET))
+
+
+def examine_logs(topology: Topology, store_url: str, known: Collection[str]) -> Iterator[Diagnosis]:
+    """What the logs of Delta tables say of their commits, read beside the store as the checker does it. It is left out
+    for the components that are `known` to be ill: what is wrong with them has been said."""
+    logs = [(component, address, log) for component, address, log in _logs(topology) if component not in known]
+    if not logs:
+        return
+    history = _history(topology.id, store_url)  # after the logs: what is in them is in it
+    for component, address, log in logs:
+        findings = Findings()
+        check_log(component, log, history, history.committed_txid, address.txid, findings)
+        for finding in findings.report().findings:
+            what = f"expected {finding.expected}; found {finding.found}"
+            yield Diagnosis(
+                _PROBLEMS.get(finding.kind, Problem.FOREIGN_WRITER), finding.where, what, _REMEDY, component
+            )
+
+
+def _logs(topology: Topology) -> Iterator[tuple[str, TableAddress, TableLog]]:
+    for component in topology.committers:
+        state: object = component.state
+        address = state.address() if isinstance(state, Addressed) else None
+        if address is not None and address.format == "delta" and address.uri is not None:
+            with suppress(LogBroken, OSError):  # which the state's own doctor has said
+                yield component.id, address, read_log(storage_of(address.uri, address.options))
 
 
 def _history(topology_id: str, store_url: str) -> StoreHistory:
@@ -51,11 +87,7 @@ def _contradictions(history: StoreHistory, log_starts: dict[Partition, int]) -> 
     check_transactions(history, findings, log_starts=log_starts)
     for finding in findings.report().findings:
         what = f"expected {finding.expected}; found {finding.found}"
-        remedy = (
-            "restore the store and all tables together from one backup, or start a topology with a new id and empty "
-            "tables; `transactional verify` shows what of it is in the tables"
-        )
-        yield Diagnosis(Problem.STORE_BROKEN, finding.where, what, remedy)
+        yield Diagnosis(Problem.STORE_BROKEN, finding.where, what, _REMEDY)
 
 
 def _log_starts(topology: Topology, names: StreamNames, history: StoreHistory) -> dict[Partition, int]:

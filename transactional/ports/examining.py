@@ -30,7 +30,7 @@ class Problem(StrEnum):
     TABLE_UNREADABLE = "table-unreadable"
     """The log of a table has a gap, or can't be read."""
     TABLE_FOREIGN = "table-foreign"
-    """A table in a database is not the one that its state created: it belongs to another, or was changed."""
+    """A table is not the one that its state created: it belongs to another, or was changed."""
     TABLE_TORN = "table-torn"
     """The newest files of a table's log were not durable at a power failure."""
     TABLE_RESTORED = "table-restored"

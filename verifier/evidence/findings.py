@@ -43,7 +43,7 @@ class Kind(StrEnum):
     TABLE_AHEAD = "table-ahead"
     """A table contains transactions that the store does not know."""
     WRONG_TABLE = "wrong-table"
-    """A SQL table is not the one that the state has created: it belongs to another, or has different columns."""
+    """A table is not the one that the state has created: it belongs to another, or has different columns."""
     WRONG_COUNT = "wrong-count"
     """A column that counts records does not add up to the records that were read."""
     WRONG_WINDOW = "wrong-window"

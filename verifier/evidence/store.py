@@ -21,7 +21,7 @@ _TOPOLOGY = """SELECT committed_txid, committed_attempt_id, attempt_id, fingerpr
     FROM transactional_topologies WHERE topology_id = :id"""
 _IN_FLIGHT = "SELECT txid, attempt_id FROM transactional_transactions WHERE topology_id = :id"
 _FENCES = "SELECT component_id, attempt_id, txid FROM transactional_fences WHERE topology_id = :id"
-_ATTEMPTS = """SELECT txid, attempt_id, CASE WHEN phase = 'committed' THEN batch END
+_ATTEMPTS = """SELECT txid, attempt_id, CASE WHEN phase = 'committed' THEN batch END, rows
     FROM transactional_attempts WHERE topology_id = :id ORDER BY txid, attempt_id"""
 
 
@@ -47,6 +47,8 @@ class CommittedBatch:
     """The same by component with windows of windows, to which those rows are late that come behind all others."""
     awaited: tuple[tuple[str, int], ...] = ()
     """The partitions without a record for which windows wait: nothing more becomes late meanwhile."""
+    told: int | None = None
+    """The number of records that is noted beside the batch; None: none."""
 
     def late_before_of(self, component: str) -> int | None:
         """Before which event time the tuples of a component are late."""
@@ -186,7 +188,8 @@ def _batches(rows: list[Any]) -> list[CommittedBatch]:
     try:
         # One call for many documents: one call each takes three times as long.
         documents = json.loads("[" + ",".join([row[2] for row in rows]) + "]")
-        return [_batch(row[0], row[1], document) for row, document in zip(rows, documents, strict=True)]
+        batches = (_batch(row[0], row[1], document) for row, document in zip(rows, documents, strict=True))
+        return [replace(batch, told=row[3]) for row, batch in zip(rows, batches, strict=True)]
     except (ValueError, KeyError, TypeError) as error:
         raise CheckImpossible(
             f"a batch of transactions {rows[0][0]} to {rows[-1][0]} is not readable: {error!r}"
