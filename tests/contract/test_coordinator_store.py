@@ -1,7 +1,5 @@
 """What every coordinator's store keeps to: attempts, transaction commits, fences and history, on each kind of storage.
 
-pytestmark = pytest.mark.sampled(2)
-
 Leases are in `test_coordinator_store_leases.py`.
 """
 
