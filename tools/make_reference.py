@@ -1,5 +1,6 @@
 """Writes docs/reference/ from the docstrings of the public names and the options of the command line, docs/proof.md
-from docs/proof.json, the diagram of docs/state-machine.md, and the table of docs/howto/change.md.
+from docs/proof.json, the diagram of docs/state-machine.md, the table of docs/howto/change.md, and what
+docs/guarantees.md shows of the journeys.
 
 `python tools/make_reference.py`, from the repository's root. A test fails when a page is not what this would write.
 The code is read, not imported, but for the command line, whose options only exist once it is built.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.changes.page import table
+from tests.journeys.page import SECTION, section
 from tests.proof.entries import Proof
 from tests.proof.page import page_of
 from transactional.core.protocol import diagram
@@ -445,6 +447,8 @@ def main() -> None:
     drawn = re.sub(r"(?s)(?<=```mermaid\n).*?(?=```)", lambda _: diagram() + "\n", page.read_text("utf-8"))
     page.write_text(drawn, encoding="utf-8")
     (ROOT / "docs" / "howto" / "change.md").write_text(page_of_changes(), encoding="utf-8")
+    page = ROOT / "docs" / "guarantees.md"
+    page.write_text(SECTION.sub(lambda _: section(), page.read_text("utf-8")), encoding="utf-8")
     (ROOT / "docs" / "proof.md").write_text(proof_page(), encoding="utf-8")
 
 

@@ -71,6 +71,11 @@ class JsonTranslator(Translator):
         """With `on_error="dead_letter"`."""
         return self._on_error == "dead_letter"
 
+    @property
+    def leaves_out(self) -> bool:
+        """With `on_error="dead_letter"` or `"skip"`."""
+        return self._on_error in ("dead_letter", "skip")
+
     def _parse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
         return _Parser(self._parsed).parse(records.column("value").to_pylist())
 

@@ -48,6 +48,11 @@ class Translator(ABC):
         """True if it refuses records, which become dead letters, instead of failing the attempt."""
         return False
 
+    @property
+    def leaves_out(self) -> bool:
+        """False if each record makes a tuple: none is skipped or set aside."""
+        return True
+
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
         """As `translate`; and which records were refused: their positions, and why."""
         return self.translate(records), ()
@@ -188,7 +193,7 @@ class ByTopicTranslator(Translator):
 
     def _set(self, default: Translator | None, routes: Mapping[str, Translator]) -> None:
         self._default, self._routes = default, routes
-        used = [*routes.values(), *([default] if default else [])]
+        used = self._used
         self.output = used[0].output if used else Schema(())
         self.fields = tuple(name for name in FIELD_TYPES if name == "topic" or any(name in t.fields for t in used))
 
@@ -205,7 +210,16 @@ class ByTopicTranslator(Translator):
     @property
     def sets_aside(self) -> bool:
         """If one of them does."""
-        return any(t.sets_aside for t in (*self._routes.values(), *([self._default] if self._default else [])))
+        return any(translator.sets_aside for translator in self._used)
+
+    @property
+    def leaves_out(self) -> bool:
+        """If one of them does."""
+        return any(translator.leaves_out for translator in self._used)
+
+    @property
+    def _used(self) -> list[Translator]:
+        return [*self._routes.values(), *([self._default] if self._default else [])]
 
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The records, translated by the topic's translator."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, blocks
+from tests.journeys.page import SECTION, section
 from tools.make_reference import PAGES, page_of_changes, proof_page, reference_page
 from transactional import errors
 from transactional.core.protocol import diagram
@@ -49,6 +50,11 @@ def test_the_page_of_the_proof_is_fresh() -> None:
 
 def test_the_table_of_changes_is_fresh() -> None:
     assert (DOCS / "howto" / "change.md").read_text("utf-8") == page_of_changes(), "stale: run `make docs`"
+
+
+def test_the_tables_of_the_journeys_are_fresh() -> None:
+    [found] = SECTION.findall((DOCS / "guarantees.md").read_text("utf-8"))
+    assert found == section(), "stale: run `make docs`"
 
 
 def test_the_state_diagram_is_fresh() -> None:

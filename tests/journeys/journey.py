@@ -1,127 +1,195 @@
-"""What the steps of a journey act on: a broker, a folder of tables, and the model that both have to agree with."""
+"""What the steps of a journey act on: a source, a folder of tables, and the model that both have to agree with."""
 
 from __future__ import annotations
 
 import json
+import operator
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from playwright.sync_api import Browser
 
 from spouts.local_broker import LocalBroker
-from state import DeltaMapState
 from tests.integration.kafka_count import COMMITTED
-from tests.integration.kafka_topics import put
 from tests.integration.programs import CLI, Program
-from tests.integration.tables import counts, rows
-from tests.journeys.plain import NOON, PARTITIONS, Plain, Sale
+from tests.journeys.plain import NOON, Plain, Sale
 from tests.journeys.sales import TOPOLOGY
-from tests.unit.command_line import Command
+from tests.journeys.sources import GARBLED, SOURCES, Source
+from tests.unit.command_line import Command, Done
+from transactional.loading import load_topology
 
 ROOT = Path(__file__).parents[2]
 MASTER = "local[2]"
 LEASE_MS = 5_000
 """So long that a machine with others at work does not take a leader for dead."""
+RELEASES = "tests.journeys.sales"
+BUILD, SWAPPED, MENDED = (f"{RELEASES}:{release}" for release in ("build", "swapped", "mended"))
 
 
 @dataclass
 class Journey:
-    """`target` is the release of the topology, `programs` what runs it; `savepoint` is the model as it was then;
-    `second` is the broker that has a partition for itself."""
+    """`target` is the release of the topology; `savepoint` is the model as it was then. `master` is what runs it."""
 
-    bootstrap: str
-    second: LocalBroker
+    name: str
+    """Of the source, in `tests.journeys.matrix`."""
     folder: Path
     command: Command
-    browser: Browser
-    opened: ExitStack
-    target: str = ""
-    plain: Plain = field(default_factory=Plain)
-    savepoint: Plain = field(default_factory=Plain)
+    target: str = BUILD
+    master: str = MASTER
     unread: list[Sale] = field(default_factory=list)
-    programs: list[Program] = field(default_factory=list)
+    plain: Plain = field(init=False)
+    savepoint: Plain = field(init=False)
+    options: ClassVar[tuple[str, ...]] = ()
+    """Of each run."""
+
+    def __post_init__(self) -> None:
+        self.plain = self.savepoint = Plain(frozenset(self.source.places))
 
     @property
-    def knows_words(self) -> bool:
-        return self.target.endswith(":mended")
+    def source(self) -> Source:
+        return SOURCES[self.name]
 
-    def sell(self, minutes: Iterable[int], *, words: Iterable[int] = ()) -> None:
-        """Send a sale of each minute to each partition; of the minutes in `words` the price is one."""
-        minutes, words = list(minutes), set(words)
-        for topic, partition in PARTITIONS:
-            sales = [Sale(topic, partition, each, "three" if each in words else str(each)) for each in minutes]
-            put(self.bootstrap, topic, [sale.record() for sale in sales], partition)
-            self.unread += sales
+    @property
+    def is_mended(self) -> bool:
+        return self.target == MENDED
+
+    def sell(self, minutes: Iterable[int], *, words: Iterable[int] = (), garbled: Iterable[int] = ()) -> None:
+        """Send a sale of each minute to each partition; of the minutes in `words` the price is one, and of those that
+        are `garbled` the record is, where the source knows of records."""
+        words, garbled = set(words), set(garbled if self.source.sets_records_aside else ())
+        minutes = list(minutes)
+        for place in self.source.places:
+            if place not in self.source.idle:
+                sales = [
+                    Sale(each, place, "three" if each in words else str(each), each in garbled) for each in minutes
+                ]
+                self.source.send(place, [sale.record() for sale in sales])
+                self.unread += sales
 
     def read(self) -> None:
         """What was sent has to be counted from now on."""
-        self.plain = self.plain.with_sales(self.unread, knows_words=self.knows_words)
+        self.plain = self.plain.with_sales(self.unread, is_mended=self.is_mended)
         self.unread.clear()
+
+    def tries(self, *arguments: str) -> Done:
+        """How a command about the release ends."""
+        name, *others = arguments
+        return self.command(name, self.target, *others)
 
     def does(self, *arguments: str) -> str:
         """What a command prints, which ends well."""
-        name, *others = arguments
-        done = self.command(name, self.target, *others)
-        assert done.code == 0, f"{name} ended with {done.code}:\n{done.out}{done.err}"
+        done = self.tries(*arguments)
+        assert done.code == 0, f"{arguments[0]} ended with {done.code}:\n{done.out}{done.err}"
         return done.out
 
     def status(self) -> str:
         """What `status` prints."""
         return self.command("status", TOPOLOGY).out
 
-    def run(self) -> None:
-        """Count all that was sent."""
-        self.does("run", "--master", MASTER, "--until-drained")
+    def run(self, *options: str) -> str:
+        """Count all that was sent; what the run printed."""
+        printed = self.does("run", "--master", self.master, "--until-drained", *self.options, *options)
         self.read()
+        return printed
+
+    def replay(self, *options: str) -> None:
+        """Send the letters to their bolts again."""
+        self.does("deadletters", "--replay", "--master", self.master, *options)
+        assert self.is_mended
+        self.plain = self.plain.with_letters()
+
+    def go_back(self, *to: str) -> None:
+        """To the savepoint."""
+        self.does("rewind", *to, "--yes")
+        self.has_gone_back()
+
+    def has_gone_back(self) -> None:
+        """What was read since will be read again."""
+        self.unread += self.plain.read - self.savepoint.read
+        self.plain = self.savepoint
+
+    def await_end_of_lease(self, in_ms: int = 0) -> None:
+        """Of a process that is gone, as if its time was over."""
+        with closing(sqlite3.connect(self.folder / "transactional.db")) as connection, connection:
+            now = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+            connection.execute(f"UPDATE transactional_topologies SET leased_until_ms = {now} + ?", [in_ms])
+
+    def tables(self) -> dict[str, Any]:
+        """What the tables hold, as `Plain.tables` has it."""
+        states: dict[str, Any] = {
+            each.id.removeprefix("dead-"): each.state for each in load_topology(self.target).committers
+        }
+        with ExitStack() as opened:
+            for state in states.values():
+                opened.callback(state.close)
+            rows = {name: state.read().to_pylist() for name, state in states.items()}
+        found = {
+            "ids": {row["id"]: row["count"] for row in rows["ids"]},
+            "items": {row["item"]: (row["count"], row["paid"]) for row in rows["items"]},
+            "letters": sorted(id_of(row["tuple"]) for row in rows["letters"] if row["tried_again_in"] is None),
+        }
+        if "open" in rows:
+            open_windows, closed = windows(rows["open"]), windows(rows["closed"])
+            found["windows"] = {**open_windows, **closed}
+            found["open and closed"] = sorted(open_windows.keys() & closed.keys())
+            found["wrong closings"] = self.plain.wrong_closings(closed)
+            found["late"] = {row["id"]: row["count"] for row in rows["late"]}
+        if "slid" in rows:
+            panes = windows(rows["panes"], start="pane_start")
+            found["wrong slides"] = self.plain.wrong_slides(windows(rows["slid"]), panes)
+        return found
+
+    def compared(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the tables hold, and what the model says of those that are there."""
+        found, expected = self.tables(), self.plain.tables()
+        return found, {name: expected[name] for name in found}
+
+    def holds(self) -> None:
+        """The tables are those of the model, and nothing else is wrong with them, either."""
+        found, expected = self.compared()
+        assert found == expected
+        self.does("doctor")
+        self.does("verify", *["--count-records"] * self.source.is_counted, "--windows")
+
+
+@dataclass
+class StartedJourney(Journey):
+    """`programs` is what runs the topology; `second` is the broker that has a partition for itself."""
+
+    second: LocalBroker = field(kw_only=True)
+    browser: Browser = field(kw_only=True)
+    opened: ExitStack = field(kw_only=True)
+    programs: list[Program] = field(default_factory=list)
 
     def start(self, target: str, *options: str) -> Program:
         """Run a release in a process of its own, which leads or stands by."""
         lease = ["--standby", "--set", f"lease_ms={LEASE_MS}", "--set", "idle_pause_ms=20"]
         command = [*CLI, "run", target, "--master", MASTER, *lease, *options]
-        program = Program(command, self.folder, BOOTSTRAP=self.bootstrap, PYTHONPATH=str(ROOT))
+        program = Program(command, self.folder, PYTHONPATH=str(ROOT))
         self.programs.append(self.opened.enter_context(program))
         return program
 
     def await_counts(self) -> None:
         """Until the process that leads has counted all that was sent."""
         self.read()
-        while self.tables() != self.plain.tables():
+        while operator.ne(*self.compared()):
             self.programs[0].await_line(COMMITTED)
 
-    def tables(self) -> dict[str, Any]:
-        """What the tables hold, as `Plain.tables` has it."""
-        if not (self.folder / "letters" / "_delta_log").exists():
-            return {}
-        open_windows = windows(DeltaMapState(self.folder / "open", "item string, window_start timestamp", "count long"))
-        closed = windows(DeltaMapState(self.folder / "closed", "item string, window_start timestamp", "count long"))
-        letters = rows(self.folder / "letters", "tuple", "tried_again_in")
-        return {
-            "ids": counts(self.folder / "ids", "id"),
-            "items": {
-                item: (count, paid) for item, count, paid in rows(self.folder / "items", "item", "count", "paid")
-            },
-            "windows": {**open_windows, **closed},
-            "open and closed": sorted(open_windows.keys() & closed.keys()),
-            "closed too early": self.plain.too_early(closed),
-            "late": counts(self.folder / "late", "id"),
-            "letters": sorted(json.loads(row)["id"] for row, tried_again_in in letters if tried_again_in is None),
-        }
 
-    def holds(self) -> None:
-        """The tables are those of the model, and nothing else is wrong with them, either."""
-        assert self.tables() == self.plain.tables()
-        self.does("doctor")
-        self.does("verify", "--count-records", "--windows")
+def id_of(letter: str) -> str:
+    """Of the sale whose tuple, or whose record, was set aside."""
+    values = json.loads(letter)
+    if "value" in values:
+        text: str = values["value"]
+        values = json.loads(text.removeprefix(GARBLED))
+    id: str = values["id"]
+    return id
 
 
-def windows(state: DeltaMapState) -> Counter[tuple[str, int]]:
-    return Counter(
-        {
-            (row["item"], int((row["window_start"] - NOON).total_seconds() // 60)): row["count"]
-            for row in state.read().to_pylist()
-        }
-    )
+def windows(rows: Iterable[Any], *, start: str = "window_start") -> Counter[tuple[str, float]]:
+    return Counter({(row["item"], (row[start] - NOON).total_seconds() / 60): row["count"] for row in rows})

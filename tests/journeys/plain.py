@@ -1,40 +1,38 @@
-"""The model of the journey: the sales that were sent, counted plainly."""
+"""The model of the journeys: the sales that were sent, counted plainly."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.journeys.sales import APP, MAX_DELAY_MINUTES, WEB, WINDOW_MINUTES, WORDS
+from tests.journeys.sales import EVERY_S, MAX_DELAY_MINUTES, SLIDING_MINUTES, WINDOW_MINUTES, WORDS
+from tests.journeys.sources import GARBLED, Place
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
-PARTITIONS = ((WEB, 0), (WEB, 1), (APP, 0), (APP, 1))
-Window = tuple[str, int]
+Window = tuple[str, float]
 """The item, and the minute after noon at which it begins."""
+NEVER = float("-inf")
+EVERY = EVERY_S / 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Sale:
-    """A record of a topic; `minute` counts from noon."""
+    """A record of a partition; `minute` counts from noon."""
 
-    topic: str
-    partition: int
     minute: int
+    source: Place
     price: str
+    is_garbled: bool = False
 
     @property
     def id(self) -> str:
         """No two sales of a partition are of the same minute."""
-        return f"{self.topic}-{self.partition}-{self.minute}"
-
-    @property
-    def source(self) -> tuple[str, int]:
-        """Its partition."""
-        return self.topic, self.partition
+        stream, partition = self.source
+        return f"{stream}-{partition}-{self.minute}"
 
     @property
     def item(self) -> str:
@@ -48,59 +46,107 @@ class Sale:
     def window(self) -> Window:
         return self.item, self.minute - self.minute % WINDOW_MINUTES
 
+    @property
+    def slides(self) -> list[Window]:
+        """The sliding windows that it is in."""
+        return [(self.item, self.minute - number * EVERY) for number in range(round(SLIDING_MINUTES / EVERY))]
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether only a mended release can read it."""
+        return self.is_garbled or self.price in WORDS
+
     def record(self) -> str:
         """The value of the record."""
         at = (NOON + timedelta(minutes=self.minute)).isoformat()
-        return json.dumps({"id": self.id, "item": self.item, "at": at, "price": self.price})
+        record = json.dumps({"id": self.id, "item": self.item, "at": at, "price": self.price})
+        return GARBLED + record if self.is_garbled else record
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What the tables have to hold: `read` are all sales, of which `letters` are set aside and `late` in no window."""
+    """What the tables have to hold: `read` are all sales, of which `letters` are set aside, and others were once; those
+    have the time before which tuples were late when they were replayed. Windows wait for the partitions `awaited`.
+    Those that end by `closing` were to close in a transaction that was committed since."""
 
+    awaited: frozenset[Place]
     read: frozenset[Sale] = frozenset()
     letters: frozenset[Sale] = frozenset()
-    late: frozenset[Sale] = frozenset()
+    replayed: frozenset[tuple[Sale, float]] = frozenset()
+    closing: float = NEVER
 
-    def with_sales(self, sales: Iterable[Sale], *, knows_words: bool) -> Plain:
-        """Once they were read, by a release that knows words for prices, or by one that sets those aside."""
+    def with_sales(self, sales: Iterable[Sale], *, is_mended: bool) -> Plain:
+        """Once they were read, by a release that can read all of them, or by one that sets some aside."""
         new = frozenset(sales)
-        aside = frozenset(sale for sale in new if sale.price in WORDS and not knows_words)
-        return replace(self, read=self.read | new, letters=self.letters | aside)
+        aside = frozenset(sale for sale in new if sale.is_wrong and not is_mended)
+        read = replace(self, read=self.read | new, letters=self.letters | aside)
+        return replace(read, closing=self.late_before) if new else read
 
     def with_letters(self) -> Plain:
         """Once the letters were replayed: those whose windows must have closed by now are late."""
-        late = frozenset(sale for sale in self.letters if self._is_due(sale.window))
-        return replace(self, letters=frozenset(), late=self.late | late)
+        replayed = frozenset((sale, self.late_before) for sale in self.letters)
+        closing = self.late_before if self.letters else self.closing
+        return replace(self, letters=frozenset(), replayed=self.replayed | replayed, closing=closing)
 
     @property
     def counted(self) -> frozenset[Sale]:
         return self.read - self.letters
 
-    def _is_due(self, window: Window) -> bool:
-        """Whether its end is not after the time before which tuples are late, which waits for every partition."""
-        furthest = dict.fromkeys(PARTITIONS, -1)
+    @property
+    def late_before(self) -> float:
+        """The minute before which tuples are late, which waits for every partition."""
+        furthest = dict.fromkeys(self.awaited, NEVER)
         for sale in self.read:
-            furthest[sale.source] = max(furthest[sale.source], sale.minute)
-        return window[1] + WINDOW_MINUTES <= min(furthest.values()) - MAX_DELAY_MINUTES
+            if not sale.is_garbled:
+                furthest[sale.source] = max(furthest[sale.source], sale.minute)
+        return min(furthest.values()) - MAX_DELAY_MINUTES
+
+    def in_windows(self, length: int, windows_of: Callable[[Sale], list[Window]]) -> Counter[Window]:
+        """How many sales are in each; those replayed only in windows that were open."""
+        since = dict(self.replayed)
+        both = ((sale, window) for sale in self.counted for window in windows_of(sale))
+        return Counter(window for sale, window in both if window[1] + length > since.get(sale, NEVER))
 
     def tables(self) -> dict[str, Any]:
-        """As `Journey.tables` reads them. Which of the windows that are due have closed depends on how batches were
-        cut: one closes with the transaction after."""
+        """As `Journey.tables` reads them."""
         paid = Counter[str]()
         for sale in self.counted:
             paid[sale.item] += sale.paid
-        windows = Counter(sale.window for sale in self.counted - self.late)
+        tumbling = self.in_windows(WINDOW_MINUTES, lambda sale: [sale.window])
+        late = [sale for sale, before in self.replayed if sale.window[1] + WINDOW_MINUTES <= before]
         return {
             "ids": {sale.id: 1 for sale in self.counted},
             "items": {item: (n, paid[item]) for item, n in Counter(sale.item for sale in self.counted).items()},
-            "windows": dict(windows),
+            "windows": dict(tumbling),
             "open and closed": [],
-            "closed too early": [],
-            "late": {sale.id: 1 for sale in self.late},
+            "wrong closings": [],
+            "late": {sale.id: 1 for sale in late},
+            "wrong slides": [],
             "letters": sorted(sale.id for sale in self.letters),
         }
 
-    def too_early(self, closed: Iterable[Window]) -> list[Window]:
-        """Those of the windows that should be open."""
-        return [window for window in closed if not self._is_due(window)]
+    def wrong_closings(self, closed: Iterable[Window]) -> list[Window]:
+        """Which windows should be open, or closed. Which of those that are due have closed depends on how batches were
+        cut: one closes with the transaction after."""
+        windows = self.in_windows(WINDOW_MINUTES, lambda sale: [sale.window])
+        return self._wrong(windows, closed, length=WINDOW_MINUTES)
+
+    def wrong_slides(self, closed: Mapping[Window, int], panes: Mapping[Window, int]) -> list[Any]:
+        """The same of sliding windows, the counts of those that have closed, and of parts of those that are open."""
+        slides = self.in_windows(SLIDING_MINUTES, lambda sale: sale.slides)
+        counted = Counter((sale.item, float(sale.minute)) for sale in self.counted)
+        return [
+            *self._wrong(slides, closed, length=SLIDING_MINUTES),
+            *(("closed", window, n, slides[window]) for window, n in closed.items() if n != slides[window]),
+            *(
+                ("part", pane, n, panes.get(pane, 0))
+                for pane, n in counted.items()
+                if pane[1] + SLIDING_MINUTES > self.late_before and panes.get(pane, 0) != n
+            ),
+        ]
+
+    def _wrong(self, windows: Iterable[Window], closed: Iterable[Window], *, length: int) -> list[Any]:
+        closed = set(closed)
+        early = [("early", window) for window in closed if window[1] + length > self.late_before]
+        open = [window for window in windows if window not in closed]
+        return early + [("open", window) for window in open if window[1] + length <= self.closing]

@@ -1,7 +1,8 @@
-"""The topology of the journey: sales of a web shop and of an app, two topics, by item and by five minutes.
+"""The topology of the journeys: sales by item and by the minute, over one of the sources and tables of some kinds.
 
-`transactional run tests.journeys.sales:build`, in the folder of its tables. The variable BOOTSTRAP is the broker.
-`swapped` is a release that declares the app first, `mended` one that can read more prices.
+`transactional run tests.journeys.sales:build`, in the folder of its tables. The variables SOURCE and STATES are names
+of `tests.journeys.matrix`, WINDOWS is which there are, BOOTSTRAP, POSTGRES and REDIS are the servers. `swapped` is a
+release that declares its streams in the other order, `mended` one that can read more prices, and garbled records.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
-from spouts import JsonTranslator, OpaqueKafkaSpout
-from state import DeadLetterTable, DeltaMapState
+from state import DeltaMapState, RedisMapState, SqlMapState
+from state.delta.segments.folding import LogLayout
+from tests.journeys.sources import SOURCES
 from transactional import Topology, Tuple
-from transactional.trident import Count, Stream, Sum, TridentTopology, tumbling
+from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.trident import Count, Stream, Sum, TridentTopology, sliding, tumbling
 
 TOPOLOGY = "sales"
-WEB, APP = "web", "app"
-TOPICS = (WEB, APP)
+TABLES = ("letters", "ids", "items", "open", "closed", "late", "panes", "slid")
+TUMBLING, SLIDING = "tumbling", "sliding"
 WINDOW_MINUTES = 5
+SLIDING_MINUTES, EVERY_S = 10, 30
 MAX_DELAY_MINUTES = 1
-FIELDS = "id string, item string, at timestamp, price string"
 WORDS = {"three": 3}
 
 
@@ -33,34 +37,60 @@ def pricing(words: Mapping[str, int]) -> Callable[[Tuple], int]:
     return price
 
 
-def stream_of(topology: TridentTopology, topic: str) -> Stream:
-    spout = OpaqueKafkaSpout(
-        os.environ["BOOTSTRAP"],
-        [topic],
-        translator=JsonTranslator(FIELDS),
-        batch_records_max=5,
-        timeout_ms=5_000,
-    )
-    return topology.new_stream(topic, spout, event_time="at", max_delay=timedelta(minutes=MAX_DELAY_MINUTES))
+def state(name: str, key: Any = None, values: str = "") -> Any:
+    """The state of a table: the kinds of STATES take turns, and which comes first depends on the source."""
+    kinds, source = os.environ["STATES"].split(","), os.environ["SOURCE"]
+    kind = kinds[(TABLES.index(name) + list(SOURCES).index(source)) % len(kinds)]
+    match kind:
+        case "merge layout":
+            return DeltaMapState(name, key, values, layout="merge")
+        case "log layout":
+            return DeltaMapState(name, key, values, layout=LogLayout(fold_after=3))
+        case "SQLite":
+            return SqlMapState("sqlite:///tables.db", name, key, values)
+        case "PostgreSQL":
+            return SqlMapState(os.environ["POSTGRES"], name, key, values)
+        case "Redis":
+            return RedisMapState(os.environ["REDIS"], name, key, values)
+    raise AssertionError(kind)
 
 
-def build(*, is_mended: bool = False, topics: tuple[str, ...] = TOPICS) -> Topology:
+def build(*, is_mended: bool = False, is_swapped: bool = False) -> Topology:
     topology = TridentTopology(TOPOLOGY, parallelism=2)
-    streams = {topic: stream_of(topology, topic) for topic in topics}
-    read = streams[WEB].merge(streams[APP])
+    spouts = SOURCES[os.environ["SOURCE"]].spouts(is_mended=is_mended)
+    delay = timedelta(minutes=MAX_DELAY_MINUTES)
+    streams = {
+        name: topology.new_stream(name, spouts[name], event_time="at", max_delay=delay)
+        for name in list(spouts)[:: -1 if is_swapped else 1]
+    }
+    first, *others = (streams[name] for name in spouts)
+    read = first.merge(*others) if others else first
     sales = read.each(pricing(WORDS if is_mended else {}), "paid long")
-    sales.group_by("id").persistent_aggregate(DeltaMapState("ids"), Count(), name="ids")
-    sales.group_by("item").persistent_aggregate(DeltaMapState("items"), Count(), paid=Sum("paid"), name="items")
-    windows = sales.group_by("item").window(tumbling(timedelta(minutes=WINDOW_MINUTES)))
-    counts = windows.persistent_aggregate(DeltaMapState("open"), Count(), name="open")
-    counts.closed().persist(DeltaMapState("closed", ("item", "window_start")), name="closed")
-    counts.late().group_by("id").persistent_aggregate(DeltaMapState("late"), Count(), name="late")
-    topology.set_dead_letters(DeadLetterTable("letters"))
+    sales.group_by("id").persistent_aggregate(state("ids"), Count(), name="ids")
+    items = sales.group_by("item").persistent_aggregate(state("items"), Count(), paid=Sum("paid"), name="items")
+    windows = os.environ["WINDOWS"].split(",")
+    if TUMBLING in windows:
+        span = tumbling(timedelta(minutes=WINDOW_MINUTES))
+        counts = sales.group_by("item").window(span).persistent_aggregate(state("open"), Count(), name="open")
+        counts.closed().persist(state("closed", ("item", "window_start")), name="closed")
+        counts.late().group_by("id").persistent_aggregate(state("late"), Count(), name="late")
+    if SLIDING in windows:
+        window = sales.group_by("item").window(
+            sliding(timedelta(minutes=SLIDING_MINUTES), every=timedelta(seconds=EVERY_S))
+        )
+        slides = window.persistent_aggregate(state("panes"), Count(), name="panes")
+        slides.closed().persist(state("slid", ("item", "window_start")), name="slid")
+    topology.set_dead_letters(state("letters", LETTER_KEY, LETTER_VALUES))
+
+    @topology.query("count_of", "item string")
+    def count_of(questions: Stream) -> Stream:
+        return questions.state_query(items, on="item")
+
     return topology.build(strict=True, config={"attempts_max": 2, "max_spout_pending": 3})
 
 
 def swapped() -> Topology:
-    return build(topics=TOPICS[::-1])
+    return build(is_swapped=True)
 
 
 def mended() -> Topology:

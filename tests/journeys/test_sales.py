@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,8 +18,9 @@ from tests.integration.console.test_live import page_of
 from tests.integration.console.test_pages import PAGES
 from tests.integration.kafka_count import COMMITTED
 from tests.journeys.brokers import FIRST, NOBODY, SECOND, SecondBroker, await_leaders, create_topics
-from tests.journeys.journey import MASTER, Journey
-from tests.journeys.sales import APP, TOPOLOGY, WEB
+from tests.journeys.journey import BUILD, MENDED, SWAPPED, StartedJourney
+from tests.journeys.sales import TOPOLOGY, TUMBLING
+from tests.journeys.sources import APP, WEB
 from tests.unit.command_line import Command
 from transactional.console.beside import console_beside
 from transactional.loading import load_topology, open_for_reading
@@ -30,14 +32,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.browser]
 LEADERS = {WEB: [FIRST, FIRST], APP: [FIRST, SECOND]}
 AWAY = APP, 1
 TABLES = 6
-BUILD, SWAPPED, MENDED = (f"tests.journeys.sales:{release}" for release in ("build", "swapped", "mended"))
 
 
-def without_one(journey: Journey) -> None:
+def without_one(journey: StartedJourney) -> None:
     """The first run, while a partition is away that has records."""
     journey.sell(range(12), words=[2])
     journey.second.kill()
-    await_leaders(journey.bootstrap, {**LEADERS, APP: [FIRST, NOBODY]})
+    await_leaders(os.environ["BOOTSTRAP"], {**LEADERS, APP: [FIRST, NOBODY]})
     away = [sale for sale in journey.unread if sale.source == AWAY]
     journey.unread = [sale for sale in journey.unread if sale.source != AWAY]
     journey.run()
@@ -45,14 +46,14 @@ def without_one(journey: Journey) -> None:
     assert re.search(r"windows wait for app/\S*\[1\] \(no answer\), no record yet", journey.status())
 
 
-def back(journey: Journey) -> None:
+def back(journey: StartedJourney) -> None:
     journey.second.start()
-    await_leaders(journey.bootstrap, LEADERS)
+    await_leaders(os.environ["BOOTSTRAP"], LEADERS)
     journey.run()
     assert "windows wait" not in journey.status()
 
 
-def examined(journey: Journey) -> None:
+def examined(journey: StartedJourney) -> None:
     """By who leads; that process is left running, and another one stands by."""
     leader = journey.start(BUILD, "--ui", "--ui-port", "0")
     url = leader.await_line(r"the console is at (\S+)")[1]
@@ -69,7 +70,7 @@ def examined(journey: Journey) -> None:
             journey.await_counts()
 
 
-def killed(journey: Journey) -> None:
+def killed(journey: StartedJourney) -> None:
     """Who leads, in the middle of its work: the other one takes over, with its streams in another order."""
     leader, standby = journey.programs
     standby.await_line("standing by")
@@ -81,7 +82,7 @@ def killed(journey: Journey) -> None:
     journey.await_counts()
 
 
-def noted(journey: Journey) -> None:
+def noted(journey: StartedJourney) -> None:
     """A savepoint, while the process runs, which is stopped then."""
     journey.does("savepoint", "before")
     journey.savepoint = journey.plain
@@ -93,12 +94,7 @@ def noted(journey: Journey) -> None:
     journey.programs.clear()
 
 
-def replayed(journey: Journey) -> None:
-    journey.does("deadletters", "--replay", "--master", MASTER)
-    journey.plain = journey.plain.with_letters()
-
-
-def swapped(journey: Journey) -> None:
+def swapped(journey: StartedJourney) -> None:
     """Its streams change places between two runs."""
     for target, minute in ((SWAPPED, 28), (BUILD, 32)):
         journey.target = target
@@ -106,13 +102,11 @@ def swapped(journey: Journey) -> None:
         journey.run()
 
 
-def rewound(journey: Journey) -> None:
-    journey.unread += journey.plain.read - journey.savepoint.read
-    journey.does("rewind", "--to-savepoint", "before", "--yes")
-    journey.plain = journey.savepoint
+def rewound(journey: StartedJourney) -> None:
+    journey.go_back("--to-savepoint", "before")
 
 
-def looked_at(journey: Journey) -> None:
+def looked_at(journey: StartedJourney) -> None:
     """Every page of the console, with what all the steps have left behind."""
     lines, topology, store = list[str](), load_topology(journey.target), f"sqlite:///{journey.folder}/transactional.db"
     with (
@@ -128,7 +122,7 @@ def looked_at(journey: Journey) -> None:
 class Step:
     """What is done, and to which release; the function changes `Journey.plain` as the tables have to change."""
 
-    does: Callable[[Journey], None]
+    does: Callable[[StartedJourney], object]
     target: str
 
 
@@ -138,11 +132,11 @@ STEPS = (
     Step(examined, BUILD),
     Step(killed, SWAPPED),
     Step(noted, SWAPPED),
-    Step(replayed, MENDED),
+    Step(StartedJourney.replay, MENDED),
     Step(swapped, SWAPPED),
     Step(rewound, SWAPPED),
-    Step(Journey.run, SWAPPED),
-    Step(replayed, MENDED),
+    Step(StartedJourney.run, SWAPPED),
+    Step(StartedJourney.replay, MENDED),
     Step(looked_at, MENDED),
 )
 
@@ -152,9 +146,11 @@ def test_every_step_leaves_each_sale_counted_once(
     tmp_path: Path, spark: SparkSession, browser: Browser, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LocalBroker() as broker, SecondBroker(broker, tmp_path / "second") as second, ExitStack() as opened:
-        monkeypatch.setenv("BOOTSTRAP", broker.bootstrap)
+        given = {"SOURCE": "two streams", "STATES": "merge layout", "WINDOWS": TUMBLING, "BOOTSTRAP": broker.bootstrap}
+        for variable, value in given.items():
+            monkeypatch.setenv(variable, value)
         create_topics(broker.bootstrap, LEADERS)
-        journey = Journey(broker.bootstrap, second, tmp_path, command, browser, opened)
+        journey = StartedJourney("two streams", tmp_path, command, second=second, browser=browser, opened=opened)
         for number, step in enumerate(STEPS, start=1):
             try:
                 journey.target = step.target

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,8 @@ from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.commands.output.display import letters_table, plain_line, print_table
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
+from transactional.engine.history.journal import JournalWriter
+from transactional.engine.history.observing import Observer
 from transactional.engine.letter_spout import LetterKey, LetterSpout, all_letters, letters_of
 from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store
@@ -33,6 +36,9 @@ def dead_letters(
     store: StoreUrl = DEFAULT_STORE,
     master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
     attempts_max: Annotated[int, typer.Option(help="Attempts after which a letter is set aside again.")] = 1,
+    journal: Annotated[
+        Path | None, typer.Option(help="The journal of the runs, to which every event and action is appended.")
+    ] = None,
 ) -> None:
     """Show the tuples that a topology has set aside, or retry them.
 
@@ -52,12 +58,15 @@ def dead_letters(
     config = TopologyConfig(
         stop_when_drained=True, attempts_max=attempts_max, message_retries_max=max(0, attempts_max - 1)
     )
-    with closing(open_existing_store(store)) as coordinator_store:
+    with ExitStack() as opened:
+        coordinator_store = opened.enter_context(closing(open_existing_store(store)))
         runs = coordinator_store.runs(topology.id, limit=RUNS_MAX)
         letters_of(topology, keys, runs)  # raises before anything runs
         spout = LetterSpout(topology, keys, runs)
         replaying = replace(topology, spout=spout)
-        executor, observers = make_executor(replaying, master=master), [RunLog(replaying.id)]
+        executor, observers = make_executor(replaying, master=master), list[Observer]([RunLog(replaying.id)])
+        if journal is not None:
+            observers.append(opened.enter_context(closing(JournalWriter(journal))))
         driver = TopologyDriver(replaying, coordinator_store, executor, config, observers=observers)
         summary = driver.run()
     plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")

@@ -147,7 +147,11 @@ def sources_of(topology: Topology) -> list[KafkaSource]:
     from verifier.source import KafkaSource
 
     return [
-        KafkaSource(to.bootstrap_servers, to.options, to.isolation, to.timeout_ms / 1000, prefix=prefix)
+        KafkaSource(
+            *(to.bootstrap_servers, to.options, to.isolation, to.timeout_ms / 1000),
+            prefix=prefix,
+            leaves_out=to.leaves_out,
+        )
         for prefix, to in topology.spout.addresses().items()
     ]
 

@@ -12,6 +12,7 @@ from typing import Any
 from transactional.attempt import TransactionAttempt
 from transactional.doctor.recomputable import KeysAgain, WindowsAgain, kept_columns, keys_of, windows_of
 from transactional.doctor.replaying import Replay, expiry_of, only_for
+from transactional.engine.fencing import close_tables
 from transactional.engine.streams import stream_names
 from transactional.errors import ConfigError, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
@@ -39,6 +40,8 @@ def recompute_windows(topology: Topology, reader: StoreReader, store: str) -> Re
         raise
     except TransactionalError as error:
         findings.note(f"windows were not computed again: {error}")
+    finally:
+        close_tables(topology)
     return findings.report()
 
 

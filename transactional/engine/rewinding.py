@@ -58,6 +58,11 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
     other tables than the stored one, `BeyondKept`, `OperatingError`.
     """
     status = _status(topology, store)
+    if topology.spout.is_acked:
+        raise ConfigError(
+            f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "
+            f"topology {topology.id!r} can't be taken back"
+        )
     if status.rewinding_to not in (None, txid):
         raise ConfigError(
             f"topology {topology.id!r} is being taken back to transaction {status.rewinding_to}, which has to be "

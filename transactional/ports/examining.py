@@ -228,9 +228,11 @@ def in_words(component_id: str, place: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceAddress:
-    """How a spout's Kafka cluster is reached: for readers without the spout. `options` are librdkafka's."""
+    """How a spout's Kafka cluster is reached: for readers without the spout. `options` are librdkafka's. With
+    `leaves_out` a record may make no tuple."""
 
     bootstrap_servers: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     isolation: str = "read_committed"
     timeout_ms: int = 10_000
+    leaves_out: bool = False

@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 import pytest
 from confluent_kafka import Consumer
 
+from spouts import JsonTranslator
+from spouts.kafka.json_records import OnError
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic, delete_records, delete_topic
+from state.dead_letters import DeadLetterTable
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
@@ -80,6 +83,38 @@ def test_the_records_of_every_range_are_those_that_were_counted(tmp_path: Path, 
     assert report.findings == ()
     assert report.checked["records of the source"] == 9
     assert counted.problems() == []
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
+def test_records_that_make_no_tuple_are_not_missing(tmp_path: Path, bootstrap: str, on_error: OnError) -> None:
+    counted = Translated(tmp_path, bootstrap)
+    counted.translator = JsonTranslator("value string", on_error=on_error)
+    counted.put('{"value": "cat"}', "no JSON", '{"value": "dog"}', "none, either")
+    counted.run()
+    report = counted.report()
+    assert report.findings == ()
+    assert any(": 2 records made no tuple" in note for note in report.notes), report.notes
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        changed = (
+            "UPDATE transactional_attempts SET batch = replace(batch, '0, 0, 4, 2,', '0, 0, 4, 5,') WHERE txid = 1"
+        )
+        assert connection.execute(changed).rowcount == 1
+    assert Kind.WRONG_RECORDS in counted.report().counts
+
+
+class Translated(Counted):
+    """The same, of values that are JSON."""
+
+    translator: JsonTranslator
+
+    def topology(self) -> Topology:
+        """The topology, with a table for what is set aside."""
+        spout = self.kind(self.bootstrap, [self.topic], translator=self.translator, timeout_ms=TIMEOUT_MS)
+        builder = TransactionalTopologyBuilder("counted", "records", spout)
+        state = DeltaMapState(self.folder / "count", "value string")
+        builder.set_committer_bolt("count", state.count()).fields_grouping("records", "value")
+        builder.set_dead_letters(DeadLetterTable(self.folder / "letters"))
+        return builder.build(config={"attempts_max": 1})
 
 
 def test_a_record_that_was_counted_and_is_not_in_the_topic_is_found(tmp_path: Path, bootstrap: str) -> None:

@@ -61,6 +61,76 @@ def test_a_journal_is_told_so_that_the_doctor_can_restore_the_store(command: Com
     assert "3 transactions committed, the last is 5" in command(*RUN, "counted:build").out
 
 
+QUEUE = """
+from transactional.reliable import QueueSpout, TopologyBuilder
+
+
+class Letters(QueueSpout):
+    output = "letter string"
+
+    def open(self, instance, instances, collector):
+        self.collector, self.waiting = collector, ["a", "b"]
+
+    def next_tuple(self):
+        if self.waiting:
+            self.collector.emit(self.waiting.pop(0), message_id=len(self.waiting))
+
+
+def build():
+    builder = TopologyBuilder("letters", guarantee="at-least-once")
+    builder.set_spout("letters", Letters())
+    builder.set_bolt("bolt", lambda row: (row.letter,), output="letter string").shuffle_grouping("letters")
+    return builder.build()
+"""
+
+
+def test_what_a_queue_has_handed_out_can_not_be_read_again(command: Command) -> None:
+    Path("queued.py").write_text(QUEUE)
+    assert "1 transactions committed" in command(*RUN, "queued:build").out
+    for arguments in (("rewind", "queued:build", "--to-txid", "0", "--yes"), ("savepoint", "queued:build", "noon")):
+        refused = command(*arguments)
+        assert (refused.code, refused.out) == (1, "")
+        [line] = refused.err.splitlines()
+        assert line.startswith("TX100: spout 'letters' is a queue that hands a message out once, so nothing can be ")
+    assert 'committed_txid": 1' in command("status", "--json").out
+
+
+def test_a_journal_of_letters_is_kept_so_that_the_doctor_can_restore_the_store(command: Command) -> None:
+    Path("aside.py").write_text(LETTERS)
+    command(*RUN, "aside:build", "--journal", "aside.journal")
+    replayed = command("deadletters", "aside:mended", "--replay", "--master", "none", "--journal", "aside.journal")
+    assert replayed.out == "1 transactions of dead letters committed, the last is 2\n"
+    for file in Path.cwd().glob("*.db*"):
+        file.unlink()
+    done = command("doctor", "aside:build", "--repair", "--journal", "aside.journal")
+    assert "repaired: the store of topology 'words' says again that transaction 2 is committed" in done.out
+    assert "0 transactions of dead" in command("deadletters", "aside:mended", "--replay", "--master", "none").out
+
+
+LETTERS = """
+from spouts import MemoryTransactionalSpout
+from state import DeadLetterTable, DeltaMapState
+from transactional import TransactionalTopologyBuilder
+
+
+def build(disliked="b"):
+    def like(row):
+        assert row.word != disliked
+        return (row.word,)
+
+    spout = MemoryTransactionalSpout([[("a",), ("b",)]], "word string", 2)
+    builder = TransactionalTopologyBuilder("words", "spout", spout)
+    builder.set_bolt("like", like, output="word string").shuffle_grouping("spout")
+    builder.set_committer_bolt("count", DeltaMapState("counts", key="word").count()).fields_grouping("like", "word")
+    builder.set_dead_letters(DeadLetterTable("letters"))
+    return builder.build(config={"attempts_max": 1})
+
+
+def mended():
+    return build(None)
+"""
+
+
 def test_what_can_not_go_back_is_one_line(command: Command) -> None:
     command(*RUN, "{m}:topology")
     refused = command("rewind", "{m}:topology", "--to-txid", "1", "--yes")

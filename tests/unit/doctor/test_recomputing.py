@@ -7,6 +7,7 @@ import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -96,6 +97,26 @@ def test_windows_are_what_is_computed_again(clicks: Command) -> None:
     assert number >= sum(rows) > 8
     twenties = DeltaTable("twenty-closed").to_pyarrow_table()
     assert sum(twenties["count"].to_pylist()) > twenties.num_rows
+
+
+def test_every_table_that_was_read_is_closed(clicks: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, close = DeltaMapState.read, DeltaMapState.close
+    open_tables, tables = set[str](), set[str]()
+
+    def note_read(state: DeltaMapState, *given: Any) -> Any:
+        open_tables.add(state.table)
+        tables.add(state.table)
+        return read(state, *given)
+
+    def note_closed(state: DeltaMapState) -> None:
+        open_tables.discard(state.table)
+        close(state)
+
+    monkeypatch.setattr(DeltaMapState, "read", note_read)
+    monkeypatch.setattr(DeltaMapState, "close", note_closed)
+    assert clicks(*VERIFY).code == 0
+    assert open_tables == set()
+    assert len(tables) > 8
 
 
 WINDOWS = ("tumbling", "sliding", "session", "tumbling-closed", "sliding-closed")

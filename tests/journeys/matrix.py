@@ -1,0 +1,93 @@
+"""What an operator can do with each source and each kind of state: the cells that the journeys hold, and a page shows.
+
+A cell works, is refused in one line, or does not apply. `python tools/make_reference.py` writes the tables of
+docs/guarantees.md from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(Enum):
+    """What a cell says."""
+
+    WORKS = "works"
+    REFUSED = "refused"
+    NONE = "n.a."
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`why` is what of the line is always there, or why nothing applies."""
+
+    outcome: Outcome
+    why: str = ""
+
+
+WORKS = Cell(Outcome.WORKS)
+
+
+def refused(line: str) -> Cell:
+    return Cell(Outcome.REFUSED, line)
+
+
+def none(why: str) -> Cell:
+    return Cell(Outcome.NONE, why)
+
+
+QUEUE = "`QueueSpout`"
+SOURCES = (
+    *("Kafka, opaque", "Kafka, transactional", "two streams", "two streams, one idle"),
+    *("memory", "contract", QUEUE),
+)
+DELTA = ("merge layout", "log layout")
+DATABASES = ("SQLite", "PostgreSQL", "Redis")
+STATES = (*DELTA, *DATABASES)
+
+COMMANDS = (
+    *("run", "restart after kill -9", "standby takes over", "status, txns, describe", "savepoint"),
+    *("rewind by a transaction", "rewind further", "verify", "verify --count-records", "doctor --repair"),
+    *("deadletters --replay, of a bolt", "deadletters --replay, of the source", "reset", "query"),
+    *("read", "read --as-of", "console", "examine", "metrics", "lag", "--log json"),
+)
+
+_NO_RECORDS = none("what it reads are tuples already")
+_UNCOUNTED = refused("--count-records needs a Kafka source")
+_HANDED_OUT_ONCE = refused("is a queue that hands a message out once, so nothing can be read again")
+_STATELESS = none("at least once no state is kept")
+_NO_LAG = none("the spout does not say what is left to read")
+BY_SOURCE: Mapping[tuple[str, str], Cell] = {
+    **{("verify --count-records", source): _UNCOUNTED for source in ("memory", "contract", QUEUE)},
+    **{("deadletters --replay, of the source", source): _NO_RECORDS for source in ("memory", "contract", QUEUE)},
+    **{("lag", source): _NO_LAG for source in ("contract", QUEUE)},
+    **{(command, QUEUE): _HANDED_OUT_ONCE for command in ("savepoint", "rewind by a transaction", "rewind further")},
+    **{(command, QUEUE): _STATELESS for command in ("query", "read", "read --as-of")},
+    ("doctor --repair", QUEUE): none("no table says what a lost store knew"),
+    ("deadletters --replay, of a bolt", QUEUE): none("what has failed is given back to the queue"),
+}
+INTO_STATE: Mapping[tuple[str, str], Cell] = {(QUEUE, state): _HANDED_OUT_ONCE for state in STATES}
+"""Whether the tuples of a source can be counted in a kind of state, where it does not work."""
+_NO_HISTORY = refused("it keeps a state that has no history")
+_KEEPS_ONE = refused("and knows only what was before it: it can't go back to transaction")
+BY_STATE: Mapping[tuple[str, str], Cell] = {
+    **{("rewind further", state): _KEEPS_ONE for state in DATABASES},
+    **{("read --as-of", state): _NO_HISTORY for state in DATABASES},
+}
+
+
+def cell(command: str, source: str, states: Iterable[str] = ()) -> Cell:
+    """What a command does with a source and a topology whose tables are of these kinds."""
+    states = tuple(states)
+    exceptions = [
+        *(INTO_STATE.get((source, state)) for state in states),
+        BY_SOURCE.get((command, source)),
+        *(BY_STATE.get((command, state)) for state in states),
+    ]
+    return next((each for each in exceptions if each is not None), WORKS)
+
+
+JOURNEYS = tuple((source, states) for source in SOURCES if source != QUEUE for states in (DELTA, DATABASES))
+"""Twelve journeys: each has all commands, and so meets each pair of them; see also the one of the queue."""

@@ -1,0 +1,59 @@
+"""Each command, over each source, into each kind of state, on real servers; and the refusals."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spouts.local_broker import LocalBroker
+from tests.contract.redis_server import RedisServer
+from tests.integration.postgres import url_of
+from tests.journeys.journey import MASTER
+from tests.journeys.matrix import BY_SOURCE, BY_STATE, COMMANDS, INTO_STATE, JOURNEYS, QUEUE, SOURCES, STATES, WORKS
+from tests.journeys.sales import SLIDING, TUMBLING
+from tests.journeys.steps import travel
+from tests.unit.command_line import Command
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.redis
+@pytest.mark.parametrize("number", range(len(JOURNEYS)), ids=[f"{name}-{states[0]}" for name, states in JOURNEYS])
+def test_a_journey(
+    number: int,
+    tmp_path: Path,
+    kafka_broker: LocalBroker,
+    redis_server: RedisServer,
+    postgres_sockets: Path,
+    postgres_schema: str,
+    spark: SparkSession,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, states = JOURNEYS[number]
+    given = {
+        "WINDOWS": (TUMBLING, SLIDING)[(number + number // 2) % 2],
+        "BOOTSTRAP": kafka_broker.bootstrap,
+        "POSTGRES": url_of(postgres_sockets, postgres_schema),
+        "TOPICS": f"{postgres_schema}-",
+        "REDIS": redis_server.url,
+    }
+    redis_server.client().flushdb()
+    travel(name, states, given, MASTER if number % 4 == 1 else "none", tmp_path, command, monkeypatch)
+
+
+def test_every_pair_is_met_and_every_exception_is_of_a_pair() -> None:
+    met = [(command, source, state) for source, states in JOURNEYS for command, state in product(COMMANDS, states)]
+    commands, sources, states = map(set, zip(*met, strict=True))
+    assert (commands, sources, states) == (set(COMMANDS), {*SOURCES} - {QUEUE}, set(STATES))
+    assert {each[:2] for each in met} == {*product(commands, sources)}
+    assert {each[::2] for each in met} == {*product(commands, states)}
+    assert {each[1:] for each in met} == {*product(sources, states)}
+    assert set(BY_SOURCE) <= {*product(COMMANDS, SOURCES)}
+    assert set(BY_STATE) <= {*product(COMMANDS, STATES)}
+    assert set(INTO_STATE) == {*product([QUEUE], STATES)}
+    assert WORKS not in {*BY_SOURCE.values(), *BY_STATE.values()}
