@@ -58,7 +58,7 @@ def test_several_topics_are_one_source(bootstrap: str, opened: Opened, kind: typ
     one, other = sorted([new_topic(bootstrap), new_topic(bootstrap)])
     put(bootstrap, one, ["a"])
     put(bootstrap, other, ["b"])
-    spout = opened(kind, other, one, fields=("topic", "value"))
+    spout = opened(kind, [other, one], fields=("topic", "value"))
     assert rows(spout, planned(spout)) == [{"topic": one, "value": "a"}, {"topic": other, "value": "b"}]
 
 
