@@ -175,6 +175,11 @@ class _OfTopic:
         found: Logs = super().logs(after)  # type: ignore[misc]
         return {PartitionId(self.topic, partition.index): log for partition, log in found.items()}
 
+    def check_replay(self, batch: BatchMetadata) -> None:
+        """As the spout over Kafka has it."""
+        ranges = {at: offsets for at, offsets in batch.ranges.items() if at.source == self.topic}
+        super().check_replay(replace(batch, ranges=ranges))  # type: ignore[misc]
+
     def identity(self) -> Mapping[str, str]:
         return {**super().identity(), "topics": self.topic}  # type: ignore[misc]
 

@@ -4,6 +4,7 @@ of change, over sources in memory."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,18 +28,26 @@ pytestmark = [
     pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout]),
 ]
 FIELDS = "word string, n long, at timestamp"
-CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=1, idle_pause_ms=1, tick_ms=1)
+CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=1, idle_pause_ms=1, retry_pause_ms=1, tick_ms=1)
 
 
 class Breaking(MemoryMapState):
     """A state that is not written while a test says so."""
 
-    breaks = False
+    breaks, fails = False, 0
 
     def merge(self, *given: Any) -> None:
         if Breaking.breaks:
             raise FailedException("not written")
         super().merge(*given)
+
+
+def sound(row: Any) -> bool:
+    """Fails while a test says so."""
+    if Breaking.fails:
+        Breaking.fails -= 1
+        raise FailedException("not processed")
+    return True
 
 
 class Words:
@@ -73,7 +82,7 @@ class Words:
             )
             for name in order
         }
-        words = streams["web"].merge(streams["app"]).group_by("word")
+        words = streams["web"].merge(streams["app"]).filter(sound).group_by("word")
         words.persistent_aggregate(Breaking(table=self.tables["totals"]), n=Sum("n"), name="totals")
         opened = words.window(tumbling("1 minute")).persistent_aggregate(
             Breaking(table=self.tables["minutes"]), n=Sum("n"), name="minutes"
@@ -82,10 +91,11 @@ class Words:
         closed.persistent_aggregate(Breaking(table=self.tables["closed"]), n=Sum("n"), name="closed")
         return topology.build(strict=True)
 
-    def run(self, topology: Topology, *, breaks: bool = False, accept: bool = False) -> None:
+    def run(self, topology: Topology, *, breaks: bool = False, accept: bool = False, attempts_max: int = 1) -> None:
         Breaking.breaks = breaks
         try:
-            TopologyDriver(topology, self.store, LocalExecutor(topology), CONFIG, accept_changes=accept).run()
+            config = replace(CONFIG, attempts_max=attempts_max)
+            TopologyDriver(topology, self.store, LocalExecutor(topology), config, accept_changes=accept).run()
         except RetriesExhausted:
             assert breaks
         finally:
@@ -148,6 +158,8 @@ def test_another_topic_is_read_from_its_start_once_it_is_accepted(words: Words) 
     assert "\n" not in str(no.value)
     assert words.store.attempts("words", limit=100) == stored
     assert words.totals == {"cat": 22, "dog": 4}
-    words.run(changed, accept=True)
+    Breaking.fails = 2
+    words.run(changed, accept=True, attempts_max=9)
+    assert not Breaking.fails
     in_flight = 200 if words.kind is TransactionalKafkaSpout else 0
     assert words.totals == {"cat": 2022 + in_flight, "dog": 4}
