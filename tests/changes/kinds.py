@@ -313,7 +313,7 @@ KINDS = (
         _aggregate("total", "sum", "m"),
         "aggregates.total",
         result="it continues with the other field",
-        suited=PLAIN,
+        suited=PLAIN | {"columns": COUNTED},
         world="meaning",
     ),
     Kind(
