@@ -71,6 +71,8 @@ class TableVersion:
         """The Delta version over which is written."""
         self.log = LogUpkeep(location, self._snapshot)
         self._mismatch: StoreMismatch | None = None
+        self._is_unfit = False
+        """Whether somebody has given it another shape than the state's, as far as it was looked at."""
         self._versions_at, self._versions = -1, dict[str, int | None]()
         self._properties = (-1, dict[str, str]())
         self._counted: tuple[int, int] | None = None
@@ -205,6 +207,8 @@ class TableVersion:
         known = self.delta_version
         try:
             if self.log.is_newest(known):
+                if self._is_unfit:
+                    self.check()  # for each attempt, until the table is as it was
                 return
             if self._has_followed(known):
                 return
@@ -243,8 +247,9 @@ class TableVersion:
             self._mismatch = error
             raise
         if any(entry.changes_table for entry in entries):
-            self.says_expiry = False
+            self.says_expiry, self._is_unfit = False, True
             self.check()
+            self._is_unfit = False
 
     def _has_followed(self, after: int) -> bool:
         """Move to the newest version by what the log's entries say. False, and nothing is done: one of them is more
