@@ -149,11 +149,15 @@ class SqlMapState(TableState[FencedSqlTable]):
         """
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=self._fence.owner)
-        with raising_ours(self.table), self._database.reading(is_snapshot=True) as connection:
-            found = recorded(connection, self._table_name) if self._expiry is not None else None
-            floor = None if found is None else found[1].at(committed_txid)
-            there = RowsToRead(rows, self.columns, self.columns).without(registration.lacking(connection))
-            return there.alive(connection, committed_txid, floor)
+        try:
+            with raising_ours(self.table), self._database.reading(is_snapshot=True) as connection:
+                found = recorded(connection, self._table_name) if self._expiry is not None else None
+                floor = None if found is None else found[1].at(committed_txid)
+                there = RowsToRead(rows, self.columns, self.columns).without(registration.lacking(connection))
+                return there.alive(connection, committed_txid, floor)
+        finally:
+            if self._opened is None:
+                self._database.close()
 
     def reader(self, owner: str) -> SqlReader:
         """A reader of the table of `<topology>/<component>`, with connections of its own (see the port)."""

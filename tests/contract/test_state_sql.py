@@ -81,6 +81,16 @@ def test_a_database_that_fails_a_pinned_reader_is_an_error_of_ours(place: Place)
     gc.collect()  # That cursor, here, where its warning is expected.
 
 
+def test_who_reads_a_state_that_is_not_open_keeps_no_connection(place: Place) -> None:
+    state = opened(place)
+    state.read()
+    alone = SqlMapState(place.url, "a table", "word string", "count long")
+    assert alone.read().num_rows == 0
+    # A pool is all that SQLAlchemy has of connections that nobody uses.
+    pools: list[Any] = [each._database._engine.pool for each in (state, alone)]
+    assert [pool.checkedin() > 0 for pool in pools] == [True, False]
+
+
 @pytest.mark.postgres
 def test_columns_are_added_once_a_pinned_reader_is_done(postgres_place: Place) -> None:
     """The start waits for it, for as long as the database may take; the reader sees what it saw."""
