@@ -125,7 +125,7 @@ def test_a_record_that_was_counted_and_is_not_in_the_topic_is_found(tmp_path: Pa
         connection.execute(
             "UPDATE transactional_attempts SET batch = replace(batch, '0, 0, 3, 3,', '0, 0, 3, 2,') WHERE txid = 1"
         )
-    assert set(counted.report().counts) == {Kind.WRONG_RECORDS, Kind.WRONG_COUNT}
+    assert set(counted.report().counts) == {Kind.WRONG_RECORDS, Kind.WRONG_COUNT, Kind.BROKEN_STORE}
 
 
 @pytest.mark.parametrize(("kind", "is_harmless"), [(OpaqueKafkaSpout, True), (TransactionalKafkaSpout, False)])
