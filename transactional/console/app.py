@@ -278,7 +278,8 @@ class Pages:
                     seen = listener  # no version equals it: once the run has ended, the page is loaded again
                 else:
                     found = await run_in_threadpool(views.version, self._store, topology_id, self._console.live)
-                    events = ": listening\n\n" if seen is None else CHANGED if found != seen else ""
+                    # At first, too: it may have changed between the page and whoever listens for it.
+                    events = CHANGED if found != seen else ""
                     seen, look_every_s = found, pause_s(look_every_s, self._page_s)
             except OperatingError:
                 events = "event: away\ndata: the store does not respond\n\n"
