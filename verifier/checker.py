@@ -135,11 +135,15 @@ def _check_table(
         check_floors(table.component, log, history, table.expires, findings)
     storage = storage_of(table.uri, table.storage_options)
     changed = list(changed_files(storage, log))
-    for path, expected, found in changed:
+    for path, written, found in changed:
         where = f"table of {table.component!r}, data file {path}"
-        findings.add(Kind.FILE_CHANGED, where, f"{expected} bytes, as were written", found)
+        if found is None:
+            findings.add(Kind.FILE_MISSING, where, "a file, as was written", "none: somebody has deleted it")
+        else:
+            findings.add(Kind.FILE_CHANGED, where, f"{written} bytes, as were written", found)
     if changed:
-        findings.note(f"table of {table.component!r}: its rows were not checked, because its files were changed")
+        what = "are missing, see `transactional doctor`" if None in (f for *_, f in changed) else "were changed"
+        findings.note(f"table of {table.component!r}: its rows were not checked, because files of it {what}")
         return
     try:
         _check_snapshot(table, log, columns, stands, history, txid_before, findings)

@@ -36,14 +36,12 @@ def check_log(
     return TableTxid(walk.attempt_id, walk.txid)
 
 
-def changed_files(storage: Storage, log: TableLog) -> Iterator[tuple[str, int, int]]:
-    """The data files of the newest version whose size is not the one that was written: path, written size, size now.
-
-    A missing one is left to whoever reads it.
-    """
+def changed_files(storage: Storage, log: TableLog) -> Iterator[tuple[str, int | None, int | None]]:
+    """The data files of the newest version whose size is not the one that was written: path, written size, size now;
+    None: it is not known, and the file is gone."""
     for file in log.files().values():
-        found = storage.size_bytes(file.path) if file.size_bytes is not None else None
-        if found is not None and file.size_bytes is not None and found != file.size_bytes:
+        found = storage.size_bytes(file.path)
+        if found is None or file.size_bytes not in (None, found):
             yield file.path, file.size_bytes, found
 
 

@@ -167,10 +167,19 @@ class ExaminedDelta:
             elif not info.is_file:
                 what = f"data file {path}, with {written} bytes, is missing: somebody has deleted it"
                 remedy = "restore the file, or the table and the store together, from a backup"
-                yield self._diagnosis(Problem.FILE_MISSING, what, remedy)
+                yield self._diagnosis(Problem.FILE_MISSING, what, remedy, attempt_id=self._attempt_of(path))
         if self.location.scheme == "file":
             for found in left_over(Path(self.location.uri), set(paths), self.version):
                 yield self._diagnosis(Problem.FILES_LEFT_OVER, found.what, found.remedy, is_harmless=True)
+
+    def _attempt_of(self, path: str) -> AttemptId | None:
+        """The attempt by which a file became a part of the table, or the last one before it; None: the log is cleaned
+        of that."""
+        last, found = None, None
+        for commit in self._commits:
+            last = commit.app_versions.get(self.owner, last)
+            found = last if path in commit.added else found
+        return None if found is None else AttemptId(found)
 
     def _of_others(self) -> Iterator[Diagnosis]:
         """What others have done to the rows."""

@@ -7,13 +7,13 @@ rule, here and when a run starts. The state's own doctor reports what other writ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transactional.attempt import NO_TRANSACTION, TxId
 from transactional.core.agreement import Disagreement
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_logs, examine_store
-from transactional.engine.fencing import wrong_place, wrong_without
+from transactional.engine.fencing import known_txid, wrong_place, wrong_without
 from transactional.ports.examining import Diagnosis, Examined, Problem, examinable
 from transactional.store import StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
@@ -60,9 +60,18 @@ def examine_tables(topology: Topology, store: StoreReader, status: TopologyStatu
             of_table += _examine_place(table, topology, store, status)
         torn = table.found.torn
         if torn is not None and (wrong := wrong_without(torn, store, topology.id, table.component, _committed(status))):
-            of_table = [_misplaced(table, wrong)]
-        found += of_table
+            of_table = [replace(_misplaced(table, wrong), attempt_id=torn.lost)]
+        found += [_with_way_back(each, topology, store) for each in of_table]
     return found
+
+
+def _with_way_back(found: Diagnosis, topology: Topology, store: StoreReader) -> Diagnosis:
+    """What is missing of a table can be made again, by going back to before it was there."""
+    by = found.attempt_id
+    if by is None or not (txid := known_txid(store, topology.id, found.component, by)):
+        return found
+    back = f"`transactional rewind … --to-txid {txid - 1}`, or to an earlier one"
+    return replace(found, remedy=f"{found.remedy}; or take the topology back to before it was written: {back}")
 
 
 def unexamined(topology: Topology) -> list[str]:

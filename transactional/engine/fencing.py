@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
@@ -57,11 +58,17 @@ def fence_tables(
 
 
 def open_table(
-    topology: Topology, component: Component, store: CoordinatorStore, *, durability: str = "disk"
+    topology: Topology,
+    component: Component,
+    store: CoordinatorStore,
+    *,
+    durability: str = "disk",
+    goes_back: bool = False,
 ) -> TransactionState:
     """Open a committer's table, once what a power failure has torn of it is set aside.
 
-    Raises `StoreMismatch` if the store has committed what is torn.
+    Raises `StoreMismatch` if the store has committed what is torn. A table that `goes_back` is opened with it then, if
+    its log can be read: what of its rows is gone shows when it is known where it goes back to.
     """
     state = component.state
     assert state is not None
@@ -77,7 +84,8 @@ def open_table(
             if wrong is not None:
                 raise StoreMismatch(refusal(component.id, _in_words(state), wrong.what, wrong.remedy))
 
-        state.mend(owner, check)
+        with suppress(*([StoreMismatch] if goes_back else [])):
+            state.mend(owner, check)
     state.open(owner, txid_lookup(store, topology.id, component.id))
     return state
 

@@ -69,7 +69,8 @@ class Diagnosis:
 
     `can_repair`: `--repair` does it; otherwise `remedy` says what an operator has to do. `is_harmless`: nothing has to
     be done. `target` is for the repair: the Delta version to restore, or the transaction that the table contains.
-    `seen` is the Delta version of the table in which this was found.
+    `seen` is the Delta version of the table in which this was found. `attempt_id` is the attempt before which the table
+    did without what is missing.
     """
 
     problem: Problem
@@ -81,6 +82,7 @@ class Diagnosis:
     is_harmless: bool = False
     target: int | None = None
     seen: int | None = None
+    attempt_id: AttemptId | None = None
 
 
 # --- states -----------------------------------------------------------------------------------------------------

@@ -56,6 +56,8 @@ class Kind(StrEnum):
     """The store contradicts itself."""
     FILE_CHANGED = "file-changed"
     """A data file is not the one that was written: its size differs."""
+    FILE_MISSING = "file-missing"
+    """A data file of a table is gone: somebody has deleted it."""
     BROKEN_LOG = "broken-log"
     """The log of a table has a gap, or can't be read."""
 
