@@ -119,7 +119,7 @@ def struck(
             place = known[deed, table] = folder / str(len(known))
             shutil.copytree(healthy.folder / table, place)
             for statement in DEEDS[deed].statements:
-                spark.sql(statement.format(t=f"delta.`{place}`")).collect()
+                spark.sql(statement.format(t=f"delta.`{place}`"))
         return known[deed, table]
 
     return strike
