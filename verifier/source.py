@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from verifier.evidence.findings import CheckImpossible, Findings, Kind
-from verifier.evidence.store import CommittedBatch, StoreHistory
+from verifier.evidence.store import StoreHistory
 from verifier.transactions import Partition, named
 
 BATCH_RECORDS = 10_000
@@ -109,7 +109,7 @@ def check_source(
         for partition in partitions if source.reads_records else ():
             state = states[partition]
             if state is not None:
-                _check_records(source, partition, state, history.committed, findings)
+                _check_records(source, partition, state, history, findings)
     if not all(source.reads_records for source in sources):
         findings.note("the records of the source were not counted again, only its offsets were checked")
 
@@ -118,28 +118,47 @@ def _check_records(
     source: KafkaSource,
     partition: Partition,
     state: PartitionState,
-    batches: Sequence[CommittedBatch],
+    history: StoreHistory,
     findings: Findings,
 ) -> None:
-    ranges = [(batch.ranges[partition], batch.txid) for batch in batches if partition in batch.ranges]
+    ranges = [(batch.ranges[partition], batch.txid) for batch in history.committed if partition in batch.ranges]
     there = [(r, txid) for r, txid in ranges if r[0] >= state.start and r[1] <= state.end and r[1] > r[0]]
     if len(there) < sum(r[1] > r[0] for r, _ in ranges):
         findings.note(f"{named(partition)}: the source no longer holds all that was read; the rest was counted")
     if not there:
         return
     found = _count(source, partition, [r[0] for r, _ in there], there[-1][0][1])
-    left_out = 0
+    left_out = compacted = 0
+    may_lack = not history.replays_exactly and found.total() < sum(r[2] or 0 for r, _ in there)
+    is_compacted = may_lack and _is_compacted(source, partition)
     for number, ((start, until, records), txid) in enumerate(there):
         findings.looked_at("records of the source", found[number])
         more = found[number] - (records or 0)
         if more > 0 and source.leaves_out:
             left_out += more
+        elif more < 0 and is_compacted:
+            compacted -= more
         elif more:
             where = f"transaction {txid}, {named(partition)}, [{start}, {until})"
             findings.add(Kind.WRONG_RECORDS, where, f"{records or 0} records, as were read", found[number])
     if left_out:
         why = "the translator skips such, or sets them aside"
         findings.note(f"{named(partition)}: {left_out} records made no tuple: {why}")
+    if compacted:
+        findings.note(
+            f"{named(partition)}: {compacted} records that were read are no longer there: the topic is compacted"
+        )
+
+
+def _is_compacted(source: KafkaSource, partition: Partition) -> bool:
+    """Whether the topic's old records may go, one by one, once later ones have their keys."""
+    resource = ConfigResource(ResourceType.TOPIC, source.topic_of(partition[0]))
+    admin = AdminClient(source.settings())
+    [answer] = admin.describe_configs([resource], request_timeout=source.timeout_s).values()
+    try:
+        return "compact" in str(answer.result()["cleanup.policy"].value)
+    except KafkaException as error:
+        raise SourceUnreadable(f"whether {named(partition)} is compacted can't be found out: {error}") from error
 
 
 def _count(source: KafkaSource, partition: Partition, starts: Sequence[int], end: int) -> Counter[int]:

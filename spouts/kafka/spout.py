@@ -180,7 +180,7 @@ class KafkaSpout(PartitionedSpout):
 
     def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
         """What the partitions hold now; the spout need not be open. Raises `SourceUnavailable`, `ConfigError`."""
-        return held(self.connection, partitions)
+        return held(self.connection, partitions, self._watch)
 
     def logs(self, after: BatchMetadata) -> Logs:
         """The offsets that each partition holds, up to the last stable one. Two or three round trips in all.

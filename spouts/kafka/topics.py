@@ -36,8 +36,7 @@ class TopicWatch:
         found = self._described(admin)
         self._refuse_missing(admin, found)
         topics = {name: topic for name, topic in found.items() if topic is not None}
-        for name, topic in topics.items():
-            self._refuse_compacted(admin, name, topic)
+        self.refuse_compacted(admin, topics)
         if not topics:
             self._warn(f"no topic at {self.connection.bootstrap_servers} matches {self.subscription} yet")
         return topics
@@ -98,10 +97,12 @@ class TopicWatch:
             self._warn(f"{problem}; it is skipped")
         return problem is None
 
-    def _refuse_compacted(self, admin: AdminClient, name: str, topic: Topic) -> None:
-        problem = self._compaction(admin, name, topic)
-        if problem is not None:
-            raise ConfigError(problem)
+    def refuse_compacted(self, admin: AdminClient, topics: Mapping[str, Topic]) -> None:
+        """Raise `ConfigError` for a topic that a transactional spout could not read again."""
+        for name, topic in topics.items():
+            problem = self._compaction(admin, name, topic)
+            if problem is not None:
+                raise ConfigError(problem)
 
     def _compaction(self, admin: AdminClient, name: str, topic: Topic) -> str | None:
         """What is wrong with the topic for a transactional spout. Queried once for each."""

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic, produce
@@ -73,6 +74,13 @@ def in_transaction(producer: Producer, topic: str, values: Sequence[str], *, out
         producer.commit_transaction(30)
     elif outcome == "abort":
         producer.abort_transaction(30)
+
+
+def group_offsets(bootstrap: str, group: str) -> dict[int, int]:
+    """Partition → the offset that a group has committed."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    [answer] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return {each.partition: each.offset for each in answer.result(30).topic_partitions}
 
 
 def span(start: int, until: int) -> OffsetRange:

@@ -21,6 +21,7 @@ from typing import Self
 PROGRAMS = ("initdb", "postgres")
 FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
 PORT = 5432
+DATA = "data"
 READY = "ready to accept connections"
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 20
@@ -67,38 +68,56 @@ def _start(command: list[str], folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def _make_cluster(programs: Path, folder: Path) -> None:
-    options = ["--username=postgres", "--auth=trust", "--no-locale", "--encoding=UTF8", "--no-sync"]
-    with _start([str(programs / "initdb"), f"--pgdata={folder / 'data'}", *options], folder) as process:
+def run_program(program: Path, arguments: list[str], folder: Path) -> None:
+    """Run one of PostgreSQL's programs to its end. Raises `RuntimeError`, with what it says."""
+    with _start([str(program), *arguments], folder) as process:
         output, _ = process.communicate(timeout=START_SECONDS_MAX)
     if process.returncode != 0:
-        raise RuntimeError(f"initdb failed: {output}")
+        raise RuntimeError(f"{program.name} failed: {output}")
 
 
-def _read_log(process: subprocess.Popen[str], ready: str, log: list[str], told: threading.Event) -> None:
-    """Read until the server ends; set `told` once it is ready or has ended."""
-    assert process.stdout is not None
-    with process.stdout as lines:
-        for line in lines:
-            log.append(line)
-            if ready in line:
-                told.set()
-    told.set()
+def _make_cluster(programs: Path, folder: Path) -> None:
+    options = ["--username=postgres", "--auth=trust", "--no-locale", "--encoding=UTF8", "--no-sync"]
+    run_program(programs / "initdb", [f"--pgdata={folder / DATA}", *options], folder)
+
+
+class ServerLog:
+    """The lines that a server logs, as they come."""
+
+    def __init__(self) -> None:
+        self._text, self._has_ended, self._changed = "", False, threading.Condition()
+
+    def read(self, process: subprocess.Popen[str]) -> None:
+        """Read until the server ends."""
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                with self._changed:
+                    self._text += line
+                    self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def await_text(self, text: str) -> None:
+        """Wait until a line with the text has come. Raises `RuntimeError` if none does."""
+        with self._changed:
+            self._changed.wait_for(lambda: text in self._text or self._has_ended, START_SECONDS_MAX)
+            if text not in self._text:
+                raise RuntimeError(f"no line has {text!r}: {self._text}")
 
 
 @contextmanager
-def serving(command: list[str], folder: Path, *, ready: str) -> Iterator[None]:
+def serving(command: list[str], folder: Path, *, ready: str) -> Iterator[ServerLog]:
     """Run a server that refuses to be root, and that logs a line with `ready` once it is. It ends with us, however we
     end."""
     process = _start(["/bin/sh", "-c", WATCHER, "watcher", *command], folder)
-    log, told = list[str](), threading.Event()
-    reader = threading.Thread(target=_read_log, args=(process, ready, log, told), daemon=True)
+    log = ServerLog()
+    reader = threading.Thread(target=log.read, args=(process,), daemon=True)
     reader.start()
     try:
-        told.wait(START_SECONDS_MAX)
-        if not any(ready in line for line in log):
-            raise RuntimeError(f"{Path(command[0]).name} did not start: {''.join(log)}")
-        yield
+        log.await_text(ready)
+        yield log
     finally:
         assert process.stdin is not None
         process.stdin.close()
@@ -106,24 +125,33 @@ def serving(command: list[str], folder: Path, *, ready: str) -> Iterator[None]:
         reader.join()
 
 
-def _server(programs: Path, folder: Path, *, durable: bool) -> list[str]:
+def server_command(programs: Path, folder: Path, *, durable: bool = False, data: str = DATA) -> list[str]:
+    """What starts a server of `folder` with the data of one of its folders."""
     synced = f"fsync={'on' if durable else 'off'}"
     settings = ["listen_addresses=", f"unix_socket_directories={folder}", f"port={PORT}", synced]
     options = [option for setting in settings for option in ("-c", setting)]
-    return [str(programs / "postgres"), "-D", str(folder / "data"), *options]
+    return [str(programs / "postgres"), "-D", str(folder / data), *options]
 
 
 @contextmanager
 def postgres_server(*, durable: bool = False) -> Iterator[Path]:
     """Run a server with an empty cluster; the folder of its socket. No password, user postgres, its disk not synced."""
-    programs = find_programs()
+    with (
+        empty_cluster() as folder,
+        serving(server_command(find_programs(), folder, durable=durable), folder, ready=READY),
+    ):
+        yield folder
+
+
+@contextmanager
+def empty_cluster() -> Iterator[Path]:
+    """A folder with an empty cluster."""
     folder = Path(tempfile.mkdtemp(prefix="postgres-"))
     try:
         if user := server_user():
             shutil.chown(folder, user)
-        _make_cluster(programs, folder)
-        with serving(_server(programs, folder, durable=durable), folder, ready=READY):
-            yield folder
+        _make_cluster(find_programs(), folder)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -52,7 +52,7 @@ from transactional.engine.letter_spout import LetterSpout, check_retries
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.savepoints import Savepoints
 from transactional.engine.sizing import sizer_of
-from transactional.errors import CommitStuck, FatalError, StoreUnavailable, fatal_error
+from transactional.errors import CommitStuck, FatalError, StoreMismatch, StoreUnavailable, fatal_error
 from transactional.execution.step_work import StepExecutor
 from transactional.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
@@ -275,6 +275,12 @@ class TopologyDriver:
         self._obey(self.leadership.lease.desired)
         self.step(Tick(self._ticked_at_ms))
 
+    def _look_whether_store_went_back(self, error: BaseException) -> None:
+        """A table that is in the same database has gone back with it: then that is why. Raises `StoreWentBack`."""
+        if isinstance(error, StoreMismatch):
+            with suppress(StoreUnavailable):
+                self.leadership.check_kept()
+
     def _obey(self, desired: Desired) -> None:
         if desired.state is not self._obeyed:
             self._obeyed = desired.state
@@ -291,6 +297,7 @@ class TopologyDriver:
             self.tick()
             return
         if isinstance(event, Fatal):
+            self._look_whether_store_went_back(event.error)
             raise event.error
         if isinstance(event, Noticed):
             self._audience.notify(event.notice)

@@ -261,12 +261,12 @@ class Leadership:
                 if self._is_older_than(self.config.lease_ms):
                     raise
             except (Fenced, ProtocolError):
-                self._check_kept()
+                self.check_kept()
                 raise
             self._pause.wait(self.config.tick_ms / 1000 if tried else 0)
         return write()
 
-    def _check_kept(self) -> None:
+    def check_kept(self) -> None:
         """Raise `StoreWentBack` when the store no longer knows what it has confirmed to this leader."""
         status = next(iter(self.store.status(self.topology.id)), None)
         kept = (0, NO_TRANSACTION, 0) if status is None else (status.epoch, status.committed_txid, status.attempt_id)

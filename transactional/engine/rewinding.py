@@ -177,10 +177,10 @@ def batch_at(store: CoordinatorStore, topology_id: str, txid: TxId) -> BatchMeta
 def read_again(spout: Spout, before: BatchMetadata, after: BatchMetadata) -> list[str]:
     """What will be read again, by partition, and what of it the source no longer holds, if its spout can be examined.
 
-    Raises `BeyondKept` if a transactional spout would have to skip something, `OperatingError` if the source does not
-    respond.
+    Raises `BeyondKept` if a transactional spout would have to skip something, `ConfigError` if it can't read its source
+    again, `OperatingError` if the source does not respond.
     """
-    held = spout.held(after.ranges.keys()) if after.ranges else {}
+    held = spout.held((after.ranges or before.ranges).keys()) if before.ranges else {}
     words, lost = list[str](), list[str]()
     for partition, until in sorted(before.positions().items()):
         then, there = after.positions().get(partition), held.get(partition)

@@ -21,6 +21,7 @@ from tests.contract.states import content
 from tests.integration.signals import wait_at
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
 
+PAGE = 4096
 WORDS = [(f"w{number % 50}",) for number in range(400)]
 
 
@@ -30,12 +31,14 @@ def mount(folder: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
 
 
-def fill(folder: Path) -> Path:
-    """Leave no room on a disk; the file that takes all of it."""
+def fill(folder: Path, *, leaving: int = 0) -> Path:
+    """Leave no room on a disk but for so many pages; the file that takes all of it."""
     filler = folder / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+    with filler.open("wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(PAGE))
+        file.truncate(file.tell() - leaving * PAGE)
     return filler
 
 

@@ -6,8 +6,7 @@ import time
 from contextlib import closing
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer
 
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import add_partitions, create_topic, delete_records, delete_topic
@@ -16,6 +15,7 @@ from tests.integration.kafka_topics import (
     TIMEOUT_MS,
     Opened,
     awaited,
+    group_offsets,
     in_transaction,
     new_topic,
     planned,
@@ -254,12 +254,6 @@ def test_a_wrong_option_is_reported_without_secrets(bootstrap: str) -> None:
 
 
 # --- the consumer group -------------------------------------------------------------------------------------------
-
-
-def group_offsets(bootstrap: str, group: str) -> dict[int, int]:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    [answer] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return {each.partition: each.offset for each in answer.result(30).topic_partitions}
 
 
 def test_committed_positions_are_mirrored_to_the_group(bootstrap: str, opened: Opened) -> None:

@@ -361,3 +361,19 @@ def test_a_store_that_fails_over_to_a_copy_from_before_the_lease_ends_the_run() 
     world.store.before = before
     with pytest.raises(StoreWentBack, match="and is at epoch 0, transaction 0, attempt 0"):
         world.run()
+
+
+def test_a_table_that_has_gone_back_with_the_store_is_a_failover_too() -> None:
+    """Who has both in one database, and finds the table first."""
+    world, copies = World(), list[dict[str, Any]]()
+
+    def before(attempt: Any) -> None:
+        copies.append(copy.deepcopy(world.store._topologies))
+        if attempt.txid == 3:
+            world.store._topologies = copies[0]
+            raise StoreMismatch("the table is at transaction 0, but transaction 3 arrived")
+
+    topology = world.topology()
+    world.states["counts"].before = before
+    with pytest.raises(StoreWentBack, match=r"has lost writes that it had confirmed"):
+        world.run(topology, replace(DRAINED, max_spout_pending=1))
