@@ -1,9 +1,8 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
-Three ways of writing: a small table is rewritten from memory (`state/delta/merging/small.py`); of a larger one every
-file that has a touched key is rewritten, in memory (`state/delta/merging/rewriting.py`) or by delta-rs' MERGE,
-whichever costs less (`state/delta/merging/ways.py`). Another may be plugged in: a `Writer` of
-`state/delta/writing/layout.py`.
+A small table is rewritten from memory (`state/delta/merging/small.py`); of a larger one every file that has a touched
+key (`state/delta/merging/rewriting.py`), by delta-rs' MERGE where files can't be written without it. Another way may be
+plugged in: a `Writer` of `state/delta/writing/layout.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import TypeVar
 
 import pyarrow as pa
@@ -22,7 +20,6 @@ from state.delta.merging.bounds import Footers, Reached
 from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
 from state.delta.merging.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
-from state.delta.merging.ways import Chosen, Way, Ways
 from state.delta.tables.files import TARGET_BYTES, compact
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
@@ -69,16 +66,11 @@ class MergedTable(Layout):
         self, loaded: TableVersion, state: str, writer: Writer | None = None, turn: Turn | None = None
     ) -> None:
         super().__init__(loaded, state, writer)
-        self._small, self._turn, self._ways = SmallTable(loaded.columns), turn, Ways()
+        self._small, self._turn = SmallTable(loaded.columns), turn
         self._copies = SegmentCopies(loaded.columns.key.names, self._load_sorted)
         self._searched = (-1, Files(), 0)
         self._footers = Footers(Path(loaded.location.uri), loaded.columns)
         self._files: tuple[int, Mapping[DataFile, int]] = (-1, {})
-
-    @property
-    def how_written(self) -> str:
-        """How the last transaction was written, and why so; empty: as a whole, or nothing was."""
-        return "" if self._ways.chosen is None else str(self._ways.chosen)
 
     def apply(
         self,
@@ -120,7 +112,6 @@ class MergedTable(Layout):
             if after is None:
                 self._merge(attempt, rows, combine, floors)
             else:
-                self._ways.chosen = None
                 self._rewrite(attempt, after)
         except (DeltaError, OSError) as error:
             raise refused(self.loaded.location, error) from None
@@ -150,29 +141,18 @@ class MergedTable(Layout):
             return None
         schema = delta_schema(self.columns)
         names = ", ".join(map(DATA_FUSION.name, schema.names))
-        return self.loaded.query(f"SELECT {names} FROM t").read_all().cast(schema)
+        try:
+            return self.loaded.query(f"SELECT {names} FROM t").read_all().cast(schema)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise unreadable(self.loaded.location, error) from None
 
     # --- a larger one -----------------------------------------------------------------------------------------------
 
     def _merge(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors) -> None:
-        began, stored = perf_counter(), self._stored_rows()
         change = Change(self.columns, attempt.txid, rows, combine, floors, self._removes)
         reached = self._reached(change)
-        chosen = self._choose(stored, rows.num_rows, reached)
-        if chosen.way is Way.FILES and reached is not None:
-            if not self._by_files(attempt, change, reached):
-                self._ways.only("Arrow does not compare or add these values as it does")
-                self._by_delta_rs(attempt, rows, combine, floors)
-                return
-        else:
+        if reached is None or not self._by_files(attempt, change, reached):
             self._by_delta_rs(attempt, rows, combine, floors)
-        if stored is not None:
-            self._ways.learn(chosen.way, stored, rows.num_rows, (perf_counter() - began) * 1e3)
-
-    def _choose(self, stored: int | None, coming: int, reached: Reached | None) -> Chosen:
-        if reached is None or stored is None:
-            return self._ways.only("the table has columns, files or a storage that only it writes")
-        return self._ways.choose(stored, coming, reached.rows_touched)
 
     def _stored_rows(self) -> int | None:
         """How many rows the files have, as far as it is known."""

@@ -332,17 +332,6 @@ class DeltaMapState(TableState[Layout]):
             return None
         return FileScratch(Path(self.location.uri), owner, min(how.staged_bytes, SCRATCH_BYTES))
 
-    def ways(self) -> str:
-        """How a table in the merge layout may be written (see `ChoosingState`)."""
-        is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
-        if self._folding is not None or self._engine == "spark" or not is_on_disk:
-            return ""
-        return "larger tables file by file, or by delta-rs' MERGE: by measured cost"
-
-    def way_taken(self) -> str:
-        """How the last transaction was written, and why (see `ChoosingState`)."""
-        return "" if self._opened is None else self._opened.how_written
-
     def _log_on_disk(self) -> LogLayout | None:
         """The settings of a table in the log layout whose folder executors can write to."""
         is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from state.delta.merged import MergedTable
+from state.delta.merging.bounds import Reached
+from state.delta.merging.rewriting import Change
 from state.delta.merging.small import SmallTable
-from state.delta.merging.ways import Chosen, Way, Ways
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
@@ -67,24 +70,23 @@ class CommittedMapState(DeltaMapState):
         self.tidy(attempt.txid, always)
 
 
-class InTurns(Ways):
-    """Ways of writing that take turns, whatever they cost."""
+class Way(Enum):
+    """A way of writing a table that is too large to be written as a whole."""
 
-    def __init__(self, *ways: Way) -> None:
-        super().__init__()
-        self._turns = itertools.cycle(ways)
-
-    def _without_trial(self, stored: int, touched: int) -> None:
-        """Also where little is touched."""
-
-    def _chosen(self, stored: int, coming: int) -> Chosen:
-        return Chosen(next(self._turns), "it is its turn")
+    FILES = "file by file"
+    MERGE = "delta-rs' MERGE, as where files can't be written without it"
 
 
 def write_by(monkeypatch: pytest.MonkeyPatch, *ways: Way) -> None:
-    """From now on tables in the merge layout are opened as too large to be written as a whole, and written so."""
+    """From now on tables in the merge layout are too large to be written as a whole, and written in these ways, which
+    take turns."""
+    turns, reached = itertools.cycle(ways), MergedTable._reached
     monkeypatch.setattr("state.delta.merging.small.REWRITTEN_ROWS_MAX", -1)
-    monkeypatch.setattr("state.delta.merged.Ways", lambda: InTurns(*ways))
+
+    def in_turns(table: MergedTable, change: Change) -> Reached | None:
+        return reached(table, change) if next(turns) is Way.FILES else None
+
+    monkeypatch.setattr(MergedTable, "_reached", in_turns)
 
 
 class MergedMapState(CommittedMapState):
@@ -99,7 +101,9 @@ class MergedMapState(CommittedMapState):
 
         super().open(owner, txid_of)
         table: Any = self._open_table
-        table._small, table._ways = NeverSmall(self.columns), InTurns(*self.turns)
+        turns, reached = itertools.cycle(self.turns), table._reached
+        table._small = NeverSmall(self.columns)
+        table._reached = lambda change: reached(change) if next(turns) is Way.FILES else None
 
 
 class FilesMapState(MergedMapState):

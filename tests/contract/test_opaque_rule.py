@@ -14,7 +14,6 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, w
 from pyspark.sql import SparkSession
 
 import state.delta.merged
-from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
 from state.delta.tables.sql import SPARK_SQL, visible_rows
 from state.memory import MemoryMapState
@@ -26,7 +25,7 @@ from state.values import OpaqueValue, StoredValue, combined
 from tests.contract import places
 from tests.contract.opaque_rule import ABSENT as NOTHING
 from tests.contract.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
-from tests.contract.states import OWNER, write_by
+from tests.contract.states import OWNER, Way, write_by
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId

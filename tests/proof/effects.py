@@ -21,7 +21,6 @@ from deltalake.table import TableAlterer, TableMerger
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import merged as delta_merged
-from state.delta.merging.ways import Way
 from state.delta.scratch import FileScratch
 from state.delta.segments import folds_apart
 from state.delta.segments import table as delta_segments
@@ -31,7 +30,7 @@ from state.delta.writing import commit as delta_commit
 from state.delta.writing import layout as delta_layout
 from state.delta.writing.staged import StagedOrphans
 from state.store.sql_store import SqlCoordinatorStore
-from tests.contract.states import write_by
+from tests.contract.states import Way, write_by
 from transactional.batch import BatchMetadata
 from transactional.store import Lease
 

@@ -16,10 +16,10 @@ from uuid import uuid4
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.merging.ways import Way as WayOfWriting
 from state.delta.state import DeltaMapState
 from tests.contract.adversary import Adversary, Others
 from tests.contract.states import OWNER, Place, write_by
+from tests.contract.states import Way as WayOfWriting
 from tests.contract.writing import AFTER, BEFORE, WAYS, Way, adds, begun
 from tests.contract.writing import added as counted
 from tests.proof.object_store import BUCKET, object_store

@@ -28,7 +28,7 @@ from transactional.commands.output.display import (
     print_table,
 )
 from transactional.commands.output.logs import Logs, end, leave, leave_unexpectedly, show_warnings_briefly
-from transactional.commands.output.status_json import attempt_json, status_json, steps_of, waits_of, ways_of
+from transactional.commands.output.status_json import attempt_json, status_json, steps_of, waits_of
 from transactional.commands.output.statuses import print_statuses, troubles_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
@@ -161,12 +161,10 @@ def status(
     with closing(open_for_reading(store)) as reader:
         found = statuses_of(reader, topology_id)
         steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
-        ways = {each.topology_id: ways_of(reader, each.topology_id) for each in found}
         waits = {each.topology_id: waits_of(reader, each) for each in found}
     if as_json:
         for each in found:
-            known = steps[each.topology_id], ways[each.topology_id], waits[each.topology_id]
-            plain_line(json.dumps(status_json(each, *known)))
+            plain_line(json.dumps(status_json(each, steps[each.topology_id], waits[each.topology_id])))
         return
     print_statuses(found)
     for line in troubles_of(found):
@@ -174,9 +172,6 @@ def status(
     for topology, places in steps.items():
         for component, place in places.items():
             plain_line(f"{topology}: step {component} of the last transaction: {place}")
-    for topology, taken in ways.items():
-        for component, way in taken.items():
-            plain_line(f"{topology}: table of {component} in the last transaction: {way}")
     for topology, partitions in waits.items():
         if partitions:
             plain_line(f"{topology}: windows wait for {shown(partitions)}, no record yet")

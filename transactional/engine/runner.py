@@ -132,8 +132,8 @@ class PhaseRunner:
             self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
 
     def known_of(self, attempt: TransactionAttempt) -> dict[str, Any]:
-        """What is stored with its transaction commit: tuples by subscription, each state's write, dead letters, where
-        the steps ran that may run as jobs, and how tables were written for which there are several ways."""
+        """What is stored with its transaction commit: tuples by subscription, each state's write, dead letters, and
+        where the steps ran that may run as jobs."""
         processed, told = self._processed.get(attempt), self._commit_phase.told
         if processed is None or told is None or told.attempt != attempt:
             return {}
@@ -146,9 +146,9 @@ class PhaseRunner:
         }
         if told.letters:
             known["letters_of"] = dict(told.letters)
-        steps = {component: str(place) for component, place in told.places.items()}
-        more = {"steps": steps, "ways": dict(told.ways)}
-        return {**known, **{name: each for name, each in more.items() if each}}
+        if told.places:
+            known["steps"] = {component: str(place) for component, place in told.places.items()}
+        return known
 
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
@@ -344,6 +344,4 @@ class PhaseRunner:
         told = self._commit_phase.told
         if told is None:
             return CommitSucceeded(attempt)
-        said = [f"{component}: {place}" for component, place in told.places.items()]
-        said += [f"table of {component}: {way}" for component, way in told.ways.items()]
-        return CommitSucceeded(attempt, "; ".join(said))
+        return CommitSucceeded(attempt, "; ".join(f"{component}: {place}" for component, place in told.places.items()))

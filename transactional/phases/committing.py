@@ -41,7 +41,6 @@ from transactional.phases.step_jobs import change_as_job, close_as_job, run_as_j
 from transactional.phases.step_places import StepPlace, StepPlaces
 from transactional.plumbing.syncing import sync
 from transactional.ports import (
-    ChoosingState,
     DiskState,
     ExpiringState,
     MergingAggregate,
@@ -75,8 +74,6 @@ class CommitTold:
     """The number of dead letters, by the component that they were set aside from."""
     places: Mapping[str, StepPlace]
     """Where the steps ran that need not run in the driver, and why."""
-    ways: Mapping[str, str]
-    """How the tables were written that can be written in several ways, and why."""
 
 
 def told_by(state: object, rows: int | None) -> dict[str, int]:
@@ -157,12 +154,7 @@ class CommitPhase:
             if component.state is not None:
                 facts[component.id] |= told_by(component.state, passing.written.get(component.id))
         letters = Counter(letter.exclusion.component for letter in passing.letters)
-        self.told = CommitTold(attempt, facts, dict(passing.sent), letters, places, self._ways())
-
-    def _ways(self) -> dict[str, str]:
-        states: list[tuple[str, object]] = [(each.id, each.state) for each in self.topology.committers]
-        found = {id_: state.way_taken() for id_, state in states if isinstance(state, ChoosingState)}
-        return {component: way for component, way in found.items() if way}
+        self.told = CommitTold(attempt, facts, dict(passing.sent), letters, places)
 
     def _is_fed_before(self, component: str) -> bool:
         """Whether it has had, in the processing phase, whatever does not come from steps."""

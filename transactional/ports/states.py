@@ -198,17 +198,6 @@ class TellingState(Protocol):
 
 
 @runtime_checkable
-class ChoosingState(Protocol):
-    """A state whose table is written in one of several ways, whichever costs less by measurement."""
-
-    def ways(self) -> str:
-        """The ways there are, in words; empty: there is no choice."""
-
-    def way_taken(self) -> str:
-        """How the last transaction was written, and why; empty: there was no choice."""
-
-
-@runtime_checkable
 class ExpiringState(Protocol):
     """A state whose rows may expire: each transaction has a floor, a time at or below which rows do not exist for it.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transactional.ports import ChoosingState
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
@@ -55,10 +54,7 @@ def _component(component: Component, plan: StagePlan, step: Step | None) -> dict
     if step is not None:
         description["finishes"] = str(step)
     if component.state is not None:
-        state: object = component.state
-        ways = state.ways() if isinstance(state, ChoosingState) else ""
-        known = {"kind": component.state.kind.value, **component.state.identity()}
-        description["state"] = {**known, **({"written": ways} if ways else {})}
+        description["state"] = {"kind": component.state.kind.value, **component.state.identity()}
     return description
 
 

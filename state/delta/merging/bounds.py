@@ -60,11 +60,6 @@ class Reached:
     rows: Mapping[DataFile, int]
     """How many rows each file of the table has."""
 
-    @property
-    def rows_touched(self) -> int:
-        """How many rows are in files that have to be looked into."""
-        return sum(self.rows[file] for file in (*self.touched, *self.aging))
-
 
 @dataclass(slots=True)
 class Footers:

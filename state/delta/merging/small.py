@@ -279,9 +279,10 @@ def _met(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.Chun
     if how == "sum":
         added = _added(stored, partial)
         return pc.coalesce(added, partial, stored) if added.null_count else added
-    if pa.types.is_floating(partial.type):
-        raise pa.ArrowNotImplementedError("NaN is ordered in SQL, and not in Arrow")
     is_better = (pc.less if how == "min" else pc.greater)(partial, stored)
+    if pa.types.is_floating(partial.type):
+        # NaN is the greatest number; for Arrow it is neither less nor greater.
+        is_better = pc.or_(is_better, pc.is_nan(stored if how == "min" else partial))
     # NULL where one of them is: then the other one counts.
     return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)
 

@@ -37,10 +37,9 @@ def is_job(task: FoldTask, *, executors_write: bool) -> bool:
 
 class FoldWriters:
     """What writes the large folds of one table. A job that fails, as where executors do not see the table's folder, is
-    followed by folds of the driver, and tried again less and less often. The user is warned of the first."""
+    followed by folds of the driver, and tried again less and less often."""
 
     def __init__(self) -> None:
-        self.trouble = ""
         self._failed, self._left_to_driver = 0, 0
 
     def writer_of(self, task: FoldTask, *, executors_write: bool) -> Callable[[], WrittenFold]:
@@ -63,16 +62,14 @@ class FoldWriters:
             return task.write()
         if self._failed:
             _log.info("Delta table %s: large folds succeed as Spark jobs again", task.location)
-        self.trouble, self._failed = "", 0
+        self._failed = 0
         return written
 
     def _note_failure(self, task: FoldTask, error: Exception) -> None:
         self._left_to_driver = min(2**self._failed, PAUSE_FOLDS_MAX)
         self._failed += 1
-        self.trouble = f"large folds by the driver, since as a Spark job the last one failed: {error}"
-        _log.log(
-            logging.WARNING if self._failed == 1 else logging.DEBUG,
+        _log.warning(
             "Delta table %s: a fold up to transaction %d did not succeed as a Spark job, the driver writes it and "
-            "takes memory for it; jobs are tried again less and less often, and `transactional status` shows why: %s",
+            "takes memory for it; jobs are tried again less and less often: %s",
             *(task.location, task.fold.until, error),
         )

@@ -71,11 +71,6 @@ class SegmentsTable(Layout):
         """The transaction up to which the table was folded, 0: it never was."""
         return self._stored.folded_txid
 
-    @property
-    def how_written(self) -> str:
-        """Why the driver writes folds that should be jobs, where it does."""
-        return self.folds.writers.trouble
-
     def last_commit(self) -> CommitFacts:
         """What the last write made."""
         return replace(super().last_commit(), folded_txid=self.folded_txid)

@@ -77,11 +77,6 @@ class Layout(ABC):
         self.held = NOTHING_HELD
 
     @property
-    def how_written(self) -> str:
-        """How the last transaction was written, and why so; empty: there was no choice."""
-        return ""
-
-    @property
     def columns(self) -> StateColumns:
         """The table's columns."""
         return self.loaded.columns

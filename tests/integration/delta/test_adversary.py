@@ -19,11 +19,11 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from state.delta.doctor import put_back
-from state.delta.merging.ways import Way as WayOfWriting
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, write_by
+from tests.contract.states import Way as WayOfWriting
 from tests.contract.writing import BEFORE, BY_SPARK, WAYS, Way, adds
 from transactional.errors import BeyondKept, Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.ports.examining import Diagnosis, Problem

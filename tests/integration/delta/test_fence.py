@@ -18,12 +18,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import SparkSession
 
-from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from state.fence import Fence, Verdict, WriteRefused
 from state.rows.columns import StateColumns
-from tests.contract.states import OWNER, Place, always, content, counts, write_by
+from tests.contract.states import OWNER, Place, Way, always, content, counts, write_by
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, TableConflict
 from transactional.ports import StateKind

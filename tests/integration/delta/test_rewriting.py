@@ -7,10 +7,11 @@ import decimal
 import json
 import random
 import threading
+from collections.abc import Callable
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -23,18 +24,18 @@ from state.delta.merging import rewriting
 from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
 from state.delta.merging.small import DataFile, rewritten, visible
 from state.delta.merging.units import UnitQueue
-from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
 from state.delta.tables.sql import DATA_FUSION, merge_clauses, visible_rows
 from state.delta.tables.table import DeltaLocation, delta_schema
 from state.delta.tables.version import TableVersion
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from tests.contract.states import OWNER, Place, content, counts, write_by
+from state.values import combined
+from tests.contract.states import OWNER, Place, Way, content, counts, write_by
 from transactional.aggregates.ordered import is_ascending
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import SumOverflow
+from transactional.errors import OperatingError, SumOverflow
 from transactional.schema import Schema
 
 DAY = datetime.date(2026, 1, 1)
@@ -51,8 +52,7 @@ VALUES: dict[str, list[Any]] = {
 }
 NUMBERS = ("long", "int", "double", "decimal(10,2)")
 CASES = [(type_, how) for type_ in VALUES for how in ("sum", "min", "max", "last") if how != "sum" or type_ in NUMBERS]
-LEFT_TO_DELTA_RS = [("double", "min"), ("double", "max")]
-COLUMNS = {f"v{number}": case for number, case in enumerate(case for case in CASES if case not in LEFT_TO_DELTA_RS)}
+COLUMNS = {f"v{number}": case for number, case in enumerate(CASES)}
 """A value column of one table for each."""
 NOW = TxId(7)
 
@@ -123,11 +123,21 @@ def test_is_what_a_merge_leaves(tmp_path: Path, number: int) -> None:
     assert in_order(found) == in_order(expected)
 
 
-@pytest.mark.parametrize(("type_", "how"), LEFT_TO_DELTA_RS)
-def test_what_an_engine_compares_in_its_own_way_is_left_to_delta_rs(type_: str, how: str) -> None:
-    columns, chance = of_columns({"v": type_}), random.Random(how)
-    rows, source = stored(columns, [type_], chance), given(columns, [type_], chance)
-    assert rewritten(rows, source, columns, NOW, {"v": how}) is None
+@pytest.mark.parametrize("type_", ["float", "double"])
+@pytest.mark.parametrize("how", ["min", "max"])
+def test_nan_is_the_greatest_number_and_both_zeros_are_equal(type_: str, how: str) -> None:
+    """As of values that are combined without a table, and as in Spark."""
+    numbers = [None, float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1.5, -1.5]
+    pairs = list(product(numbers, numbers))
+    columns = StateColumns(Schema.parse("k int"), Schema.parse(f"v {type_}"))
+    rows = of_rows([(k, v, 6, None, None) for k, (v, _) in enumerate(pairs)], delta_schema(columns))
+    source = of_rows([(k, v) for k, (_, v) in enumerate(pairs)], rows.schema.empty_table().select(["k", "v"]).schema)
+    found = rewritten(rows, source, columns, NOW, {"v": how})
+    assert found is not None
+    expected = [combined(how, stored, partial) for stored, partial in pairs]
+    left = found.sort_by("k")["v"].to_pylist()
+    are_same = [a == b or (a != a and b != b) for a, b in zip(left, expected, strict=True)]
+    assert [pair for pair, is_same in zip(pairs, are_same, strict=True) if not is_same] == []
 
 
 @pytest.mark.parametrize("before", [None, NOW - 1, NOW, NOW + 1])
@@ -449,3 +459,36 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     third = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
     [left] = third.new
     assert in_order(parquet.read_table(tmp_path / left.name)) == sorted([(n, 3, 3, 2, 2) for n in range(25)], key=str)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def zero(file: Path) -> None:
+    """As a power cut leaves what was not synced."""
+    file.write_bytes(b"\0" * file.stat().st_size)
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("harm", [cut, zero, Path.unlink])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_file_that_is_torn_or_gone_fails_the_attempt(
+    place: Place, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], *, is_small: bool, is_known: bool
+) -> None:
+    """Whether the process has looked at the file before, or has just started; and nothing is written."""
+    if not is_small:
+        write_by(monkeypatch, Way.FILES)
+    words = opened(place)
+    for txid in (1, 2):
+        words.merge(place.attempt(txid, txid), counts({"a": 1, f"{txid}": 1}))
+    if not is_known:
+        words = opened(place)
+    elif is_small:
+        cast(MergedTable, words._open_table)._small._known = None
+    version = DeltaTable(words.location.uri).version()
+    for uri in DeltaTable(words.location.uri).file_uris():
+        harm(Path(uri))
+    with pytest.raises(OperatingError, match=r"Delta table .*/t "):
+        words.merge(place.attempt(3, 3), counts({"a": 1}))
+    assert DeltaTable(words.location.uri).version() == version

@@ -13,9 +13,8 @@ from deltalake.table import TableMerger
 
 import state.delta.merged
 import state.delta.writing.commit
-from state.delta.merging.ways import Way
 from state.delta.state import DeltaMapState
-from tests.contract.states import OWNER, Place, counts, write_by
+from tests.contract.states import OWNER, Place, Way, counts, write_by
 
 ROOT = Path(__file__).parents[3]
 WALKS = {

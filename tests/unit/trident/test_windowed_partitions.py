@@ -224,9 +224,7 @@ def test_what_is_waited_for_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     world.run()
     [status] = world.store.status("windows")
     assert waits_of(world.store, status) == {"s/memory[1]": "no answer"}
-    assert status_json(status, {}, {}, waits_of(world.store, status))["windows_wait_for"] == {
-        "s/memory[1]": "no answer"
-    }
+    assert status_json(status, {}, waits_of(world.store, status))["windows_wait_for"] == {"s/memory[1]": "no answer"}
     assert partitions_of(world.store, status)[1] == "s/memory[1] (no answer)"
     assert topology_page(world.store, status, NOON_MS, history=History())["waits"] == "s/memory[1] (no answer)"
     world.spout.set_disabled(1, disabled=False)

@@ -21,21 +21,13 @@ def steps_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
     return next((dict(each["steps"]) for each in details if "steps" in each), {})
 
 
-def ways_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
-    """How, in the last transaction commit, those tables were written that can be written in several ways, and why."""
-    details = (record.details or {} for record in reader.attempts(topology_id, limit=LOOKED_AT))
-    return next((dict(each["ways"]) for each in details if "ways" in each), {})
-
-
 def waits_of(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
     """The partitions without a record that windows waited for in the last transaction commit, and why."""
     records = reader.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else ()
     return next((awaited(each.batch.listed) for each in records if each.committed_at_ms is not None), {})
 
 
-def status_json(
-    status: TopologyStatus, steps: Mapping[str, str], ways: Mapping[str, str] = NONE, waits: Mapping[str, str] = NONE
-) -> dict[str, Any]:
+def status_json(status: TopologyStatus, steps: Mapping[str, str], waits: Mapping[str, str] = NONE) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble
     return {
@@ -53,7 +45,6 @@ def status_json(
         "rewinding_to": status.rewinding_to,
         "lag": status.lag,
         "steps": dict(steps),
-        "ways": dict(ways),
         "windows_wait_for": dict(waits),
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,

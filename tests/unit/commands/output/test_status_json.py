@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from examples.stateful_words import WordCount
-from state.memory import MemoryMapState, MemoryTable
+from state.memory import MemoryTable
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import builder, counts, words
-from transactional.commands.output.status_json import attempt_json, status_json, steps_of, ways_of
+from transactional.commands.output.status_json import attempt_json, status_json, steps_of
 from transactional.core.protocol import CommitSucceeded
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter, read_journal
@@ -44,34 +44,3 @@ def test_where_a_step_ran(tmp_path: Path) -> None:
 
 def test_a_store_that_knows_of_no_steps() -> None:
     assert steps_of(MemoryCoordinatorStore(), "none") == {}
-
-
-class Chosen(MemoryMapState):
-    """A state that says how its table is written."""
-
-    def ways(self) -> str:
-        """In two."""
-        return "this way, or that way"
-
-    def way_taken(self) -> str:
-        """One of them."""
-        return "that way: about 7 ms"
-
-
-def test_how_a_table_was_written(tmp_path: Path) -> None:
-    made, store = builder(words()), MemoryCoordinatorStore()
-    made.set_committer_bolt("count", Chosen("word string", "count long").count()).fields_grouping("spout", "word")
-    topology = made.build()
-    journal = JournalWriter(tmp_path / "journal")
-    TopologyDriver(topology, store, LocalExecutor(topology), DRAINED, observers=[journal]).run()
-    journal.close()
-
-    said = "that way: about 7 ms"
-    [status] = store.status(topology.id)
-    assert ways_of(store, topology.id) == {"count": said}
-    assert status_json(status, {}, ways_of(store, topology.id))["ways"] == {"count": said}
-    newest = next(record for record in store.attempts(topology.id, limit=9) if record.phase == "committed")
-    assert attempt_json(newest)["details"]["ways"] == {"count": said}
-    steps = [event.steps for _, event, _ in read_journal(tmp_path / "journal") if isinstance(event, CommitSucceeded)]
-    assert set(steps) == {f"table of count: {said}"}
-    assert described(topology)["components"][1]["state"]["written"] == "this way, or that way"
