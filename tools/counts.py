@@ -144,12 +144,12 @@ def names_beside_the_port(checkout: Checkout) -> Places:
 
 
 def probes(checkout: Checkout) -> Places:
-    """Where it is asked at run time whether an object has the methods of a protocol."""
+    """Where a program looks at run time whether an object has the methods of a protocol."""
 
-    def asks(node: ast.AST) -> bool:
+    def looks(node: ast.AST) -> bool:
         return called(node) == "isinstance" and bool(set(names_in(node.args[1])) & checkout.protocols)  # type: ignore[attr-defined]
 
-    return [place for folder in PRODUCT for place, _ in checkout.places(f"{folder}/", asks)]
+    return [place for folder in PRODUCT for place, _ in checkout.places(f"{folder}/", looks)]
 
 
 def lines_of(*folders: str) -> Callable[[Checkout], int]:
@@ -166,12 +166,12 @@ FIGURES: dict[str, Callable[[Checkout], Places | int]] = {
     "and of the verifier": combine_rules("verifier"),
     "names of DeltaMapState with its bases": names_of_a_delta_state,
     "and without those of a port": names_beside_the_port,
-    "protocols that can be asked for at run time": lambda checkout: sorted(
+    "protocols to look for at run time": lambda checkout: sorted(
         name
         for name in checkout.protocols
         if "runtime_checkable" in map(ast.unparse, checkout.classes[name].decorator_list)
     ),
-    "places that ask": probes,
+    "places that look": probes,
     "lines of the product": lines_of(*PRODUCT),
     "lines of bench": lines_of("bench"),
     "lines of tests": lines_of("tests"),
