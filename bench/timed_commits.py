@@ -6,6 +6,7 @@ from collections import Counter
 from time import perf_counter
 
 from transactional.attempt import TransactionAttempt
+from transactional.core.report import CommitReport
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor
@@ -27,11 +28,11 @@ class TimedCommitPhase(CommitPhase):
         self._component = component
         self.times_ms, self.places = list[float](), Counter[str]()
 
-    def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
+    def run(self, attempt: TransactionAttempt, processed: Processed) -> CommitReport:
         """As it is, timed."""
         began = perf_counter()
-        super().run(attempt, processed)
+        report = super().run(attempt, processed)
         self.times_ms.append((perf_counter() - began) * 1e3)
         if self._component is not None:
-            assert self.told is not None
-            self.places["job" if self.told.places[self._component].is_job else "driver"] += 1
+            self.places["job" if report.steps[self._component].startswith("job") else "driver"] += 1
+        return report

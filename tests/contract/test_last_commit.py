@@ -12,7 +12,7 @@ from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, always, counts
 from transactional.attempt import TxId
-from transactional.phases.committing import told_by
+from transactional.phases.committing import facts_of_write
 from transactional.ports import CommitFacts, TellingState
 
 LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
@@ -59,5 +59,5 @@ class Away:
 
 
 def test_a_transaction_commits_also_if_that_can_not_be_told() -> None:
-    assert told_by(Away(), 3) == {"rows": 3}
-    assert told_by(object(), None) == {}
+    assert facts_of_write(Away(), 3) == {"rows": 3}
+    assert facts_of_write(object(), None) == {}

@@ -12,7 +12,7 @@ from tests.simulation.reliable import Message, ReliableExecutor
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange
 from transactional.core.coordinator import ActiveAttempt
-from transactional.core.protocol import Action, ProcessingSucceeded
+from transactional.core.protocol import Action, CommitSucceeded, ProcessingSucceeded
 from transactional.guarantees import Guarantee
 from transactional.ports import Processed
 
@@ -55,9 +55,9 @@ class ForgetsWhichHaveFailed(WatchedCoordinator):
 class ForgetsThoseOfEarlierBatches(WatchedCoordinator):
     """A committed batch carries only what has failed in itself."""
 
-    def _on_committed(self, current: ActiveAttempt) -> list[Action]:
+    def _on_committed(self, current: ActiveAttempt, event: CommitSucceeded) -> list[Action]:
         self._committed_batch = replace(self._committed_batch, pending=())
-        return super()._on_committed(current)
+        return super()._on_committed(current, event)
 
 
 class TellsNoLosses(WatchedCoordinator):
@@ -70,11 +70,11 @@ class TellsNoLosses(WatchedCoordinator):
 class CountsNoEmptiedBatch(WatchedCoordinator):
     """A batch that is emptied counts as one that has had nothing."""
 
-    def _on_committed(self, current: ActiveAttempt) -> list[Action]:
+    def _on_committed(self, current: ActiveAttempt, event: CommitSucceeded) -> list[Action]:
         txid = current.attempt.txid
         batch = self.recorded[txid]
         self.recorded[txid] = replace(batch, lost=0) if batch.is_empty else batch
-        return super()._on_committed(current)
+        return super()._on_committed(current, event)
 
 
 RELIABLE_COORDINATORS: tuple[type[WatchedCoordinator], ...] = (

@@ -165,7 +165,7 @@ class Coordinator:
             case ProcessingSucceeded():
                 return self._on_processed(current, event) if self._move(current, Trigger.PROCESSING_SUCCEEDED) else []
             case CommitSucceeded():
-                return self._on_committed(current) if self._move(current, Trigger.COMMIT_SUCCEEDED) else []
+                return self._on_committed(current, event) if self._move(current, Trigger.COMMIT_SUCCEEDED) else []
             case AttemptFailed():
                 phase = current.phase
                 return self._on_failed(phase, event) if self._move(current, Trigger.ATTEMPT_FAILED) else []
@@ -203,12 +203,12 @@ class Coordinator:
         is_compared = self.replays_exactly and self.guarantee is Guarantee.EXACTLY_ONCE
         return [RecordProcessed(current.attempt, batch)] if is_compared else []
 
-    def _on_committed(self, current: ActiveAttempt) -> list[Action]:
+    def _on_committed(self, current: ActiveAttempt, event: CommitSucceeded) -> list[Action]:
         txid = current.attempt.txid
         self.committed_txid, self.committed_by = txid, current.attempt.attempt_id
         self._committed_batch = carried(self._committed_batch, self.recorded.pop(txid))
         self._failures.forget(txid)
-        return [RecordCommit(current.attempt, self._committed_batch)]
+        return [RecordCommit(current.attempt, self._committed_batch, event.report)]
 
     def _on_failed(self, phase: Phase, event: AttemptFailed) -> list[Action]:
         if phase is Phase.ABORTING:

@@ -29,6 +29,7 @@ from typing import Final
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage
+from transactional.core.report import CommitReport
 from transactional.letters import Exclusion
 from transactional.plumbing.redaction import without_login
 from transactional.store.progress import Phase
@@ -80,11 +81,13 @@ class CommitDelayed:
 class CommitSucceeded:
     """Every committer has finished the transaction's batch.
 
-    `steps` says, for people, where those steps ran that may run as jobs, and why.
+    `steps` says, for people, where those steps ran that may run as jobs, and why; `report` is all that is stored of
+    the transaction for them. The coordinator passes it on, and the journal leaves it out.
     """
 
     attempt: TransactionAttempt
     steps: str = ""
+    report: CommitReport = field(default_factory=CommitReport, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +200,12 @@ class StartCommit:
 class RecordCommit:
     """Move the store's committed txid by one, from n-1 to n; `batch`, with its digests, becomes the committed one.
 
-    Confirmed by the store before the next action.
+    Confirmed by the store before the next action. `report` is that of the attempt's `CommitSucceeded`.
     """
 
     attempt: TransactionAttempt
     batch: BatchMetadata
+    report: CommitReport = field(default_factory=CommitReport, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

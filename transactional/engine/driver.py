@@ -353,8 +353,7 @@ class TopologyDriver:
     def _perform(self, action: Action) -> None:
         now_ms = self.clock.wall_ms()
         self.timeline.note_action(action, Moment(now_ms, self.clock.monotonic_ms()))
-        known = self.runner.known_of(action.attempt) if isinstance(action, RecordCommit) else {}
-        self.leadership.record(action, self.timeline, now_ms, known)
+        self.leadership.record(action, self.timeline, now_ms)
         match action:
             case PlanBatch(attempt, after, replay):
                 limit = None if self.sizer is None else self.sizer.limit

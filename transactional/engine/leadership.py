@@ -200,9 +200,8 @@ class Leadership:
         with suppress(StoreUnavailable):  # then the lease ends by itself
             self.store.release(self.lease, is_done=is_done, end=end)
 
-    def record(self, action: Action, timeline: Timeline, at_ms: int, known: Mapping[str, object]) -> None:
-        """Write what an action wants to be written, with `known` about a transaction commit. It is durable when this
-        returns."""
+    def record(self, action: Action, timeline: Timeline, at_ms: int) -> None:
+        """Write what an action wants to be written. It is durable when this returns."""
         store, lease = self.store, self.lease
         match action:
             case RecordAttempt(attempt, batch, forget_later):
@@ -215,9 +214,9 @@ class Leadership:
                 processed_at_ms = timeline[attempt].processed.wall_ms
                 self.write("processed", lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
                 self._notify(Recorded(timeline[attempt], batch))
-            case RecordCommit(attempt, batch):
+            case RecordCommit(attempt, batch, report):
                 flight = timeline[attempt]
-                details = {**lags_of(self.topology.spout, batch), **known}
+                details = {**lags_of(self.topology.spout, batch), **report.details()}
                 minute = self._minutes.add(flight, batch, lag_in(details))
                 self.write(
                     "commit",

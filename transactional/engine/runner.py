@@ -10,11 +10,9 @@ import logging
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
@@ -130,25 +128,6 @@ class PhaseRunner:
         if processed is not None and spout.is_acked:
             failed = processed.failed
             self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
-
-    def known_of(self, attempt: TransactionAttempt) -> dict[str, Any]:
-        """What is stored with its transaction commit: tuples by subscription, each state's write, dead letters, and
-        where the steps ran that may run as jobs."""
-        processed, told = self._processed.get(attempt), self._commit_phase.told
-        if processed is None or told is None or told.attempt != attempt:
-            return {}
-        sent = Counter(processed.edges) + Counter(told.sent)
-        states = {c.id: told.facts[c.id] for c in self.topology.committers if c.id in told.facts}
-        known: dict[str, Any] = {
-            "edges": [[*edge, number] for edge, number in sorted(sent.items())],
-            "states": states,
-            "letters": sum(told.letters.values()),
-        }
-        if told.letters:
-            known["letters_of"] = dict(told.letters)
-        if told.places:
-            known["steps"] = {component: str(place) for component, place in told.places.items()}
-        return known
 
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
@@ -340,8 +319,5 @@ class PhaseRunner:
 
     def _commit(self, attempt: TransactionAttempt) -> Event:
         self._tidying.is_over()
-        self._commit_phase.run(attempt, self._processed[attempt])
-        told = self._commit_phase.told
-        if told is None:
-            return CommitSucceeded(attempt)
-        return CommitSucceeded(attempt, "; ".join(f"{component}: {place}" for component, place in told.places.items()))
+        report = self._commit_phase.run(attempt, self._processed[attempt])
+        return CommitSucceeded(attempt, str(report), report)

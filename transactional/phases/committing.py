@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Bolt
+from transactional.core.report import CommitReport
 from transactional.errors import OperatingError, SchemaMismatch, TransactionalError
 from transactional.execution.emitting import make_emitter
 from transactional.execution.failing.failures import TaskFailed, error_of, summed_up
@@ -60,33 +61,17 @@ CLOSING_BYTES = 128
 """About what a window that closes takes: the row that is read, and what is made of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitTold:
-    """What a commit phase did: by component, by source, stream and target, and where."""
-
-    attempt: TransactionAttempt
-    facts: Mapping[str, Mapping[str, int]]
-    """Of each component: after how many milliseconds it began (`at`), how many it took (`ms`); and of a state the
-    number of `rows` written to it, and what it knows itself (`CommitFacts`)."""
-    sent: Mapping[tuple[str, str, str], int]
-    """The number of tuples."""
-    letters: Mapping[str, int]
-    """The number of dead letters, by the component that they were set aside from."""
-    places: Mapping[str, StepPlace]
-    """Where the steps ran that need not run in the driver, and why."""
-
-
-def told_by(state: object, rows: int | None) -> dict[str, int]:
+def facts_of_write(state: object, rows: int | None) -> dict[str, int]:
     """What is recorded of a state's write: as far as it is known."""
-    told = {} if rows is None else {"rows": rows}
+    recorded = {} if rows is None else {"rows": rows}
     try:
         facts = state.last_commit() if isinstance(state, TellingState) else None
     except (OSError, OperatingError):
         facts = None
     if facts is not None:
         named = {"version": facts.version, "bytes": facts.size_bytes, "folded": facts.folded_txid}
-        told |= {name: value for name, value in named.items() if value is not None}
-    return told
+        recorded |= {name: value for name, value in named.items() if value is not None}
+    return recorded
 
 
 class CommitPhase:
@@ -107,8 +92,6 @@ class CommitPhase:
     ) -> None:
         self.topology = topology
         self.program = make_program(topology, NoReader(), record=record)
-        self.told: CommitTold | None = None
-        """What the last commit phase that has succeeded did."""
         self.steps = [(step, topology.component(step.component)) for step in plan_steps(topology)]
         self.jobs, self._choice = jobs, choice
         self._places: StepPlaces | None = None
@@ -117,9 +100,9 @@ class CommitPhase:
         self.disk_states = [state for state in states.values() if isinstance(state, DiskState)]
         self.expiring_states = {name: state for name, state in states.items() if isinstance(state, ExpiringState)}
 
-    def run(self, attempt: TransactionAttempt, processed: Processed) -> None:
-        """Run it. Every committer writes to its table, even if it has nothing to change: so every table's version shows
-        which transaction it is at.
+    def run(self, attempt: TransactionAttempt, processed: Processed) -> CommitReport:
+        """Run it, and report what the attempt did. Every committer writes to its table, even if it has nothing to
+        change: so every table's version shows which transaction it is at.
 
         Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
@@ -130,16 +113,17 @@ class CommitPhase:
             self._scratch = scratch_of(self.topology)
         passing = Passing.of(attempt, processed)
         self._take_letters(passing)
-        facts, places = dict[str, dict[str, int]](), dict[str, StepPlace]()
+        states, places = dict[str, dict[str, int]](), dict[str, str]()
         phase_began_s = time.monotonic()
         for step, component in self.steps:
             began_s = time.monotonic()
             place = self._run_step(step, component, passing, self._places)
             elapsed_ms = 1_000 * (time.monotonic() - began_s)
-            facts[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}
+            if component.is_committer:
+                states[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}
             if not step.stays:
                 self._places.learn(step, place, passing.rows[component.id], elapsed_ms)
-                places[component.id] = place
+                places[component.id] = str(place)
         if self.topology.dead_letters is not None:
             self.topology.dead_letters.put(attempt, letter_rows(attempt, passing.letters, processed.tried_again))
         self._make_durable()
@@ -150,11 +134,11 @@ class CommitPhase:
                 raise self._error([(info, failed)]) from failed
         if self._scratch is not None:
             self._scratch.remove(passing.left)
-        for _, component in self.steps:
-            if component.state is not None:
-                facts[component.id] |= told_by(component.state, passing.written.get(component.id))
+        for component_id, facts in states.items():
+            facts |= facts_of_write(self.topology.component(component_id).state, passing.written.get(component_id))
+        edges = Counter(processed.edges) + passing.sent
         letters = Counter(letter.exclusion.component for letter in passing.letters)
-        self.told = CommitTold(attempt, facts, dict(passing.sent), letters, places)
+        return CommitReport(edges, states, letters, places)
 
     def _is_fed_before(self, component: str) -> bool:
         """Whether it has had, in the processing phase, whatever does not come from steps."""

@@ -22,6 +22,7 @@ from state.delta.segments.folding import LogLayout
 from state.delta.tables.staging import RUNS
 from transactional.batch import Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
+from transactional.core.report import CommitReport
 from transactional.engine.driver import TopologyDriver
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Processed
@@ -52,10 +53,10 @@ class Noting(CommitPhase):
 
     jobs_seen = 0
 
-    def run(self, attempt: Any, processed: Processed) -> None:
-        super().run(attempt, processed)
-        assert self.told is not None
-        self.jobs_seen += self.told.places["open"].is_job
+    def run(self, attempt: Any, processed: Processed) -> CommitReport:
+        report = super().run(attempt, processed)
+        self.jobs_seen += report.steps["open"].startswith("job")
+        return report
 
 
 def closed_by(choice: str, shape: str, bootstrap: str, topic: str, folder: Path, session: SparkSession) -> list[Any]:

@@ -19,6 +19,7 @@ from transactional.core.protocol import (
     StartCommit,
     StartProcessing,
 )
+from transactional.core.report import CommitReport
 from transactional.errors import ProtocolError
 from transactional.store.progress import Phase, Progress
 
@@ -183,6 +184,20 @@ def test_planning_goes_on_while_a_transaction_commits() -> None:
         "PlanBatch",
     ]
     assert kinds(talk.tell(CommitSucceeded(attempt(1, 1)))) == ["RecordCommit"], "3 is being planned already"
+
+
+def test_a_report_is_recorded_with_the_commit_of_its_own_attempt() -> None:
+    talk, of_first, of_second = Conversation(), CommitReport(letters={"first": 1}), CommitReport(letters={"second": 2})
+    talk.start_processing(1)
+    talk.process(1)
+    failed = talk.current(1)
+    talk.fail(1)
+    talk.wait(10_000)
+    talk.process(1)
+    assert talk.tell(CommitSucceeded(failed, report=of_first)) == []
+    recorded = talk.tell(CommitSucceeded(talk.current(1), report=of_second))[0]
+    assert isinstance(recorded, RecordCommit)
+    assert recorded.report == of_second
 
 
 # --- 11: what was read is recorded when it is needed --------------------------------------------------------------

@@ -160,6 +160,19 @@ def test_a_commit_phase_is_answered_once_every_table_is_written(bench: Bench) ->
     assert stored(bench.state.stored) == {(): 2}
 
 
+def test_the_answer_reports_what_both_phases_of_its_own_attempt_did(bench: Bench) -> None:
+    bench.state.on_put = raising(AttemptLost("parts are gone"))
+    committing(bench)
+    assert isinstance(bench.answer(), AttemptFailed)
+    bench.state.on_put = staticmethod(lambda: None)
+    committing(bench)
+    succeeded = bench.answer()
+    assert isinstance(succeeded, CommitSucceeded)
+    assert succeeded.report.edges == {("spout", "default", "total"): 2}
+    assert {name: facts["rows"] for name, facts in succeeded.report.states.items()} == {"total": 1}
+    assert succeeded.report.letters == {}
+
+
 def test_a_commit_phase_that_fails_fails_the_attempt_and_a_fenced_one_stops_the_run(bench: Bench) -> None:
     bench.state.on_put = raising(AttemptLost("parts are gone"))
     committing(bench)

@@ -198,7 +198,8 @@ def test_a_recorded_letter_of_a_bolt_that_is_gone_is_not_lost(tmp_path: Path) ->
     renamed.set_committer_bolt("counts", MemoryMapState("word").count()).shuffle_grouping("choosy")
     renamed.set_dead_letters(made.build().dead_letters)  # type: ignore[arg-type]
     now, attempt = renamed.build(), TransactionAttempt(TxId(2), AttemptId(9))
-    CommitPhase(now).run(attempt, LocalExecutor(now).run(attempt, BatchMetadata({}, letters=(letter,))))
+    report = CommitPhase(now).run(attempt, LocalExecutor(now).run(attempt, BatchMetadata({}, letters=(letter,))))
+    assert report.letters == {"picky": 1}
     [again] = [row for row in all_letters(now) if row["transaction"] == 2]
     assert "topology 'words' no longer has such a subscription" in again["error"]
 

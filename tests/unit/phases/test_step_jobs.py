@@ -100,9 +100,8 @@ def run(topology: Topology, choice: str, transactions: int = 3) -> list[Any]:
     phase = CommitPhase(topology, record=record, jobs=executor, choice=choice)
     for txid in range(1, transactions + 1):
         ranges = {PartitionId("memory", n): OffsetRange(Offset(50 * (txid - 1)), Offset(50 * txid)) for n in (0, 1)}
-        phase.run(attempt(txid, 10 * txid), executor.run(attempt(txid, 10 * txid), BatchMetadata(ranges)))
-        assert phase.told is not None
-        assert phase.told.places["count"].is_job == (choice == "jobs")
+        report = phase.run(attempt(txid, 10 * txid), executor.run(attempt(txid, 10 * txid), BatchMetadata(ranges)))
+        assert report.steps["count"].startswith("job") == (choice == "jobs")
     return seen
 
 
@@ -191,9 +190,8 @@ def test_every_step_knows_its_batch_wherever_it_runs(choice: str) -> None:
     executor.open()
     phase = CommitPhase(topology, jobs=executor, choice=choice)
     batch = BatchMetadata({PartitionId("memory", 0): OffsetRange(Offset(0), Offset(50))}, facts=BatchFacts(1_234))
-    phase.run(attempt(1, 10), executor.run(attempt(1, 10), batch))
-    assert phase.told is not None
-    assert [phase.told.places[name].is_job for name in ("count", "dated")] == [choice == "jobs"] * 2
+    report = phase.run(attempt(1, 10), executor.run(attempt(1, 10), batch))
+    assert [report.steps[name].startswith("job") for name in ("count", "dated")] == [choice == "jobs"] * 2
     assert set(stored(table).values()) == set(stored(latest.stored).values()) == {1_234}
 
 
@@ -373,10 +371,9 @@ def test_a_bolt_that_needs_the_driver_gets_it_at_the_next_attempt(monkeypatch: p
     batch = BatchMetadata({PartitionId("memory", n): OffsetRange(Offset(0), Offset(150)) for n in (0, 1)})
     with pytest.raises(BoltFailed, match="'all'"):
         phase.run(attempt(1, 10), executor.run(attempt(1, 10), batch))
-    phase.run(attempt(1, 11), executor.run(attempt(1, 11), batch))
+    report = phase.run(attempt(1, 11), executor.run(attempt(1, 11), batch))
     assert stored(table) == {**Counter(word for (word,) in ROWS), "all": len(ROWS)}
-    assert phase.told is not None
-    assert "keys of its state that belong to other tasks, as 'all'" in str(phase.told.places["count"])
+    assert "keys of its state that belong to other tasks, as 'all'" in report.steps["count"]
 
 
 @pytest.mark.parametrize(
@@ -394,12 +391,11 @@ def test_what_a_bolt_has_used_in_the_driver_is_known_before_it_would_be_a_job(
     """So that no attempt has to fail for it."""
     topology = counting(bolt, counts(MemoryTable("t")))
     executor = Executor(topology, Executor.as_it_is)
-    phase = CommitPhase(topology, jobs=executor)
+    phase, places = CommitPhase(topology, jobs=executor), list[str]()
     for txid in (1, 2):
         ranges = {PartitionId("memory", 0): OffsetRange(Offset(50 * (txid - 1)), Offset(50 * txid))}
-        phase.run(attempt(txid, 10 * txid), executor.run(attempt(txid, 10 * txid), BatchMetadata(ranges)))
+        report = phase.run(attempt(txid, 10 * txid), executor.run(attempt(txid, 10 * txid), BatchMetadata(ranges)))
+        places.append(report.steps["count"])
         monkeypatch.setattr(step_places, "DRIVER_BYTES_MAX", -1)
-    assert phase.told is not None
-    place = phase.told.places["count"]
-    assert place.is_job == (not why)
-    assert why in place.why
+    assert places[1].startswith("driver" if why else "job")
+    assert why in places[1]

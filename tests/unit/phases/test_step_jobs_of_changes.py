@@ -143,9 +143,8 @@ def found(topology: Topology, tried: Attempts, change: Change | None = None) -> 
     for txid, attempt_id, of, choice in tried:
         emitted = dict[str, list[Any]]()
         phase = CommitPhase(topology, record=record, jobs=executor, choice=choice)
-        phase.run(attempt(txid, attempt_id), processed(executor, txid, attempt_id, of))
-        assert phase.told is not None
-        assert phase.told.places["counts"].is_job == (choice == JOBS)
+        report = phase.run(attempt(txid, attempt_id), processed(executor, txid, attempt_id, of))
+        assert report.steps["counts"].startswith("job") == (choice == JOBS)
         tables = {each.id: sorted(map(repr, each.state.read().to_pylist())) for each in topology.committers}  # type: ignore[union-attr]
         assert len(emitted["default"]) == len(emitted[NEW_AND_OLD]) > 20
         seen.append((emitted, tables))
@@ -184,15 +183,14 @@ def test_nothing_of_what_changes_passes_the_driver(tmp_path: Path) -> None:
 def test_what_is_too_large_for_the_driver_is_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = changing(in_delta(tmp_path, STAGED))
     executor = Executor(topology)
-    phase = CommitPhase(topology, jobs=executor)
+    phase, places = CommitPhase(topology, jobs=executor), list[str]()
     for txid in (1, 2):
         of = (40 * (txid - 1), 40 * txid)
-        phase.run(attempt(txid, 10 * txid), processed(executor, txid, 10 * txid, of))
-        assert phase.told is not None
-        assert phase.told.places["counts"].is_job == (txid == 2)
+        report = phase.run(attempt(txid, 10 * txid), processed(executor, txid, 10 * txid, of))
+        places.append(report.steps["counts"])
         monkeypatch.setattr(step_places, "DRIVER_BYTES_MAX", 0)
-    assert phase.told is not None
-    assert "too many for the driver" in phase.told.places["counts"].why
+    assert [place.split(":")[0] for place in places] == ["driver", "job"]
+    assert "too many for the driver" in places[1]
 
 
 # --- an executor that does what it must not -------------------------------------------------------------------------

@@ -218,7 +218,8 @@ def _read_line(row: Mapping[str, Any]) -> JournalLine:
 
 def encode(word: Any) -> dict[str, Any]:
     """An event or action as JSON values: its name and its fields."""
-    return {"is": type(word).__name__} | {f.name: _plain(getattr(word, f.name)) for f in fields(word)}
+    name = type(word).__name__
+    return {"is": name} | {field: _plain(getattr(word, field)) for field in _WORDS[name][1]}
 
 
 def decode(row: Mapping[str, Any]) -> Any:
@@ -292,8 +293,9 @@ _READERS: Mapping[object, Callable[[Any], Any]] = {
 }
 """By the type of a field, what makes it of JSON values."""
 _WORDS: Mapping[str, tuple[type[Any], Mapping[str, Callable[[Any], Any]]]] = {
-    name: (word, {field.name: _READERS[get_type_hints(word)[field.name]] for field in fields(word)})
+    name: (word, {field.name: _READERS[get_type_hints(word)[field.name]] for field in fields(word) if field.compare})
     for name, word in vars(protocol).items()
     if isinstance(word, type) and is_dataclass(word) and word.__module__ == protocol.__name__
 }
-"""The events and actions. A field of a type that has no reader is an error here already."""
+"""The events and actions, and their fields but for reports, on which no decision depends. A field of a type that has
+no reader is an error here already."""

@@ -41,6 +41,7 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.core.report import CommitReport
 from transactional.engine.history.journal import JournalWriter, RunStarted, decode, encode, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
@@ -81,6 +82,14 @@ EVERY_WORD = [
 @pytest.mark.parametrize("word", EVERY_WORD, ids=lambda word: type(word).__name__)
 def test_every_event_and_action_comes_back_as_it_was(word: Any) -> None:
     assert decode(json.loads(json.dumps(encode(word)))) == word
+
+
+def test_a_report_is_left_to_the_store() -> None:
+    report = CommitReport({("spout", "default", "count"): 3})
+    for word in (CommitSucceeded(ATTEMPT, "", report), RecordCommit(ATTEMPT, BATCH, report)):
+        line = encode(word)
+        assert "report" not in line
+        assert decode(json.loads(json.dumps(line))).report == CommitReport()
 
 
 def test_how_a_run_begins_comes_back_as_it_was() -> None:

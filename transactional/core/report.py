@@ -1,0 +1,36 @@
+"""What a transaction did by the time that it is committed, for people: no decision depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """What both phases of one attempt did. It goes with its `CommitSucceeded`, and is stored with the transaction
+    commit."""
+
+    edges: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """The number of tuples by source, stream and target."""
+    states: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of each committer: after how many milliseconds of the commit phase its step began (`at`), how many it took
+    (`ms`), the number of `rows` written to its state, and what that knows of its write (`CommitFacts`)."""
+    letters: Mapping[str, int] = field(default_factory=dict)
+    """The number of dead letters, by the component that they were set aside from."""
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """Where the steps ran that may run as jobs, and why."""
+
+    def details(self) -> dict[str, Any]:
+        """What the store keeps of it, as JSON values."""
+        optional = {"letters_of": self.letters, "steps": self.steps}
+        return {
+            "edges": [[*edge, number] for edge, number in sorted(self.edges.items())],
+            "states": dict(self.states),
+            "letters": sum(self.letters.values()),
+            **{name: dict(values) for name, values in optional.items() if values},
+        }
+
+    def __str__(self) -> str:
+        return "; ".join(f"{component}: {place}" for component, place in self.steps.items())
