@@ -12,7 +12,7 @@ from transactional.aggregates import Aggregate, TableAggregator, aggregates_show
 from transactional.aggregates.ordered import have_keys_once
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
-from transactional.ports import TransactionState
+from transactional.ports import PersistentAggregate, TransactionState
 from transactional.schema import Field, Schema
 
 _ROW_CHARACTERS = 300
@@ -41,7 +41,7 @@ class Updatable(TransactionState, Protocol):
         """Fix the columns, once the schema of the input is known."""
 
 
-class StateUpdate:
+class StateUpdate(PersistentAggregate):
     """Aggregates a batch and merges it into a state: a committer without user code."""
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from transactional.errors import ConfigError, ProtocolError
-from transactional.ports import COMBINES
+from transactional.ports import are_known
 from transactional.schema import Field, Schema
 
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
@@ -260,5 +260,5 @@ def _declared_key(key: str | Sequence[str] | None) -> tuple[tuple[str, ...] | No
 
 def check_combine(combine: Mapping[str, str], values: Iterable[str], table: str) -> None:
     """Raise `ProtocolError` unless `combine` says for exactly the value columns how they are combined."""
-    if sorted(combine) != sorted(values) or not set(combine.values()) <= set(COMBINES):
+    if sorted(combine) != sorted(values) or not are_known(combine):
         raise ProtocolError(f"state {table} has the value columns {sorted(values)}, to be combined was {dict(combine)}")

@@ -28,8 +28,7 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.expiry import Expiry
-from transactional.ports import Partials, StateKind
-from transactional.ports.staged import STAGEABLE
+from transactional.ports import STAGEABLE, Partials, StateKind
 from transactional.schema import Schema
 
 AnyState = MemoryMapState | DeltaMapState | SqlMapState | RedisMapState

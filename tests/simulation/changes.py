@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from tests.simulation.source import OUTPUT
 from transactional.aggregates import Sum, TableAggregator, aggregates_shown
 from transactional.arrow import arrow_schema
+from transactional.ports import PersistentAggregate
 from transactional.schema import Schema
 
 CHANGES = "changes"
@@ -17,7 +19,17 @@ AGGREGATOR = TableAggregator(Schema.parse("word string"), Schema.parse("count lo
 SCHEMA = arrow_schema(OUTPUT)
 
 
-class Summing:
+class SimulatedUpdate(PersistentAggregate):
+    """Nothing is declared of it: its component has the state."""
+
+    state: Any = None
+    input_fields: tuple[str, ...] = OUTPUT.names
+
+    def check_input(self, input: Schema, *, used_by: str) -> None:
+        """Nothing is checked."""
+
+
+class Summing(SimulatedUpdate):
     """A state's update."""
 
     combine = AGGREGATOR.combine_kinds

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from state.rows.expiring import Floors, is_expired
 from state.values import StoredValue
+from tests.simulation.changes import SimulatedUpdate
 from tests.simulation.source import OUTPUT
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
 from transactional.absent import ABSENT
@@ -22,6 +23,7 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.facts import BatchFacts
+from transactional.ports import Windowed
 from transactional.schema import Schema
 
 GONE = "gone"
@@ -105,20 +107,19 @@ class ExpiringState(SimulatedState):
         return written
 
 
-class Expiring:
+class Expiring(SimulatedUpdate, Windowed):
     """The update of such a table, which passes on what expires in the transaction in which it does."""
 
-    windows_shown, closes_without_input, longest_us, goes_by_order = "", False, 0, False
-    time, kept_fields, combine = None, None, AGGREGATOR.combine_kinds
+    windows_shown, longest_us, combine = "", 0, AGGREGATOR.combine_kinds
     aggregates_shown = aggregates_shown(dict(AGGREGATOR.aggregates))
-    input_fields = OUTPUT.names
     closed_fields = OUTPUT
 
     def __init__(self, state: ExpiringState) -> None:
         self.state = state
 
-    def check_input(self, input: Schema, *, used_by: str) -> None:
-        """Nothing is checked."""
+    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+        """Nothing is behind it."""
+        return late_before_us
 
     def aggregator(self) -> TableAggregator:
         """The real one."""

@@ -13,7 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.changes import CHANGES, Summing
+from tests.simulation.changes import CHANGES, SimulatedUpdate, Summing
 from tests.simulation.expiring import BEHIND_MS, GONE, Expiring, ExpiringState
 from tests.simulation.faults import Wrong, demand
 from tests.simulation.pools import SimulatedExecutor, SimulatedPool
@@ -50,6 +50,7 @@ from transactional.errors import (
     TopologyInUse,
 )
 from transactional.groupings import Grouping, GroupingKind
+from transactional.ports import UpdateKind
 from transactional.schema import Schema
 from transactional.store.progress import Phase
 from transactional.topology.topology import CLOSED, Component, Topology
@@ -61,13 +62,14 @@ EXPECTED_ENDS = (Fenced, TopologyInUse, CommitStuck, StoreUnavailable, RetriesEx
 """How a process may end without anything being wrong."""
 
 
-class Update:
+class Update(SimulatedUpdate):
     """Stands where a state's update would: what it does is done by the simulated executor."""
 
     combine: Mapping[str, str] = MappingProxyType({})
     aggregates_shown: Mapping[str, str] = MappingProxyType({})
+    update_kind = UpdateKind.COMBINED
 
-    def aggregator(self) -> None:
+    def aggregator(self) -> Any:
         """Never used: nothing is emitted in the commit phase."""
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from transactional.doctor.replaying import expiry_of
 from transactional.expiry import Time
 from transactional.groupings import GroupingKind
-from transactional.ports import Windowed
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from transactional.trident.pipelines.pipeline import Pipeline
 from transactional.trident.windows.sessions import InSessions, SessionUpdate
@@ -108,7 +107,7 @@ def keys_of(topology: Topology) -> Iterator[KeysAgain]:
     """Updates of states whose rows expire, all of whose columns are known."""
     for component in topology.committers:
         expiry = expiry_of(component)
-        if expiry is None or not component.is_update or isinstance(component.bolt, Windowed):
+        if expiry is None or not component.is_update or component.windows is not None:
             continue
         columns, others = _known(component.bolt)
         assert component.state is not None

@@ -16,7 +16,6 @@ from transactional.engine.fencing import close_tables
 from transactional.engine.streams import stream_names
 from transactional.errors import ConfigError, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Windowed
 from transactional.store import AttemptRecord, StoreReader
 from transactional.topology.topology import Component, Topology
 from transactional.trident.windows.times import numbers_of
@@ -120,7 +119,7 @@ class _Recomputing:
         or behind such ones."""
         behind, found = set[str](), list[str]()
         for component in self.topology.components:
-            is_timed = isinstance(component.bolt, Windowed) or expiry_of(component) is not None
+            is_timed = component.windows is not None or expiry_of(component) is not None
             if is_timed or any(grouping.source in behind for grouping in component.inputs):
                 behind.add(component.id)
                 if component.state is not None and component.id not in self.compared:

@@ -17,7 +17,7 @@ from transactional.bolts import Key
 from transactional.execution.map_state import ReadState
 from transactional.facts import BatchFacts
 from transactional.phases.passing import Passing
-from transactional.ports import COMBINES, Aggregator, Merged, MergingAggregate, WindowedAggregate
+from transactional.ports import Aggregator, Merged, PersistentAggregate, are_known
 from transactional.ports.split import SplitState
 from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
@@ -36,11 +36,6 @@ def changed_rows(state: ReadState, attempt: TransactionAttempt, part: pa.Table, 
     for name in values:
         new = new.append_column(old_name(name), old[name])
     return new
-
-
-def are_known(combine: Mapping[str, str]) -> bool:
-    """Whether states can combine values of all columns themselves."""
-    return set(combine.values()) <= set(COMBINES)
 
 
 def kinds_written(combine: Mapping[str, str]) -> Mapping[str, str]:
@@ -62,7 +57,7 @@ def lookups_of(topology: Topology, component: Component, attempt: TransactionAtt
     return found
 
 
-def closed_rows(update: WindowedAggregate, attempt: TransactionAttempt, facts: BatchFacts | None) -> pa.Table:
+def closed_rows(update: PersistentAggregate, attempt: TransactionAttempt, facts: BatchFacts | None) -> pa.Table:
     """The windows of a state that close in a transaction, as they were before it. A replay of the same batch reads the
     same rows; one with other facts, which closes others, reads them as before, too."""
     rows = update.closing(facts)
@@ -72,7 +67,7 @@ def closed_rows(update: WindowedAggregate, attempt: TransactionAttempt, facts: B
 
 
 def put_merged(
-    update: MergingAggregate, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None
+    update: PersistentAggregate, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None
 ) -> Merged:
     """Put what becomes of windows that depend on those that are open. A replay reads the same rows as before."""
     state = update.state
@@ -97,9 +92,8 @@ def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
 
 def count_closing(component: Component, passing: Passing) -> int:
     """About how many rows are read for the windows that close."""
-    update: object = component.bolt
     state: object = component.state
-    if not isinstance(update, WindowedAggregate) or not isinstance(state, SplitState):
+    if component.update is None or not isinstance(state, SplitState):
         return 0
-    rows = update.closing(passing.processed.facts_of(component.id))
+    rows = component.update.closing(passing.processed.facts_of(component.id))
     return 0 if rows is None else state.count_between(passing.attempt, *rows)

@@ -24,7 +24,6 @@ from transactional.execution.step_work import StepExecutor, Waiting, batches_of,
 from transactional.execution.task_loop import Received, run_through
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.phases.changes import (
-    are_known,
     changed_rows,
     closed_rows,
     count_closing,
@@ -44,14 +43,12 @@ from transactional.plumbing.syncing import sync
 from transactional.ports import (
     DiskState,
     ExpiringState,
-    MergingAggregate,
     Partials,
     Processed,
     TellingState,
-    WindowedAggregate,
+    UpdateKind,
 )
 from transactional.ports.dead_letters import letter_rows
-from transactional.ports.split import SplitWindows
 from transactional.ports.staged import Scratch
 from transactional.stateful import StatefulBolt
 from transactional.topology.steps import Step, plan_steps
@@ -202,7 +199,8 @@ class CommitPhase:
 
     def _merge(self, step: Step, component: Component, passing: Passing, *, closes: bool = True) -> None:
         assert component.state is not None
-        part = passing.processed.parts[component.id]
+        assert component.update is not None
+        part, update = passing.processed.parts[component.id], component.update
         assert isinstance(part, Partials)
         aggregator = self.program.aggregators[component.id]
         if late := passing.partials.get(component.id):
@@ -211,20 +209,20 @@ class CommitPhase:
             part = replace(part, staged=[*part.staged, *staged])
         wanted = [stream for stream, schema in component.outputs.items() if schema]
         emitted, facts = dict[str, pa.Table](), passing.processed.facts_of(component.id)
-        if closes and CLOSED in wanted and isinstance(component.bolt, WindowedAggregate):
-            closed = closed_rows(component.bolt, passing.attempt, facts)
-            if step.in_order and isinstance(component.bolt, SplitWindows):
-                closed = in_order_of_tasks(closed, step.split_by, step.tasks, component.bolt.window_key)
+        if closes and CLOSED in wanted:
+            closed = closed_rows(update, passing.attempt, facts)
+            if step.in_order:
+                closed = in_order_of_tasks(closed, step.split_by, step.tasks, update.window_key)
             emitted[CLOSED] = closed
-        if isinstance(component.bolt, MergingAggregate):
-            merged = put_merged(component.bolt, passing.attempt, part.table, facts)
+        if update.update_kind is UpdateKind.REPLACED:
+            merged = put_merged(update, passing.attempt, part.table, facts)
             passing.written[component.id] = merged.changed.num_rows + merged.gone.num_rows
             emitted |= {stream: merged.changed for stream in wanted if stream != CLOSED}
             if CLOSED in wanted and merged.closed is not None:
                 emitted[CLOSED] = merged.closed
             self._pass_on(component, emitted, passing)
             return
-        is_known = are_known(part.combine)
+        is_known = update.update_kind is UpdateKind.COMBINED
         if not is_known or set(wanted) - {CLOSED}:
             changed = changed_rows(component.state, passing.attempt, part.table, aggregator)
             if step.in_order:

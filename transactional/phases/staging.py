@@ -15,7 +15,6 @@ from typing import TypeGuard
 
 from transactional.arrow import table_from_ipc
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Bolt
 from transactional.errors import OperatingError, SumOverflow
 from transactional.execution.items import (
     Item,
@@ -29,9 +28,8 @@ from transactional.execution.items import (
 from transactional.execution.program import TaskProgram
 from transactional.names import owner_of
 from transactional.phases.split_rows import split_bytes
-from transactional.ports.split import SplitWindows
-from transactional.ports.staged import STAGEABLE, Scratch, ScratchState, SplitRows, StagedBytes, Stager, StagingState
-from transactional.topology.functions import BoltFunction
+from transactional.ports import STAGEABLE
+from transactional.ports.staged import Scratch, ScratchState, SplitRows, StagedBytes, Stager, StagingState
 from transactional.topology.steps import emitted_by, plan_steps
 from transactional.topology.topology import CLOSED, Component, Topology
 
@@ -45,12 +43,12 @@ def stagers_of(topology: Topology) -> dict[str, Stager]:
     found = dict[str, Stager]()
     for component in topology.components:
         state: object = component.state
-        if isinstance(component.bolt, Bolt | BoltFunction) or set(emitted_by(component)) - {CLOSED}:
+        if component.update is None or set(emitted_by(component)) - {CLOSED}:
             continue
         if not isinstance(state, StagingState):
             continue
         stager = state.stager(owner_of(topology.id, component.id))
-        kinds = set(component.bolt.aggregator().combine_kinds.values())
+        kinds = set(component.update.aggregator().combine_kinds.values())
         if stager is not None and (
             kinds <= STAGEABLE or (kinds == {"last"} and _has_one_row_per_key(topology, component))
         ):
@@ -62,8 +60,9 @@ def _has_one_row_per_key(topology: Topology, component: Component) -> bool:
     """Whether no two tuples for a committer have one key, so that there is no last one: it takes windows that close."""
     if len(component.inputs) > 1 or component.inputs[0].stream != CLOSED or component.state is None:
         return False
-    windows: object = topology.component(component.inputs[0].source).bolt
-    return isinstance(windows, SplitWindows) and set(windows.window_key) <= set(component.state.key.names)
+    windows = topology.component(component.inputs[0].source).update
+    key = () if windows is None else windows.window_key
+    return bool(key) and set(key) <= set(component.state.key.names)
 
 
 def staged(program: TaskProgram, attempt: TransactionAttempt, items: Iterable[Item], tasks: int) -> Iterator[Item]:

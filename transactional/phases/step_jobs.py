@@ -13,8 +13,8 @@ from transactional.execution.step_work import Closing, StepExecutor, StepFailure
 from transactional.phases.changes import kinds_written
 from transactional.phases.passing import Passing
 from transactional.phases.split_rows import inputs_of, size_of
-from transactional.ports import Partials, WindowedAggregate
-from transactional.ports.split import SplitState, SplitWindows, TaskState
+from transactional.ports import Partials
+from transactional.ports.split import SplitState, TaskState
 from transactional.stateful import StatefulBolt
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component
@@ -49,17 +49,17 @@ def close_as_job(
 ) -> bool:
     """Let tasks close the windows of an update, each those of its part of the keys; the state is not written. False,
     and nothing is done, if only the driver can read it. As `run_as_job`."""
-    windows: object = component.bolt
+    windows = component.update
     state: object = component.state
-    assert isinstance(component.bolt, WindowedAggregate)
-    assert isinstance(windows, SplitWindows)
+    assert windows is not None
     assert isinstance(state, SplitState)
     attempt, facts = passing.attempt, passing.processed.facts_of(component.id)
-    part, rows = state.for_tasks(attempt), component.bolt.closing(facts)
+    part, rows = state.for_tasks(attempt), windows.closing(facts)
     if part is None or rows is None:
         return part is not None
-    order = windows.window_key if step.in_order else ()
-    inputs, closing = tuple(TaskInput(task, ()) for task in range(step.tasks)), Closing(*rows, windows.closer(), order)
+    order, closer = windows.window_key if step.in_order else (), windows.closer()
+    assert closer is not None
+    inputs, closing = tuple(TaskInput(task, ()) for task in range(step.tasks)), Closing(*rows, closer, order)
     work = StepWork(attempt, component.id, step.tasks, step.split_by, part, inputs, facts=facts, closing=closing)
     answers = sorted(jobs.run_step(work), key=lambda each: each.task)
     # All have read the same rows, and each has kept some.

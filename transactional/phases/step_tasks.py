@@ -31,12 +31,13 @@ from transactional.execution.step_work import (
     bytes_of,
 )
 from transactional.execution.task_loop import Received, run_through
-from transactional.phases.changes import are_known, changed_rows
+from transactional.phases.changes import changed_rows
 from transactional.phases.commit_task import CommitTask
 from transactional.phases.passing import Addressed
 from transactional.phases.refused_puts import those_at_fault
 from transactional.phases.split_rows import in_order
 from transactional.phases.staging import staged
+from transactional.ports import are_known
 from transactional.ports.split import NeedsDriver
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import CLOSED

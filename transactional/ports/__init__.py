@@ -4,6 +4,7 @@ a rewind need from spouts and states."""
 from __future__ import annotations
 
 from transactional.ports.jobs import Clock, DeadLetter, JobExecutor, LateTuples, Processed
+from transactional.ports.partials import COMBINES, STAGEABLE, Aggregator, Partials, are_known, unknown_word
 from transactional.ports.spouts import (
     FollowsMessages,
     PartitionReader,
@@ -12,29 +13,22 @@ from transactional.ports.spouts import (
     SpoutMaker,
 )
 from transactional.ports.states import (
-    COMBINES,
-    Aggregator,
     CheckingState,
     CommitFacts,
     DiskState,
     ExpiringState,
     FinishingState,
     MendableState,
-    Merged,
-    MergingAggregate,
-    Partials,
-    PersistentAggregate,
     StateKind,
     TellingState,
-    TimedWindows,
     TornFiles,
     TransactionState,
-    Windowed,
-    WindowedAggregate,
 )
+from transactional.ports.updates import Merged, PersistentAggregate, UpdateKind, Windowed
 
 __all__ = [
     "COMBINES",
+    "STAGEABLE",
     "Aggregator",
     "CheckingState",
     "Clock",
@@ -48,7 +42,6 @@ __all__ = [
     "LateTuples",
     "MendableState",
     "Merged",
-    "MergingAggregate",
     "Partials",
     "PartitionReader",
     "PersistentAggregate",
@@ -58,9 +51,10 @@ __all__ = [
     "SpoutMaker",
     "StateKind",
     "TellingState",
-    "TimedWindows",
     "TornFiles",
     "TransactionState",
+    "UpdateKind",
     "Windowed",
-    "WindowedAggregate",
+    "are_known",
+    "unknown_word",
 ]

@@ -14,8 +14,8 @@ from transactional.batch import BatchMetadata, Digest, PartitionId
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion, Letter
 from transactional.messages import FailedMessage
+from transactional.ports.partials import Partials
 from transactional.ports.staged import SplitRows, StagedBytes
-from transactional.ports.states import Partials
 
 if TYPE_CHECKING:
     import pyarrow as pa

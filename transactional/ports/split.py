@@ -94,20 +94,4 @@ class Closer(Protocol):
     """What makes the windows that close of a state's rows. Picklable; runs on executors."""
 
     def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
-        """As `WindowedAggregate.closed`."""
-
-
-@runtime_checkable
-class SplitWindows(Protocol):
-    """A `WindowedAggregate` whose windows can be closed by tasks, each for its part of the keys."""
-
-    @property
-    def split_by(self) -> tuple[str, ...]:
-        """Columns of the state's key in which all rows of a window are equal; () if there are none."""
-
-    @property
-    def window_key(self) -> tuple[str, ...]:
-        """Fields of a window that closes, by which it differs from all others, under these names."""
-
-    def closer(self) -> Closer:
-        """What a task takes along."""
+        """As `PersistentAggregate.closed`."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from transactional.attempt import TransactionAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-STAGEABLE: Final = frozenset({"sum", "min", "max"})
-"""How values are combined that may come from several tasks for one key, in any order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from transactional.bolts import BasicBolt, Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
-from transactional.ports import Spout, SpoutMaker, TransactionState
+from transactional.ports import PersistentAggregate, Spout, SpoutMaker, TransactionState
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.reliable.bolts import RichBolt
@@ -75,7 +75,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         self._check_new("bolt", bolt_id, bolt)
         if bolt_id == ACKER:
             raise ConfigError(f"component id {ACKER!r} is that of the ackers; rename the bolt")
-        if hasattr(bolt, "aggregator"):
+        if isinstance(bolt, PersistentAggregate):
             self._refuse_state("bolt", bolt_id)
         if isinstance(bolt, RichBolt):
             if output is not None:

@@ -153,7 +153,7 @@ class TransactionalTopologyBuilder:
         """
         self._check_new("bolt", bolt_id, bolt)
         refuse_stateful("bolt", bolt_id, bolt)
-        if not isinstance(bolt, Bolt) and hasattr(bolt, "aggregator"):
+        if isinstance(bolt, PersistentAggregate):
             raise ConfigError(f"bolt {bolt_id!r} updates a state: add it with set_committer_bolt")
         return self._declare(bolt_id, self._as_bolt(bolt_id, bolt, output), parallelism, None)
 
@@ -174,7 +174,7 @@ class TransactionalTopologyBuilder:
         refuse_stateful("committer bolt", bolt_id, bolt)
         if isinstance(bolt, BatchBolt | ArrowBatchBolt):
             return self._declare(bolt_id, bolt, parallelism, self._given_state(bolt_id, state))
-        if not hasattr(bolt, "aggregator"):
+        if not isinstance(bolt, PersistentAggregate):
             raise ConfigError(
                 f"committer bolt {bolt_id!r} is a {type(bolt).__name__}; a committer is a BatchBolt with state=…, "
                 "or a state's update such as DeltaMapState(…).count()"

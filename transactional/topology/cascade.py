@@ -8,7 +8,7 @@ from typing import Protocol
 
 from transactional.core.windows import WindowsAbove, WindowsBehind
 from transactional.groupings import Grouping
-from transactional.ports import TimedWindows, Windowed
+from transactional.ports import Windowed
 
 
 class Wired(Protocol):
@@ -19,8 +19,8 @@ class Wired(Protocol):
         """Its id."""
 
     @property
-    def bolt(self) -> object:
-        """What it runs."""
+    def windows(self) -> Windowed | None:
+        """What keeps its windows; None: it has none."""
 
     @property
     def inputs(self) -> tuple[Grouping, ...]:
@@ -29,21 +29,21 @@ class Wired(Protocol):
 
 def windows_behind(components: Iterable[Wired]) -> WindowsBehind:
     """By component with windows of event time those next above it, whatever stands between."""
-    above, known = dict[str, dict[str, TimedWindows]](), dict[str, tuple[WindowsAbove, ...]]()
+    above, known = dict[str, dict[str, Windowed]](), dict[str, tuple[WindowsAbove, ...]]()
     for component in components:
-        found = dict[str, TimedWindows]()
+        found = dict[str, Windowed]()
         for grouping in component.inputs:
             found |= above.get(grouping.source, {})
-        windows = component.bolt
+        windows = component.windows
         above[component.id] = found
-        if isinstance(windows, TimedWindows) and not windows.goes_by_order:
+        if windows is not None and not windows.goes_by_order:
             above[component.id] = {component.id: windows}
             if found and not windows.closes_without_input:
                 known[component.id] = tuple(_above(name, of, windows) for name, of in found.items())
     return known
 
 
-def _above(name: str, of: TimedWindows, windows: TimedWindows) -> WindowsAbove:
+def _above(name: str, of: Windowed, windows: Windowed) -> WindowsAbove:
     return WindowsAbove(name, of.closes_without_input, partial(of.first_time, by_end=windows.goes_by_end))
 
 
@@ -53,8 +53,8 @@ def longest_us(components: Iterable[Wired]) -> dict[str, int]:
     components = list(components)
     behind, found = windows_behind(components), dict[str, int]()
     for component in components:
-        windows = component.bolt
-        if isinstance(windows, Windowed):
+        windows = component.windows
+        if windows is not None:
             before = [found[each.name] for each in behind.get(component.id, ())]
             found[component.id] = windows.longest_us + max(before, default=0)
     return found

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from transactional.bolts import Bolt
 from transactional.groupings import Grouping, GroupingKind
-from transactional.ports import MergingAggregate, WindowedAggregate
-from transactional.ports.split import SplitState, SplitWindows
-from transactional.ports.staged import STAGEABLE
+from transactional.ports import STAGEABLE, PersistentAggregate, UpdateKind
+from transactional.ports.split import SplitState
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
-from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 
 
@@ -57,8 +55,8 @@ def plan_steps(topology: Topology) -> tuple[Step, ...]:
 
 
 def _step(topology: Topology, component: Component) -> Step:
-    if isinstance(component.bolt, WindowedAggregate) and CLOSED in emitted_by(component):
-        return _closing_step(topology, component, component.bolt)
+    if component.update is not None and CLOSED in emitted_by(component):
+        return _closing_step(topology, component, component.update)
     if component.is_update and emitted_by(component):
         return _changing_step(topology, component)
     stays = _why_it_stays(topology, component)
@@ -71,14 +69,14 @@ def emitted_by(component: Component) -> tuple[str, ...]:
     return tuple(stream for stream, fields in component.outputs.items() if fields)
 
 
-def _closing_step(topology: Topology, component: Component, update: WindowedAggregate) -> Step:
+def _closing_step(topology: Topology, component: Component, update: PersistentAggregate) -> Step:
     """Windows that close are read, made and passed on by as many tasks as fill the windows; the state is written by the
     driver, of what those tasks have staged."""
     tasks = _feeding(topology, component)
-    stays, split_by = "", update.split_by if isinstance(update, SplitWindows) else ()
+    stays, split_by = "", update.split_by
     if emitted_by(component) != (CLOSED,):
         stays = "it emits what it changes"
-    elif not isinstance(update, SplitWindows):
+    elif update.update_kind is UpdateKind.REPLACED:
         stays = "its windows depend on one another"
     elif not split_by:
         stays = "its windows have no key"
@@ -86,7 +84,7 @@ def _closing_step(topology: Topology, component: Component, update: WindowedAggr
         stays = "it has one task"
     elif not isinstance(component.state, SplitState):
         stays = "its state can be read in the driver only"
-    in_order = isinstance(update, SplitWindows) and any(
+    in_order = bool(update.window_key) and any(
         _depends_on_order(each) and not _has_one_row_of_each(each, update.window_key)
         for each in topology.subscribers(component.id)
     )
@@ -96,8 +94,9 @@ def _closing_step(topology: Topology, component: Component, update: WindowedAggr
 def _changing_step(topology: Topology, component: Component) -> Step:
     """Partial aggregates are split by key among as many tasks as make them, combined, and passed on as what changes."""
     assert component.state is not None
+    assert component.update is not None
     tasks, stays = _feeding(topology, component), ""
-    if isinstance(component.bolt, MergingAggregate):
+    if component.update.update_kind is UpdateKind.REPLACED:
         stays = "its windows depend on one another"
     elif not isinstance(component.state, SplitState):
         stays = "its state can be read in the driver only"
@@ -112,9 +111,9 @@ def _changing_step(topology: Topology, component: Component) -> Step:
 
 def _depends_on_order(component: Component) -> bool:
     """Whether the order of its tuples may matter: not to a state that adds them up."""
-    if isinstance(component.bolt, Bolt | BoltFunction):
+    if component.update is None:
         return True
-    return not set(component.bolt.aggregator().combine_kinds.values()) <= STAGEABLE
+    return not set(component.update.aggregator().combine_kinds.values()) <= STAGEABLE
 
 
 def _has_one_row_of_each(component: Component, window_key: tuple[str, ...]) -> bool:

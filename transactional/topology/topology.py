@@ -122,7 +122,17 @@ class Component:
     @property
     def is_update(self) -> bool:
         """True for a state's update, which has no user code."""
-        return not isinstance(self.bolt, Bolt | BoltFunction)
+        return self.update is not None
+
+    @property
+    def update(self) -> PersistentAggregate | None:
+        """A state's update; None for a bolt."""
+        return None if isinstance(self.bolt, Bolt | BoltFunction) else self.bolt
+
+    @property
+    def windows(self) -> Windowed | None:
+        """What keeps windows that are open; None: it has none."""
+        return self.bolt if isinstance(self.bolt, Windowed) else None
 
     @property
     def is_dataframe(self) -> bool:
@@ -194,7 +204,7 @@ class Topology:
 
     @property
     def _windowed(self) -> list[Windowed]:
-        return [each.bolt for each in self.components if isinstance(each.bolt, Windowed)]
+        return [each.windows for each in self.components if each.windows is not None]
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""
@@ -283,12 +293,12 @@ class Topology:
 def _meaning(component: Component) -> dict[str, Any]:
     """What rows mean depends on how their values are combined; those of windows also on how long these are, by what
     time, and on the fields of the tuples that are kept."""
-    bolt, found = component.bolt, dict[str, Any]()
-    if not isinstance(bolt, Bolt | BoltFunction):
-        found |= {COMBINE: dict(bolt.combine), AGGREGATES: dict(bolt.aggregates_shown)}
-    if isinstance(bolt, Windowed):
-        fields = None if bolt.kept_fields is None else str(bolt.kept_fields)
-        found |= {WINDOWS: bolt.windows_shown, WINDOW_TIME: bolt.time, WINDOW_FIELDS: fields}
+    update, windows, found = component.update, component.windows, dict[str, Any]()
+    if update is not None:
+        found |= {COMBINE: dict(update.combine), AGGREGATES: dict(update.aggregates_shown)}
+    if windows is not None:
+        fields = None if windows.kept_fields is None else str(windows.kept_fields)
+        found |= {WINDOWS: windows.windows_shown, WINDOW_TIME: windows.time, WINDOW_FIELDS: fields}
     return {name: value for name, value in found.items() if value is not None}
 
 

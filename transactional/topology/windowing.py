@@ -18,6 +18,7 @@ from transactional.bolts import Key, OutputCollector, TopologyContext, Tuple, tu
 from transactional.core.windows import Windows, WindowTimes, times_of
 from transactional.errors import ConfigError
 from transactional.groupings import Grouping
+from transactional.ports import Windowed
 from transactional.schema import Schema
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.event_times import check_time
@@ -43,7 +44,7 @@ class _Kept:
     tuple: Tuple
 
 
-class Windowing(StatefulBolt):
+class Windowing(StatefulBolt, Windowed):
     """Keeps the tuples of one `WindowedBolt`."""
 
     def __init__(
@@ -110,10 +111,8 @@ class Windowing(StatefulBolt):
         """The length of windows of time."""
         return 0 if self._by_count else self.window.windows.length_us
 
-    @property
-    def goes_by_end(self) -> bool:
-        """What the times mean that a bolt emits is not known: they count as when windows begin, which is earlier."""
-        return False
+    goes_by_end = False
+    """What the times mean that a bolt emits is not known: they count as when windows begin, which is earlier."""
 
     def first_time(self, late_before_us: int, *, by_end: bool) -> int:
         """Of the windows that it is called with."""

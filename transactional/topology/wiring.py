@@ -10,7 +10,7 @@ from transactional.bolts import Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
-from transactional.ports import Spout, StateKind, TransactionState, Windowed, WindowedAggregate
+from transactional.ports import PersistentAggregate, Spout, StateKind, TransactionState
 from transactional.schema import Field, Schema, did_you_mean
 from transactional.topology.functions import BoltFunction, parse_output
 from transactional.topology.places import check_places, table_of
@@ -130,7 +130,7 @@ def _check_order(topology: Topology, committer: Component) -> None:
             continue
         above.add(component.id)
         todo += [grouping.source for grouping in component.inputs]
-        if isinstance(component.bolt, Windowed) and component.bolt.goes_by_order:
+        if component.windows is not None and component.windows.goes_by_order:
             raise ConfigError(
                 f"committer {committer.id!r} keeps a {committer.state.kind.value} state, and the windows of "
                 f"{component.id!r} go by the order of tuples: a replay with another number of tasks fills them with "
@@ -244,15 +244,15 @@ class _Wiring:
         bolt = declared.bolt
         if isinstance(bolt, BoltFunction):
             return {DEFAULT_STREAM: bolt.output}
-        if not isinstance(bolt, Bolt):
-            return self._new_values(declared)
+        if isinstance(bolt, PersistentAggregate):
+            return self._new_values(declared, bolt)
         if DEFAULT_STREAM in bolt.streams:
             raise ConfigError(f"bolt {declared.id!r} declares the stream {DEFAULT_STREAM!r} in streams: use output")
         for stream in bolt.streams:
             check_id(f"bolt {declared.id!r}: stream", stream)
         return {stream: parse_output(declared.id, text) for stream, text in self._texts(bolt).items()}
 
-    def _new_values(self, declared: Declared) -> dict[str, Schema]:
+    def _new_values(self, declared: Declared, update: PersistentAggregate) -> dict[str, Schema]:
         """A state's update emits the rows that it has changed, to those who subscribe."""
         assert declared.state is not None
         key, values = declared.state.key, declared.state.values
@@ -261,8 +261,8 @@ class _Wiring:
         outputs = {DEFAULT_STREAM: Schema((*key, *values)) if DEFAULT_STREAM in streams else Schema(())}
         if NEW_AND_OLD in streams:
             outputs[NEW_AND_OLD] = Schema((*key, *values, *(Field(old_name(f.name), f.type) for f in values)))
-        if CLOSED in streams and isinstance(declared.bolt, WindowedAggregate):
-            outputs[CLOSED] = declared.bolt.closed_fields
+        if CLOSED in streams and update.closed_fields:
+            outputs[CLOSED] = update.closed_fields
         return outputs
 
     @staticmethod

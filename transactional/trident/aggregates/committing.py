@@ -15,15 +15,15 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.errors import ConfigError
 from transactional.execution.pickling import check_picklable
-from transactional.ports import TransactionState
+from transactional.ports import PersistentAggregate, TransactionState
 from transactional.schema import Schema
 from transactional.trident.aggregates.aggregating import Aggregates, column_types
 from transactional.trident.aggregates.own import OwnAggregator, Reducer, groups_of, rows_of
 from transactional.trident.pipelines.functions import many_rows, name_of, parsed
 
 
-class OwnUpdate:
-    """As a state's own update, with aggregates of yours: see `PersistentAggregate`."""
+class OwnUpdate(PersistentAggregate):
+    """As a state's own update, with aggregates of yours."""
 
     def __init__(self, state: Any, aggregates: Aggregates, key: tuple[str, ...]) -> None:
         check_key(state, key)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.facts import BatchFacts
-from transactional.ports import Merged
+from transactional.ports import Merged, UpdateKind
 from transactional.schema import Field, Schema
 from transactional.topology.windows import PANE, CountWindow
 from transactional.trident.aggregates.own import groups_of
@@ -79,7 +79,9 @@ class CountAggregator:
 
 
 class CountUpdate(UpdateOfWindows[CountWindow]):
-    """An update that keeps, of each key, the parts of its newest windows: see `MergingAggregate`."""
+    """An update that keeps, of each key, the parts of its newest windows: see `UpdateKind.REPLACED`."""
+
+    update_kind = UpdateKind.REPLACED
 
     def aggregator(self) -> CountAggregator:
         """Keeps tuples apart."""
@@ -103,13 +105,9 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
         """They do not end by time."""
         return 0
 
-    def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
-        """None before tuples come."""
-        return None
-
-    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
-        """None."""
-        return arrow_schema(self.closed_fields).empty_table()
+    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+        """Of places, which are their times."""
+        return self.window.windows.first_time(late_before_us, by_end=by_end)
 
     def touched(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
         """The rows of the keys that have come."""

@@ -14,7 +14,7 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.core.windows import Sessions, WindowTimes, times_of
 from transactional.facts import BatchFacts
-from transactional.ports import Aggregator, Merged
+from transactional.ports import Aggregator, Merged, UpdateKind
 from transactional.schema import Schema
 from transactional.topology.windows import Session
 from transactional.trident.aggregates.own import groups_of
@@ -113,7 +113,9 @@ class SessionAggregator:
 
 
 class SessionUpdate(UpdateOfWindows[Session]):
-    """An update each of whose rows is a session that is open: see `MergingAggregate`."""
+    """An update each of whose rows is a session that is open: see `UpdateKind.REPLACED`."""
+
+    update_kind = UpdateKind.REPLACED
 
     def first_time(self, late_before_us: int, *, by_end: bool) -> int:
         """Of its sessions."""

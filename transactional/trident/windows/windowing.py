@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from transactional.core.windows import WindowTimes, times_of
 from transactional.facts import BatchFacts
-from transactional.ports import Aggregator, PersistentAggregate, TransactionState
+from transactional.ports import Aggregator, PersistentAggregate, TransactionState, Windowed
 from transactional.schema import Field, Schema
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.trident.pipelines.steps import TimedStep
@@ -59,7 +59,7 @@ class Late(TimedStep):
 WindowT = TypeVar("WindowT", Window, Session, CountWindow)
 
 
-class UpdateOfWindows(Generic[WindowT]):
+class UpdateOfWindows(PersistentAggregate, Windowed, Generic[WindowT]):
     """A state's own update, whose rows belong to windows: what is alike whatever windows they are."""
 
     def __init__(
@@ -101,11 +101,6 @@ class UpdateOfWindows(Generic[WindowT]):
         return self._update.aggregates_shown
 
     @property
-    def kept_fields(self) -> Schema | None:
-        """It keeps aggregates."""
-        return None
-
-    @property
     def closes_without_input(self) -> bool:
         """By the transaction's own time they do."""
         return self.window.by_transaction
@@ -120,7 +115,7 @@ class UpdateOfWindows(Generic[WindowT]):
 
 
 class WindowedUpdate(UpdateOfWindows[Window]):
-    """An update of whose rows each is a pane of windows: see `WindowedAggregate`."""
+    """An update of whose rows each is a pane of windows: see `PersistentAggregate`."""
 
     def first_time(self, late_before_us: int, *, by_end: bool) -> int:
         """Of its windows."""
