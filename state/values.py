@@ -12,9 +12,13 @@ from dataclasses import dataclass, replace
 from decimal import Context, Decimal, Inexact
 from typing import Any, Final, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.errors import StoreMismatch
+from transactional.ports import COMBINES, unknown_word
 
 _EXACT: Final = Context(prec=100, traps=[Inexact])
 """Columns have at most 38 digits; the thread's own context would round to 28."""
@@ -100,12 +104,41 @@ class OpaqueValue(StoredValue):
         return self._updated(txid, update(self.before(txid)))
 
 
-def combined(how: str, stored: Any, partial: Any) -> Any:
-    """Combine a partial aggregate with the stored value, which may be `ABSENT`; `how`: `sum`, `min`, `max` or `last`.
+def combined_columns(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Combine, row by row, partial aggregates with the stored values, both of one type; `how` is one of `COMBINES`.
 
-    NULL (None) counts as nothing, except for `last`, where it is a value like any other. Sums of integers and decimals
-    are exact, whatever a column can hold.
+    NULL counts as nothing, except for `last`, where it is a value like any other. NaN is greater than every number.
+    Raises `ArrowInvalid` where a sum of integers or decimals does not fit the type, `ProtocolError` for another word.
     """
+    match how:
+        case "last":
+            return partial
+        case "sum":
+            added = _added(stored, partial)
+            return pc.coalesce(added, partial, stored) if added.null_count else added
+        case "min" | "max":
+            is_better = (pc.less if how == "min" else pc.greater)(partial, stored)
+            if pa.types.is_floating(partial.type):
+                # For Arrow NaN is neither less nor greater.
+                is_better = pc.or_(is_better, pc.is_nan(stored if how == "min" else partial))
+            # NULL where one of them is: then the other one counts.
+            return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)
+    raise unknown_word(how)
+
+
+def _added(stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
+    type_ = partial.type
+    if pa.types.is_decimal(type_) and type_.precision == pa.decimal128(38).precision:
+        wide = pa.decimal256(type_.precision + 1, type_.scale)
+        stored, partial = stored.cast(wide), partial.cast(wide)
+    return pc.add_checked(stored, partial).cast(type_)
+
+
+def combined(how: str, stored: Any, partial: Any) -> Any:
+    """As `combined_columns`, of one value, which may be `ABSENT`. Sums of integers and decimals are exact, whatever a
+    column can hold."""
+    if how not in COMBINES:
+        raise unknown_word(how)
     if how == "last" or stored is ABSENT or stored is None:
         return partial
     if partial is None:

@@ -16,6 +16,7 @@ from verifier.evidence.storage import Storage
 from verifier.evidence.store import StoreHistory
 from verifier.floors import before_version, is_past
 from verifier.rows import RowColumns, shown
+from verifier.windows import both
 
 COMBINE_PROPERTY = "transactional.combine"
 FEATURES_PROPERTY, STAGED = "transactional.features", "staged"
@@ -98,14 +99,16 @@ def _put_together(
         floor_names = [] if columns.floor is None else [columns.floor]
         table = storage.read_parquet(file.path, [*columns.key, *names, *floor_names])
         floors = table.column(floor_names[0]).to_pylist() if floor_names else [None] * table.num_rows
-        rows = zip(tuples(table, columns.key), tuples(table, names), floors, strict=True)
+        # With NaN as the number that it is.
+        numbers = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+        rows = zip(tuples(table, columns.key), numbers, floors, strict=True)
         for key, found_values, floor in rows:
             values = found_values if columns.deleted is None else (*found_values[:-1], bool(found_values[-1]))
             before = found.get(key)
             if before is not None and floor is not None and _has_expired(key, before, columns, floor):
                 before = None  # the row begins its key from nothing
-            found[key] = list(values) if before is None else list(map(_met, kinds, before, values))
-    return found
+            found[key] = list(values) if before is None else list(map(both, kinds, before, values))
+    return {key: list(map(_named, values)) for key, values in found.items()}
 
 
 def _is_gone(key: Key, values: Sequence[object], columns: RowColumns, floor: int | None) -> bool:
@@ -138,17 +141,6 @@ def _reaches_back_behind(log: TableLog, fold: DeltaCommit, columns: RowColumns) 
     return min(txids.values(), default=0) < min((txids[path] for path in fold.removed if path in txids), default=0)
 
 
-def _met(how: str, before: Any, value: Any) -> object:
-    """NULL counts as nothing, except for `last`."""
-    if how == "last" or before is None:
-        return value
-    if value is None:
-        return before
-    if how == "sum":
-        return before + value
-    return min(before, value) if how == "min" else max(before, value)
-
-
 def tuples(table: Any, names: tuple[str, ...]) -> list[tuple[object, ...]]:
     """The rows of some columns. NaN, which is not equal to itself, is replaced by its name."""
     if not names:
@@ -158,6 +150,8 @@ def tuples(table: Any, names: tuple[str, ...]) -> list[tuple[object, ...]]:
 
 def _values(column: Any) -> list[object]:
     values: list[object] = column.to_pylist()
-    if str(column.type) in ("float", "double"):
-        return ["NaN" if value != value else value for value in values]
-    return values
+    return list(map(_named, values)) if str(column.type) in ("float", "double") else values
+
+
+def _named(value: object) -> object:
+    return "NaN" if value != value else value

@@ -10,15 +10,22 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
-from verifier.evidence.findings import Findings, Kind
+from verifier.evidence.findings import CheckImpossible, Findings, Kind
 
 SHOWN_MAX = 20
 """Findings per table."""
 Values = dict[str, Any]
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    """NaN is greater than every other number."""
+    return value != value, value
+
+
 COMBINED: Mapping[str, Callable[[Any, Any], object]] = {
     "sum": lambda one, other: one + other,
-    "min": min,
-    "max": max,
+    "min": lambda one, other: min(one, other, key=_order),
+    "max": lambda one, other: max(one, other, key=_order),
     "count": lambda one, other: one + other,
     "first": lambda one, other: one,
     "last": lambda one, other: other,
@@ -144,7 +151,9 @@ def value_of(how: str, of: str | None, fields: Mapping[str, object]) -> object:
 
 
 def both(how: str, one: object, other: object) -> object:
-    """Mostly NULL counts as nothing."""
+    """Mostly NULL counts as nothing. Raises `CheckImpossible` for a word that is not known."""
+    if how not in COMBINED:
+        raise CheckImpossible(f"values are combined by {', '.join(COMBINED)}; {how!r} is not known")
     if how not in _WITH_NULL and (one is None or other is None):
         return one if other is None else other
     return COMBINED[how](one, other)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from state.delta.tables.table import features_of, is_known_protocol
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
+from state.values import combined_columns
 from transactional.aggregates.places import places_beyond, places_in, rows_at
 from transactional.attempt import TxId
 
@@ -223,7 +224,7 @@ class _Rewriting:
         found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
         for name, before in old.items():
             stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
-            met = _met(combine[name], stored, self._source[name])
+            met = combined_columns(combine[name], stored, self._source[name])
             found[name] = self._of_coming(met, before)
             kept = before if is_past is None else pc.if_else(is_past, pa.scalar(None, before.type), before)
             found[names.prev(name)] = self._of_coming(kept, rows[names.prev(name)])
@@ -270,27 +271,3 @@ def as_new(source: pa.Table, columns: StateColumns, txid: TxId) -> pa.Table:
     if columns.deletes:
         found[columns.deleted] = pa.repeat(pa.scalar(False, pa.bool_()), many)
     return pa.table({name: found[name] for name in columns.all.names})
-
-
-def _met(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As `combined_sql`: NULL counts as nothing, except for `last`."""
-    if how == "last":
-        return partial
-    if how == "sum":
-        added = _added(stored, partial)
-        return pc.coalesce(added, partial, stored) if added.null_count else added
-    is_better = (pc.less if how == "min" else pc.greater)(partial, stored)
-    if pa.types.is_floating(partial.type):
-        # NaN is the greatest number; for Arrow it is neither less nor greater.
-        is_better = pc.or_(is_better, pc.is_nan(stored if how == "min" else partial))
-    # NULL where one of them is: then the other one counts.
-    return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)
-
-
-def _added(stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The sums; an `ArrowInvalid` where one does not fit the type."""
-    type_ = partial.type
-    if pa.types.is_decimal(type_) and type_.precision == pa.decimal128(38).precision:
-        wide = pa.decimal256(type_.precision + 1, type_.scale)
-        stored, partial = stored.cast(wide), partial.cast(wide)
-    return pc.add_checked(stored, partial).cast(type_)

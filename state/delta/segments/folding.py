@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from state.delta.segments.restarts import counted_rows, has_restarts
-from state.delta.tables.sql import Dialect, combined_sql, is_in_range
+from state.delta.tables.sql import Dialect, aggregated_sql, combined_sql, is_in_range
 from state.delta.tables.staging import STAGED_BYTES
 from state.rows.columns import StateColumns
 from transactional.attempt import TxId
@@ -323,10 +323,5 @@ class SegmentQuery:
 
     def _aggregate(self, name: str, *, is_part: bool) -> str:
         value, txid = self.dialect.name(name), self.dialect.name(self.columns.txid)
-        how = self.combine.get(name, "last")
-        if how == "last":
-            return self.dialect.newest.format(value=value, txid=txid)
-        type_ = self.columns.values[name].type
-        if how != "sum":
-            return self.dialect.extreme(how, value, type_)
-        return self.dialect.total(value, type_) if is_part else self.dialect.summed(value, type_)
+        how, type_ = self.combine.get(name, "last"), self.columns.all[name].type
+        return aggregated_sql(how, value, txid, type_, self.dialect, is_part=is_part)

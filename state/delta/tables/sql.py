@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors
 from transactional.attempt import TxId
+from transactional.ports import unknown_word
 
 _TIME = """'Timestamp(Microsecond, Some("UTC"))'"""
 _NO_TIME = f"arrow_cast(NULL, {_TIME})"
@@ -203,19 +204,35 @@ def _unless(is_gone: str, value: str) -> str:
 
 
 def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
-    """How a partial aggregate meets a stored value of a type, the same rule as `values.combined`.
+    """How a partial aggregate meets a stored value of a type, the same rule as `values.combined_columns`.
 
     NULL counts as nothing, except for `last`. A sum that does not fit the type is an error of the engine.
     """
-    if how == "last":
-        return partial
-    if how == "sum":
-        return dialect.met(stored, partial, type_)
-    better = "<" if how == "min" else ">"
-    return (
-        f"CASE WHEN {partial} IS NULL THEN {stored} WHEN {stored} IS NULL OR {partial} {better} {stored} "
-        f"THEN {partial} ELSE {stored} END"
-    )
+    match how:
+        case "last":
+            return partial
+        case "sum":
+            return dialect.met(stored, partial, type_)
+        case "min" | "max":
+            better = "<" if how == "min" else ">"
+            return (
+                f"CASE WHEN {partial} IS NULL THEN {stored} WHEN {stored} IS NULL OR {partial} {better} {stored} "
+                f"THEN {partial} ELSE {stored} END"
+            )
+    raise unknown_word(how)
+
+
+def aggregated_sql(how: str, value: str, txid: str, type_: str, dialect: Dialect, *, is_part: bool) -> str:
+    """As `combined_sql`, of the values of several rows: an aggregate, by their `txid` the newest one for `last`. The
+    sum of a part may be wider than its type."""
+    match how:
+        case "last":
+            return dialect.newest.format(value=value, txid=txid)
+        case "sum":
+            return dialect.total(value, type_) if is_part else dialect.summed(value, type_)
+        case "min" | "max":
+            return dialect.extreme(how, value, type_)
+    raise unknown_word(how)
 
 
 def alive_view(query: str, columns: StateColumns, dialect: Dialect, floor: int | None) -> str:

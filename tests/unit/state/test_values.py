@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from state.values import OpaqueValue, StoredValue, TransactionalValue, combined
+from state.values import OpaqueValue, StoredValue, TransactionalValue, combined, combined_columns
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
-from transactional.errors import StoreMismatch
+from transactional.errors import ProtocolError, StoreMismatch
 
 
 def to(value: Any) -> Callable[[Any], Any]:
@@ -124,12 +126,43 @@ class TestVisibleAt:
 )  # fmt: skip
 def test_null_counts_as_nothing_except_for_last(how: str, stored: Any, partial: Any, expected: Any) -> None:
     assert combined(how, stored, partial) == expected
+    if stored is not ABSENT:
+        assert in_columns(how, pa.int64(), stored, partial) == expected
+
+
+def in_columns(how: str, type_: pa.DataType, stored: Any, partial: Any) -> Any:
+    columns = (pa.chunked_array([pa.array([value], type_)]) for value in (stored, partial))
+    return combined_columns(how, *columns)[0].as_py()
 
 
 @pytest.mark.parametrize(("stored", "partial"), [(math.nan, 2.0), (2.0, math.nan)])
 def test_nan_is_greater_than_any_number_in_whatever_order_they_come(stored: float, partial: float) -> None:
-    assert combined("min", stored, partial) == 2.0
+    assert combined("min", stored, partial) == in_columns("min", pa.float64(), stored, partial) == 2.0
     assert math.isnan(combined("max", stored, partial))
+    assert math.isnan(in_columns("max", pa.float64(), stored, partial))
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "more"),
+    [
+        (pa.int8(), 127, 1),
+        (pa.decimal128(3, 1), Decimal("99.9"), Decimal("0.1")),
+        (pa.decimal128(38), Decimal(10**38 - 1), Decimal(1)),
+    ],
+)
+def test_a_sum_of_columns_fits_its_type_or_is_refused(type_: pa.DataType, value: Any, more: Any) -> None:
+    assert in_columns("sum", type_, value, 0) == value
+    with pytest.raises(pa.ArrowInvalid):
+        in_columns("sum", type_, value, more)
+
+
+@pytest.mark.parametrize("stored", [ABSENT, None, 3])
+def test_a_word_that_is_not_known_is_no_maximum(stored: Any) -> None:
+    with pytest.raises(ProtocolError, match="'average' is not known"):
+        combined("average", stored, 2)
+    if stored is not ABSENT:
+        with pytest.raises(ProtocolError, match="'average' is not known"):
+            in_columns("average", pa.int64(), stored, 2)
 
 
 def test_values_are_immutable() -> None:
