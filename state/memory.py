@@ -133,6 +133,8 @@ class MemoryMapState(TableState[FencedTable]):
     similar. With `deletes` keys can be deleted; with `expires` and `after` they go by themselves (see `SqlMapState`).
     """
 
+    serves_tasks = True
+
     def __init__(
         self,
         key: str | Sequence[str] | None = None,
@@ -277,9 +279,6 @@ class MemoryMapState(TableState[FencedTable]):
     def reader(self, owner: str) -> MemoryReader:
         """A reader of the table, in this process (see the port)."""
         return MemoryReader(self.stored, self.key, self.values, self.columns.expires)
-
-    def close(self) -> None:
-        """Nothing to release."""
 
     def _write_values(
         self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent], combine: Mapping[str, str]

@@ -6,7 +6,6 @@ table that was loaded when it was judged, in that order.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -16,8 +15,7 @@ from state.fence import WRITE_TRIES, Fence, Verdict, WriteRefused
 from state.put_rows import PutRows
 from state.rows.columns import DeclaredColumns, StateColumns, check_combine, check_names, check_time_column
 from state.rows.expiring import Floors, alive
-from state.rows.value_limits import ValueLimits
-from state.updates import StateUpdate, check_unique, rows_of
+from state.updates import StateUpdate, Updatable, check_unique, rows_of
 from transactional.absent import Absent
 from transactional.aggregates import Aggregate, Count, Max, Min, Sum
 from transactional.arrow import arrow_schema
@@ -83,7 +81,7 @@ Apply = Callable[[TableT, bool], None]
 """Writes a transaction to a table that was judged, informed whether it is a replay. Raises `WriteRefused`."""
 
 
-class TableState(ABC, Generic[TableT]):
+class TableState(Updatable, Generic[TableT]):
     """Key → values in a table that only the newest coordinator may write, and that is updated from a stream with or
     without user code.
 
@@ -111,7 +109,7 @@ class TableState(ABC, Generic[TableT]):
             raise ConfigError(
                 f"state {table} can be StateKind.OPAQUE or StateKind.TRANSACTIONAL; only these survive a replay"
             )
-        self.table = table
+        self._name = table
         self._kind = kind
         self._declared = DeclaredColumns(table, key, values, columns, deletes=deletes)
         self._fence = Fence(table, "", kind, self._unopened)
@@ -120,6 +118,11 @@ class TableState(ABC, Generic[TableT]):
         self._expiry: Expiry | None = None
         self._begun: tuple[TransactionAttempt, int | None] | None = None
         self._expire_after(expires, after)
+
+    @property
+    def table(self) -> str:
+        """What messages call it: where it lies."""
+        return self._name
 
     @property
     def kind(self) -> StateKind:
@@ -151,11 +154,6 @@ class TableState(ABC, Generic[TableT]):
         """All columns."""
         return self._declared.all
 
-    @property
-    def value_limits(self) -> ValueLimits | None:
-        """What it refuses of what Arrow holds; None: nothing."""
-        return None
-
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
         self._declared.bind(key, values)
@@ -175,7 +173,7 @@ class TableState(ABC, Generic[TableT]):
         self._declared.deletes = True
 
     def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
-        """The facts that the floor of an attempt follows from (see `ExpiringState`)."""
+        """The facts that the floor of an attempt follows from (see the port)."""
         if self._expiry is not None:
             self._begun = attempt, self._expiry.floor(facts)
 
@@ -206,14 +204,6 @@ class TableState(ABC, Generic[TableT]):
         return StateUpdate(self, columns)
 
     # --- the port -------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def identity(self) -> Mapping[str, str]:
-        """What must stay the same over restarts: location, key, values, kind."""
-
-    @abstractmethod
-    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Create the table, or check the one that is there (see the port)."""
 
     def version(self) -> AttemptId | None:
         """Load the table; the attempt id that it was last written by."""
@@ -313,9 +303,6 @@ class TableState(ABC, Generic[TableT]):
         columns = Schema((*self.key, *self.values))
         source = partials.table.select(list(columns.names)).cast(arrow_schema(columns))
         return self._rows.marked(source, [False] * source.num_rows)
-
-    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """No maintenance between two transactions, unless a state overrides this."""
 
     def close(self) -> None:
         """Let go of the table."""

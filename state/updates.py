@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,33 +13,29 @@ from transactional.aggregates import Aggregate, TableAggregator, aggregates_show
 from transactional.aggregates.ordered import have_keys_once
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
-from transactional.ports import PersistentAggregate, TransactionState
+from transactional.ports import PersistentAggregate, State
 from transactional.schema import Field, Schema
 
 _ROW_CHARACTERS = 300
 
 
-class Updatable(TransactionState, Protocol):
+class Updatable(State):
     """A state as its updates see it."""
 
     @property
-    def table(self) -> str:
-        """What messages call it."""
-
-    @property
+    @abstractmethod
     def key_names(self) -> tuple[str, ...]:
         """The names of the key columns. Raises `ConfigError` as long as nobody has named them."""
 
     @property
+    @abstractmethod
     def known_key_names(self) -> tuple[str, ...] | None:
         """The names of the key columns, None as long as nobody has named them."""
 
     @property
     def value_limits(self) -> ValueLimits | None:
         """What it refuses of what Arrow holds; None: nothing."""
-
-    def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known."""
+        return None
 
 
 class StateUpdate(PersistentAggregate):
@@ -67,7 +64,7 @@ class StateUpdate(PersistentAggregate):
         return self._state.key_names if self._key_names is None else self._key_names
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> State:
         """The state that is updated."""
         return self._state
 

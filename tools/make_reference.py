@@ -209,7 +209,7 @@ PAGES = {
             "state.values.TransactionalValue",
             "state.values.OpaqueValue",
             "state.store.sql_store.SqlCoordinatorStore",
-            "transactional.ports.TransactionState",
+            "transactional.ports.State",
             "transactional.store.CoordinatorStore",
             "transactional.store.DesiredState",
             "transactional.store.Desired",
@@ -236,10 +236,10 @@ PAGES = {
 
 # Their methods are those of a port, which is described once; what is more than that is described here.
 PORT_OF = {
-    "DeltaMapState": "TransactionState",
-    "SqlMapState": "TransactionState",
-    "RedisMapState": "TransactionState",
-    "MemoryMapState": "TransactionState",
+    "DeltaMapState": "State",
+    "SqlMapState": "State",
+    "RedisMapState": "State",
+    "MemoryMapState": "State",
     "SqlCoordinatorStore": "CoordinatorStore",
     "MemoryCoordinatorStore": "CoordinatorStore",
     "KafkaSpout": "Spout",

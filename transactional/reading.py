@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from transactional.attempt import TxId
 
@@ -47,39 +48,34 @@ class StateReader(Protocol):
         """Close connections."""
 
 
-@runtime_checkable
-class StaticTable(Protocol):
+class StaticTable(ABC):
     """A table that others write, and that a topology only looks up. It is sent to executors.
 
     Each batch reads one version of it, which is recorded with the batch, so that all its attempts find the same rows.
     """
 
     @property
+    @abstractmethod
     def key(self) -> Schema:
         """The key columns. A key has one row at most."""
 
     @property
+    @abstractmethod
     def values(self) -> Schema:
         """The columns that are looked up."""
 
     @property
+    @abstractmethod
     def table(self) -> str:
         """What it is called where versions are recorded: where it lies, without a secret."""
 
+    @abstractmethod
     def newest(self) -> int:
         """The version from which a batch that is planned now reads. Raises `OperatingError`."""
 
+    @abstractmethod
     def lookup(self, version: int, keys: pa.Table) -> pa.Table:
         """Key and value columns of the rows with these keys, maybe of more, in one version.
 
         Raises `OperatingError` if that version can't be read any more.
         """
-
-
-@runtime_checkable
-class ReadableState(Protocol):
-    """A state that can be read from outside."""
-
-    def reader(self, owner: str) -> StateReader:
-        """A reader of its table, which is that of `<topology id>/<component id>`. Raises `ConfigError` if there can't
-        be one."""

@@ -101,6 +101,7 @@ class DeltaMapState(TableState[Layout]):
         self._resolved = self.location
         self._is_durable = True
 
+    no_way_back, serves_tasks = "", True
     owns_folder = True
     """Nothing else may lie in the table's folder."""
 

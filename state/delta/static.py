@@ -17,6 +17,7 @@ from state.delta.tables.table import DeltaLocation, load_table
 from state.rows.columns import check_key_types
 from transactional.arrow import arrow_schema, declared_schema
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.reading import StaticTable
 from transactional.schema import Schema
 
 CACHED_ROWS_MAX = 1_000_000
@@ -24,7 +25,7 @@ CACHED_ROWS_MAX = 1_000_000
 CACHED_VERSIONS = 4
 
 
-class StaticDeltaTable:
+class StaticDeltaTable(StaticTable):
     """A Delta table of others, for `TridentTopology.static_state`.
 
     `key` are the columns by which it is looked up, `values` those that are appended, with their types, as in

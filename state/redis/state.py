@@ -6,8 +6,7 @@ with the one that was read, and writes rows, and last the version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -49,6 +48,7 @@ class RedisMapState(TableState[FencedRedisTable]):
     """
 
     _writes_in_parts = True
+    no_way_back = ""
 
     def __init__(
         self,
@@ -76,11 +76,6 @@ class RedisMapState(TableState[FencedRedisTable]):
         return f"RedisMapState({self.table})"
 
     @property
-    def place(self) -> str | None:
-        """No file."""
-        return None
-
-    @property
     def value_limits(self) -> ValueLimits:
         """Its values go through Python."""
         return ValueLimits(self.table)
@@ -98,13 +93,6 @@ class RedisMapState(TableState[FencedRedisTable]):
     def set_durability(self, durability: str) -> None:
         """What `open` requires of the server."""
         self._durability = durability
-
-    def unsynced(self) -> Collection[Path]:
-        """Nothing: the server has synced what it has confirmed."""
-        return ()
-
-    def synced(self) -> None:
-        """Nothing to note."""
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Create the table, or check the existing one (see the port).

@@ -54,6 +54,8 @@ class SqlMapState(TableState[FencedSqlTable]):
     Raises `ConfigError` for URLs, names and types that can't hold a state.
     """
 
+    no_way_back = ""
+
     def __init__(
         self,
         url: str,

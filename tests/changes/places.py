@@ -13,7 +13,7 @@ from state import DeltaMapState, RedisMapState, SqlMapState
 from state.delta.segments.folding import LogLayout
 from state.memory import MemoryMapState, MemoryTable
 from transactional.attempt import TransactionAttempt
-from transactional.ports import StateKind, TransactionState
+from transactional.ports import State, StateKind
 
 PLACES = ("memory", "sqlite", "merge", "log", "postgres", "redis")
 DURABLE = PLACES[1:]
@@ -63,7 +63,7 @@ class Place:
     folder: Path
     url: str = ""
     memory: dict[str, MemoryTable] = field(default_factory=dict)
-    made: list[TransactionState] = field(default_factory=list)
+    made: list[State] = field(default_factory=list)
 
     def close(self) -> None:
         """Close every state that was made."""

@@ -13,7 +13,7 @@ from spouts.planning import Logs
 from transactional import TransactionalTopologyBuilder, TupleWindow, WindowedBolt
 from transactional.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.bolts import Tuple
-from transactional.ports import PartitionReader, StateKind, TransactionState
+from transactional.ports import PartitionReader, State, StateKind
 from transactional.topology.topology import Topology
 from transactional.topology.windows import count, session, sliding, tumbling
 from transactional.trident import Count, Max, Min, Sum, TridentTopology
@@ -133,7 +133,7 @@ class Program:
 
 Records = Mapping[str, Mapping[int, list[dict[str, Any]]]]
 """By data and partition."""
-States = Callable[[str, Any, StateKind], TransactionState]
+States = Callable[[str, Any, StateKind], State]
 """Makes the state of a table, with a key or None."""
 
 

@@ -21,7 +21,7 @@ from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException, RetriesExhausted
 from transactional.names import DEAD_LETTERS
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import StateKind, TransactionState
+from transactional.ports import State, StateKind
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.ports.stream_names import taken_apart
 from transactional.testing import MemoryCoordinatorStore
@@ -127,7 +127,7 @@ class World:
         if left == 0:
             raise FailedException(f"{table} is written")
 
-    def state(self, name: str, key: Any, kind: StateKind) -> TransactionState:
+    def state(self, name: str, key: Any, kind: StateKind) -> State:
         """The state of a table."""
         given: dict[str, Any] = {"key": None, "values": ""}
         if key == "window":

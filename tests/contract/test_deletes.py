@@ -19,7 +19,7 @@ from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.map_state import MapStateView
-from transactional.ports import TransactionState
+from transactional.ports import State
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 
@@ -138,7 +138,7 @@ def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_th
 
 @pytest.mark.parametrize("place", ["memory", "sqlite", "delta-rs", REDIS], indirect=True)
 def test_a_state_that_does_not_say_so_deletes_nothing(place: Place) -> None:
-    state: TransactionState = place.state()
+    state: State = place.state()
     with pytest.raises(ConfigError, match="can't delete a key: its table has no column"):
         state.put(place.attempt(1, 1), {("cat",): ABSENT})
 

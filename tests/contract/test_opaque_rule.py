@@ -29,7 +29,7 @@ from tests.contract.states import OWNER, Way, write_by
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.ports import Partials, TransactionState
+from transactional.ports import Partials, State
 from transactional.schema import Schema
 
 Rows = dict[str, tuple[Any, ...]]
@@ -70,7 +70,7 @@ class Case:
         number = (DOES_OR_DELETES if self.deletes else DOES).index(self.does)
         return {key: row for key, (_, _, rows) in self.rule.items() if (row := rows[number]) is not None}
 
-    def do(self, words: TransactionState) -> dict[str, Any]:
+    def do(self, words: State) -> dict[str, Any]:
         """Do it; what was seen before."""
         seen = {key[0]: values[0] for key, values in words.get(ATTEMPT, [(key,) for key in self.rule]).items()}
         assert seen == {key[0]: values[0] for key, values in words.items(ATTEMPT)}

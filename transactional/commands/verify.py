@@ -17,7 +17,7 @@ from transactional.expiry import Time
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology, open_for_reading
 from transactional.plumbing.redaction import reason_of
-from transactional.ports.examining import Addressed, TableAddress
+from transactional.ports.examining import TableAddress
 from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:
@@ -123,8 +123,7 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
     tables: list[AnyTable] = []
     unknown: dict[str, str] = {}
     for component in topology.committers:
-        state: object = component.state
-        address = state.address() if isinstance(state, Addressed) else None
+        address = None if component.state is None else component.state.address()
         counted = _counted(topology, component)
         if address is None or (address.uri is None and address.format in _DATABASES):
             unknown[component.id] = f"the state of {component.id!r} has no persistent table: it was not checked"

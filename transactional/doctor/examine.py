@@ -14,7 +14,7 @@ from transactional.core.agreement import Disagreement
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_logs, examine_store
 from transactional.engine.fencing import known_txid, wrong_place, wrong_without
-from transactional.ports.examining import Diagnosis, Examined, Problem, examinable
+from transactional.ports.examining import Diagnosis, Examined, Problem
 from transactional.store import StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
 
@@ -76,13 +76,13 @@ def _with_way_back(found: Diagnosis, topology: Topology, store: StoreReader) -> 
 
 def unexamined(topology: Topology) -> list[str]:
     """The committers whose tables the doctor does not examine."""
-    states = {component.id: component.state for component in topology.committers}
-    return [name for name, state in states.items() if (found := examinable(state)) is None or not found.address().uri]
+    found = [(each.id, each.state.address()) for each in topology.committers if each.state is not None]
+    return [component for component, address in found if address is None or not address.uri]
 
 
 def tables_of(topology: Topology) -> list[Table]:
     """The tables of a topology's committers, as they are now. Raises `OperatingError`."""
-    states = [(each.id, state) for each in topology.committers if (state := examinable(each.state)) is not None]
+    states = [(each.id, each.state) for each in topology.committers if each.state is not None]
     found = [(component, state.examine(topology.id, component)) for component, state in states]
     return [Table(component, examined) for component, examined in found if examined is not None]
 

@@ -12,7 +12,6 @@ from transactional.execution.program import Record
 from transactional.expiry import Expiry
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports.examining import Addressed
 from transactional.ports.providing import provided_state
 from transactional.store import AttemptRecord
 from transactional.topology.topology import Component, Topology, committer_of
@@ -30,8 +29,8 @@ class NoLetters:
 
 def expiry_of(component: Component) -> Expiry | None:
     """When the rows of a committer's table expire, as far as its address says so."""
-    state: object = component.state
-    return state.address().expiry if isinstance(state, Addressed) else None
+    address = None if component.state is None else component.state.address()
+    return None if address is None else address.expiry
 
 
 def in_memory(topology: Topology) -> tuple[Topology, dict[str, Any]]:

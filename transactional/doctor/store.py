@@ -9,7 +9,7 @@ from transactional.attempt import TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.engine.streams import stream_names
 from transactional.errors import ConfigError, OperatingError, StoreUnavailable
-from transactional.ports.examining import Addressed, Diagnosis, Problem, TableAddress
+from transactional.ports.examining import Diagnosis, Problem, TableAddress
 from transactional.ports.stream_names import StreamNames
 from transactional.store import StoreReader
 from transactional.topology.topology import Topology
@@ -60,8 +60,7 @@ def examine_logs(topology: Topology, store_url: str, known: Collection[str]) -> 
 
 def _logs(topology: Topology) -> Iterator[tuple[str, TableAddress, TableLog]]:
     for component in topology.committers:
-        state: object = component.state
-        address = state.address() if isinstance(state, Addressed) else None
+        address = None if component.state is None else component.state.address()
         if address is not None and address.format == "delta" and address.uri is not None:
             with suppress(LogBroken, OSError):  # which the state's own doctor has said
                 yield component.id, address, read_log(storage_of(address.uri, address.options))

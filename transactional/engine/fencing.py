@@ -10,7 +10,7 @@ from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
 from transactional.core.agreement import Disagreement, as_torn, disagreement, refusal
 from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
-from transactional.ports import DiskState, MendableState, TornFiles, TransactionState
+from transactional.ports import State, TornFiles
 from transactional.ports.examining import Problem
 from transactional.store import CoordinatorStore, Lease, StoreReader
 from transactional.store.rules import COMMITTED, REWOUND
@@ -64,7 +64,7 @@ def open_table(
     *,
     durability: str = "disk",
     goes_back: bool = False,
-) -> TransactionState:
+) -> State:
     """Open a committer's table, once what a power failure has torn of it is set aside.
 
     Raises `StoreMismatch` if the store has committed what is torn. A table that `goes_back` is opened with it then, if
@@ -72,20 +72,18 @@ def open_table(
     """
     state = component.state
     assert state is not None
-    if isinstance(state, DiskState):
-        state.set_durability(durability)
+    state.set_durability(durability)
     owner = owner_of(topology.id, component.id)
-    if isinstance(state, MendableState):
 
-        def check(torn: TornFiles) -> None:
-            position = store.position(topology.id)
-            committed = NO_TRANSACTION if position is None else position.committed_txid
-            wrong = wrong_without(torn, store, topology.id, component.id, committed)
-            if wrong is not None:
-                raise StoreMismatch(refusal(component.id, _in_words(state), wrong.what, wrong.remedy))
+    def check(torn: TornFiles) -> None:
+        position = store.position(topology.id)
+        committed = NO_TRANSACTION if position is None else position.committed_txid
+        wrong = wrong_without(torn, store, topology.id, component.id, committed)
+        if wrong is not None:
+            raise StoreMismatch(refusal(component.id, _in_words(state), wrong.what, wrong.remedy))
 
-        with suppress(*([StoreMismatch] if goes_back else [])):
-            state.mend(owner, check)
+    with suppress(*([StoreMismatch] if goes_back else [])):
+        state.mend(owner, check)
     state.open(owner, txid_lookup(store, topology.id, component.id))
     return state
 
@@ -97,9 +95,7 @@ def close_tables(topology: Topology) -> None:
         component.state.close()
 
 
-def fence(
-    state: TransactionState, component_id: str, store: CoordinatorStore, lease: Lease, txid: TxId | None = None
-) -> None:
+def fence(state: State, component_id: str, store: CoordinatorStore, lease: Lease, txid: TxId | None = None) -> None:
     """Raise the version of one open table. `txid` is where it is, if it was looked at.
 
     The store must know the fence before the table has it. A committer has joined only once its table has it too:
@@ -122,9 +118,7 @@ def fence(
         return
 
 
-def _table_txid(
-    component_id: str, state: TransactionState, store: CoordinatorStore, lease: Lease, *, has_joined: bool
-) -> TxId:
+def _table_txid(component_id: str, state: State, store: CoordinatorStore, lease: Lease, *, has_joined: bool) -> TxId:
     """The transaction that the table is at. Raises `StoreMismatch` if the store says that it should be elsewhere."""
     committed, version = lease.progress.committed_txid, state.version()
     txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
@@ -134,7 +128,7 @@ def _table_txid(
     return committed if txid is None else txid
 
 
-def _in_words(state: TransactionState) -> str:
+def _in_words(state: State) -> str:
     return f"its table ({' '.join(f'{name}={value}' for name, value in state.identity().items())})"
 
 

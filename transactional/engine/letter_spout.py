@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self
 
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
@@ -23,7 +23,7 @@ from transactional.topology.describing import described
 from transactional.topology.topology import Topology
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 LETTERS_PER_TRANSACTION = 100
 """Letters are part of the recorded batch, so a transaction takes only this many."""
@@ -32,14 +32,6 @@ _LETTER_COLUMNS = ("component", "source", "stream", "tuple", "error")
 
 LetterKey = tuple[int, int]
 """The transaction that has set a tuple aside, and the letter's number in it."""
-
-
-@runtime_checkable
-class Readable(Protocol):
-    """A state whose rows can be read at any time."""
-
-    def read(self) -> pa.Table:
-        """Key and value columns of all rows."""
 
 
 class LetterSpout(Spout):
@@ -210,8 +202,8 @@ def check_retries(topology: Topology, config: TopologyConfig) -> None:
 
 def all_letters(topology: Topology) -> list[dict[str, Any]]:
     """The rows of the topology's table of dead letters, sorted. Raises `ConfigError` if it has none."""
-    state: Any = topology.dead_letters
-    if not isinstance(state, Readable):
+    state = topology.dead_letters
+    if state is None:
         raise ConfigError(f"topology {topology.id!r} keeps no dead letters: declare them with set_dead_letters(…)")
     rows: list[dict[str, Any]] = state.read().to_pylist()
     return sorted(rows, key=lambda row: (row["transaction"], row["number"]))

@@ -18,8 +18,8 @@ from transactional.engine.history.journal import JournalWriter, TakenBack
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.streams import stream_names
 from transactional.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
-from transactional.ports import Spout
-from transactional.ports.rewinding import RewindableState, RewindTarget
+from transactional.ports import Spout, State
+from transactional.ports.rewinding import RewindTarget
 from transactional.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.store.history import EndedHow, RunAbout, RunEnd
 from transactional.store.rules import COMMITTED, COMMITTERS, fingerprint_changes
@@ -137,19 +137,18 @@ def check_tables(topology: Topology, status: TopologyStatus) -> None:
             )
 
 
-def rewindable(topology: Topology, store: CoordinatorStore) -> list[tuple[Component, RewindableState]]:
+def rewindable(topology: Topology, store: CoordinatorStore) -> list[tuple[Component, State]]:
     """The committers whose tables have been part of the topology. Raises `ConfigError` for one that can't go back."""
-    found = list[tuple[Component, RewindableState]]()
+    found = list[tuple[Component, State]]()
     for component in topology.committers:
         state = component.state
         assert state is not None
         if not store.has_fence(topology.id, component.id):
             continue
-        if not isinstance(state, RewindableState):
+        if why := state.no_way_back:
             raise ConfigError(
-                f"committer {component.id!r} of topology {topology.id!r} keeps its rows in a {type(state).__name__}, "
-                "which keeps nothing of earlier transactions: this topology can't be taken back. Start it over with "
-                "another id, or with empty tables after `transactional reset`"
+                f"committer {component.id!r} of topology {topology.id!r} can't be taken back: {why}. Start it "
+                "over with another id, or with empty tables after `transactional reset`"
             )
         found.append((component, state))
     return found
@@ -228,7 +227,7 @@ def _write_down(
     journal.take_back(SystemClock().wall_ms(), taken)
 
 
-def _take_back(component: Component, state: RewindableState, store: CoordinatorStore, lease: Lease, txid: TxId) -> None:
+def _take_back(component: Component, state: State, store: CoordinatorStore, lease: Lease, txid: TxId) -> None:
     """The store must know the fence before the table has it."""
     store.record_fence(lease, component.id, txid)
     state.rewind(target_of(store, lease.topology_id, component.id, txid), lease.fence_id)

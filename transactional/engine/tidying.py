@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
-from transactional.ports import FinishingState, TransactionState
-from transactional.ports.rewinding import HoldingState, RewindTarget
+from transactional.ports import State
+from transactional.ports.rewinding import RewindTarget
 
 _log = logging.getLogger(__name__)
 Targets = Mapping[str, Sequence[RewindTarget]]
@@ -36,7 +36,7 @@ class Tidying:
 
     def __init__(
         self,
-        states: Mapping[str, TransactionState],
+        states: Mapping[str, State],
         noticed: Callable[[str, int], None] = lambda component, took_ms: None,
     ) -> None:
         self._states, self._next = list(states.items()), 0
@@ -71,10 +71,9 @@ class Tidying:
     def finish(self) -> None:
         """Wait for maintenance that was begun beside the commit thread: the run is ending by itself."""
         for component, state in self._states:
-            if isinstance(state, FinishingState):
-                before_s = time.monotonic()
-                state.finish_tidying(self._may_go_on)
-                self._notice(component, before_s)
+            before_s = time.monotonic()
+            state.finish_tidying(self._may_go_on)
+            self._notice(component, before_s)
 
     def _notice(self, component: str, since_s: float) -> None:
         if (took_ms := round(1_000 * (time.monotonic() - since_s))) >= NOTICED_MS:
@@ -87,8 +86,7 @@ class Tidying:
             return True
         try:
             for component, state in self._states:
-                if isinstance(state, HoldingState):
-                    state.hold(targets.get(component, ()))
+                state.hold(targets.get(component, ()))
         except OperatingError as error:
             _log.warning("no table is maintained until what a savepoint takes is known: %s", error)
             return False

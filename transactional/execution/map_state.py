@@ -36,6 +36,9 @@ class ReadState(Protocol):
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """All keys with their values before the transaction."""
 
+    def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
+        """Raise what putting these rows would raise, as far as that is known."""
+
 
 class DeferredState:
     """The stand-in for a committer's state while its batch is processed: the state may only be used in

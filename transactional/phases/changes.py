@@ -18,7 +18,6 @@ from transactional.execution.map_state import ReadState
 from transactional.facts import BatchFacts
 from transactional.phases.passing import Passing
 from transactional.ports import Aggregator, Merged, PersistentAggregate, are_known
-from transactional.ports.split import SplitState
 from transactional.reading import Lookup, Lookups
 from transactional.schema import Schema
 from transactional.topology.topology import Component, Topology, committer_of, old_name
@@ -92,8 +91,8 @@ def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:
 
 def count_closing(component: Component, passing: Passing) -> int:
     """About how many rows are read for the windows that close."""
-    state: object = component.state
-    if component.update is None or not isinstance(state, SplitState):
+    state = component.state
+    if component.update is None or state is None:
         return 0
     rows = component.update.closing(passing.processed.facts_of(component.id))
     return 0 if rows is None else state.count_between(passing.attempt, *rows)

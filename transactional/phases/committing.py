@@ -41,11 +41,9 @@ from transactional.phases.step_jobs import change_as_job, close_as_job, run_as_j
 from transactional.phases.step_places import StepPlace, StepPlaces
 from transactional.plumbing.syncing import sync
 from transactional.ports import (
-    DiskState,
-    ExpiringState,
     Partials,
     Processed,
-    TellingState,
+    State,
     UpdateKind,
 )
 from transactional.ports.dead_letters import letter_rows
@@ -58,11 +56,11 @@ CLOSING_BYTES = 128
 """About what a window that closes takes: the row that is read, and what is made of it."""
 
 
-def facts_of_write(state: object, rows: int | None) -> dict[str, int]:
+def facts_of_write(state: State, rows: int | None) -> dict[str, int]:
     """What is recorded of a state's write: as far as it is known."""
     recorded = {} if rows is None else {"rows": rows}
     try:
-        facts = state.last_commit() if isinstance(state, TellingState) else None
+        facts = state.last_commit()
     except (OSError, OperatingError):
         facts = None
     if facts is not None:
@@ -93,9 +91,7 @@ class CommitPhase:
         self.jobs, self._choice = jobs, choice
         self._places: StepPlaces | None = None
         self._scratch: Scratch | None = None
-        states: dict[str, object] = {component.id: component.state for component in topology.committers}
-        self.disk_states = [state for state in states.values() if isinstance(state, DiskState)]
-        self.expiring_states = {name: state for name, state in states.items() if isinstance(state, ExpiringState)}
+        self.states = {each.id: each.state for each in topology.committers if each.state is not None}
 
     def run(self, attempt: TransactionAttempt, processed: Processed) -> CommitReport:
         """Run it, and report what the attempt did. Every committer writes to its table, even if it has nothing to
@@ -103,8 +99,8 @@ class CommitPhase:
 
         Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
-        for committer, expiring in self.expiring_states.items():
-            expiring.begin(attempt, processed.facts_of(committer))
+        for committer, state in self.states.items():
+            state.begin(attempt, processed.facts_of(committer))
         if self._places is None:
             self._places = StepPlaces(self._choice, None if self.jobs is None else self.jobs.slots())
             self._scratch = scratch_of(self.topology)
@@ -132,7 +128,8 @@ class CommitPhase:
         if self._scratch is not None:
             self._scratch.remove(passing.left)
         for component_id, facts in states.items():
-            facts |= facts_of_write(self.topology.component(component_id).state, passing.written.get(component_id))
+            if (committed := self.states.get(component_id)) is not None:
+                facts |= facts_of_write(committed, passing.written.get(component_id))
         edges = Counter(processed.edges) + passing.sent
         letters = Counter(letter.exclusion.component for letter in passing.letters)
         return CommitReport(edges, states, letters, places)
@@ -189,12 +186,12 @@ class CommitPhase:
 
     def _make_durable(self) -> None:
         """The following transaction commit is durable, so everything it refers to must be."""
-        paths = {path for state in self.disk_states for path in state.unsynced()}
+        paths = {path for state in self.states.values() for path in state.unsynced()}
         try:
             sync(paths)
         except OSError as error:
             raise OperatingError(f"{error.filename or 'a table'} can't be synced to its disk: {error}") from error
-        for state in self.disk_states:
+        for state in self.states.values():
             state.synced()
 
     def _merge(self, step: Step, component: Component, passing: Passing, *, closes: bool = True) -> None:

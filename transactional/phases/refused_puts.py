@@ -19,7 +19,6 @@ from transactional.execution.map_state import MapStateView, ReadState
 from transactional.execution.placing import TaskInfo
 from transactional.execution.task_loop import Received
 from transactional.phases.commit_task import CommitTask
-from transactional.ports import CheckingState
 
 Check = Callable[[Mapping[Any, Any]], None]
 Failures = list[tuple[TaskInfo, TaskFailed]]
@@ -30,10 +29,7 @@ Given = Mapping[int, Callable[[], Received]]
 def those_at_fault(component: str, state: ReadState, info: TaskInfo, given: Given) -> Failures:
     """The failures of the tasks whose tuples were found; none if no single tuple is the cause. `info` is that of the
     attempt in which the state has refused what was put: nothing is written yet."""
-    checking: object = state
-    if not isinstance(checking, CheckingState):
-        return []
-    check, failures = checking.check_put, Failures()
+    check, failures = state.check_put, Failures()
     for task, received in given.items():
         of_task = replace(info, task=task)
         if info.key_values is not None:

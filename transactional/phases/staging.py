@@ -29,7 +29,7 @@ from transactional.execution.program import TaskProgram
 from transactional.names import owner_of
 from transactional.phases.split_rows import split_bytes
 from transactional.ports import STAGEABLE
-from transactional.ports.staged import Scratch, ScratchState, SplitRows, StagedBytes, Stager, StagingState
+from transactional.ports.staged import Scratch, SplitRows, StagedBytes, Stager
 from transactional.topology.steps import emitted_by, plan_steps
 from transactional.topology.topology import CLOSED, Component, Topology
 
@@ -42,10 +42,8 @@ def stagers_of(topology: Topology) -> dict[str, Stager]:
     a committer has changed, it is not yet what its table is to hold; windows that close are read elsewhere."""
     found = dict[str, Stager]()
     for component in topology.components:
-        state: object = component.state
-        if component.update is None or set(emitted_by(component)) - {CLOSED}:
-            continue
-        if not isinstance(state, StagingState):
+        state = component.state
+        if state is None or component.update is None or set(emitted_by(component)) - {CLOSED}:
             continue
         stager = state.stager(owner_of(topology.id, component.id))
         kinds = set(component.update.aggregator().combine_kinds.values())
@@ -88,8 +86,8 @@ def stagers_of_steps(topology: Topology) -> dict[str, Stager]:
     """What tasks of steps write with, by component: where their folders are not seen, a step can't run as a job."""
     found = dict[str, Stager]()
     for step in plan_steps(topology):
-        state: object = topology.component(step.component).state
-        stager = state.stager(owner_of(topology.id, step.component)) if isinstance(state, StagingState) else None
+        state = topology.component(step.component).state
+        stager = None if state is None else state.stager(owner_of(topology.id, step.component))
         if not step.stays and stager is not None:
             found[step.component] = stager
     return found
@@ -100,8 +98,8 @@ def scratch_of(topology: Topology) -> Scratch | None:
     if all(step.stays for step in plan_steps(topology)):
         return None
     for component in topology.components:
-        state: object = component.state
-        found = state.scratch(owner_of(topology.id, component.id)) if isinstance(state, ScratchState) else None
+        state = component.state
+        found = None if state is None else state.scratch(owner_of(topology.id, component.id))
         if found is not None:
             return found
     return None

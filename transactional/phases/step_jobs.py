@@ -14,7 +14,7 @@ from transactional.phases.changes import kinds_written
 from transactional.phases.passing import Passing
 from transactional.phases.split_rows import inputs_of, size_of
 from transactional.ports import Partials
-from transactional.ports.split import SplitState, TaskState
+from transactional.ports.split import TaskState
 from transactional.stateful import StatefulBolt
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component
@@ -30,7 +30,6 @@ def run_as_job(
     """
     attempt, state, part = passing.attempt, component.state, None
     if state is not None:
-        assert isinstance(state, SplitState)
         part = state.for_tasks(attempt)
         if part is None:
             return False
@@ -39,7 +38,7 @@ def run_as_job(
     done = _checked(work, component, sorted(jobs.run_step(work), key=lambda each: each.task), expected, needs_driver)
     for each in done:
         passing.take_items(each.items)
-    if isinstance(state, SplitState):
+    if state is not None:
         state.put_parts(attempt, [each.written for each in done if each.written is not None])
     return True
 
@@ -49,10 +48,9 @@ def close_as_job(
 ) -> bool:
     """Let tasks close the windows of an update, each those of its part of the keys; the state is not written. False,
     and nothing is done, if only the driver can read it. As `run_as_job`."""
-    windows = component.update
-    state: object = component.state
+    windows, state = component.update, component.state
     assert windows is not None
-    assert isinstance(state, SplitState)
+    assert state is not None
     attempt, facts = passing.attempt, passing.processed.facts_of(component.id)
     part, rows = state.for_tasks(attempt), windows.closing(facts)
     if part is None or rows is None:
@@ -73,9 +71,8 @@ def change_as_job(
 ) -> bool:
     """Let tasks combine the partial aggregates of an update that emits what it changes, each those of its keys, and
     write the state. False, and nothing is done, if only the driver can read it. As `run_as_job`."""
-    state: object = component.state
-    assert component.state is not None
-    assert isinstance(state, SplitState)
+    state = component.state
+    assert state is not None
     attempt, whole = passing.attempt, passing.processed.parts[component.id]
     assert isinstance(whole, Partials)
     part = state.for_tasks(attempt)
@@ -98,7 +95,7 @@ def change_as_job(
     rows = [each.rows.select(none.schema.names).cast(none.schema) for each in written if each.rows is not None]
     files = [each.file for each in written if each.file is not None]
     merged = Partials(kinds_written(whole.combine), pa.concat_tables([none, *rows]), files)
-    component.state.merge(attempt, merged)
+    state.merge(attempt, merged)
     passing.written[component.id] = merged.table.num_rows + sum(file.rows for file in files)
     return True
 
@@ -149,7 +146,7 @@ def _checked(
 def _in_words(component: Component) -> str:
     """A step, with the table that it writes."""
     state = component.state
-    named = "" if state is None else f", which writes the state {getattr(state, 'table', type(state).__name__)}"
+    named = "" if state is None else f", which writes the state {state.table}"
     return f"step {component.id!r}{named}"
 
 

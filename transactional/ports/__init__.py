@@ -3,6 +3,10 @@ a rewind need from spouts and states."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from transactional.plumbing.renamed import renamed
+from transactional.ports.examining import TornFiles
 from transactional.ports.jobs import Clock, DeadLetter, JobExecutor, LateTuples, Processed
 from transactional.ports.partials import COMBINES, STAGEABLE, Aggregator, Partials, are_known, unknown_word
 from transactional.ports.spouts import (
@@ -12,35 +16,26 @@ from transactional.ports.spouts import (
     Spout,
     SpoutMaker,
 )
-from transactional.ports.states import (
-    CheckingState,
-    CommitFacts,
-    DiskState,
-    ExpiringState,
-    FinishingState,
-    MendableState,
-    StateKind,
-    TellingState,
-    TornFiles,
-    TransactionState,
-)
+from transactional.ports.states import CommitFacts, State, StateKind
 from transactional.ports.updates import Merged, PersistentAggregate, UpdateKind, Windowed
+
+_RENAMED = (
+    *("TransactionState", "CheckingState", "DiskState", "ExpiringState", "FinishingState"),
+    *("MendableState", "TellingState"),
+)
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, dict.fromkeys(_RENAMED, "transactional.ports:State"))
 
 __all__ = [
     "COMBINES",
     "STAGEABLE",
     "Aggregator",
-    "CheckingState",
     "Clock",
     "CommitFacts",
     "DeadLetter",
-    "DiskState",
-    "ExpiringState",
-    "FinishingState",
     "FollowsMessages",
     "JobExecutor",
     "LateTuples",
-    "MendableState",
     "Merged",
     "Partials",
     "PartitionReader",
@@ -49,10 +44,9 @@ __all__ = [
     "RefusedRecord",
     "Spout",
     "SpoutMaker",
+    "State",
     "StateKind",
-    "TellingState",
     "TornFiles",
-    "TransactionState",
     "UpdateKind",
     "Windowed",
     "are_known",

@@ -14,7 +14,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import BeyondPython, Key
 from transactional.errors import ConfigError, CorruptRecord
 from transactional.letters import Letter
-from transactional.ports import DeadLetter, TransactionState
+from transactional.ports import DeadLetter, State
 from transactional.schema import Schema
 from transactional.store.rules import storable
 
@@ -24,7 +24,7 @@ LETTER_VALUES = "component string, source string, stream string, tuple string, e
 transaction in which it was sent to its bolt again."""
 
 
-def check_dead_letters(state: TransactionState) -> None:
+def check_dead_letters(state: State) -> None:
     """Raise `ConfigError` unless the state can hold dead letters."""
     if state.key != Schema.parse(LETTER_KEY) or state.values != Schema.parse(LETTER_VALUES):
         raise ConfigError(

@@ -1,6 +1,6 @@
 """The port through which the doctor and the checker examine states and spouts: locations, contents, problems.
 
-A state that implements the port is examined; the others are skipped. Diagnoses name a problem, and the remedy.
+Diagnoses name a problem, and the remedy.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from transactional.attempt import AttemptId
 from transactional.expiry import Expiry
-from transactional.ports.states import TornFiles
+from transactional.plumbing.renamed import renamed
 from transactional.schema import Schema
 
 
@@ -83,6 +83,10 @@ class Diagnosis:
     target: int | None = None
     seen: int | None = None
     attempt_id: AttemptId | None = None
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, dict.fromkeys(("Addressed", "Examinable"), "transactional.ports:State"))
 
 
 # --- states -----------------------------------------------------------------------------------------------------
@@ -160,6 +164,16 @@ class TableAddress:
         return cls(format, uri, key, values, previous, *history, table, dict(options or {}), deleted, expiry)
 
 
+@dataclass(frozen=True, slots=True)
+class TornFiles:
+    """Newest files of a table that are not there, or not whole: `what` says which. `version` is the one that the table
+    has without them, None if that is none; `lost` is the one that it has lost then, None if that can't be read."""
+
+    what: str
+    version: AttemptId | None
+    lost: AttemptId | None
+
+
 class Examined(Protocol):
     """The table of a state, as found by an examination."""
 
@@ -194,30 +208,6 @@ class Examined(Protocol):
 
         Raises `OperatingError`, also if the table has changed since it was examined.
         """
-
-
-@runtime_checkable
-class Addressed(Protocol):
-    """A state whose table can be found, without opening it, by readers that know its format, such as the checker."""
-
-    def address(self) -> TableAddress:
-        """Where the table is. Reads nothing."""
-
-
-@runtime_checkable
-class Examinable(Addressed, Protocol):
-    """A state whose table the doctor can examine as well."""
-
-    def examine(self, topology_id: str, component_id: str) -> Examined | None:
-        """Read the table of this committer as it is now. None if it can't be found from here: only a catalog knows it.
-
-        Raises `OperatingError` if the storage does not respond.
-        """
-
-
-def examinable(state: object) -> Examinable | None:
-    """The state, if it implements the port."""
-    return state if isinstance(state, Examinable) else None
 
 
 def in_words(component_id: str, place: object) -> str:

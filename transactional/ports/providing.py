@@ -7,7 +7,7 @@ from typing import Protocol
 
 from transactional.errors import ConfigError
 from transactional.plumbing.redaction import without_login
-from transactional.ports import TransactionState
+from transactional.ports import State
 from transactional.schema import did_you_mean
 
 PROVIDERS = "transactional.states"
@@ -17,11 +17,11 @@ PROVIDERS = "transactional.states"
 class StateProvider(Protocol):
     """What an entry point of the group names: makes the state of one bolt."""
 
-    def __call__(self, url: str, topology_id: str, component_id: str, key: str, values: str) -> TransactionState:
+    def __call__(self, url: str, topology_id: str, component_id: str, key: str, values: str) -> State:
         """A state with these columns, in DDL. Raises `ConfigError` for a URL that names no place."""
 
 
-def provided_state(url: str, topology_id: str, component_id: str, key: str, values: str) -> TransactionState:
+def provided_state(url: str, topology_id: str, component_id: str, key: str, values: str) -> State:
     """The state of a bolt, from the provider named like the URL's scheme: `{topology}` and `{component}` in the URL
     stand for the ids. Raises `ConfigError`."""
     scheme = url.partition(":")[0].partition("+")[0]

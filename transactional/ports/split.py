@@ -1,4 +1,5 @@
-"""States whose keys are split among the tasks of a step that runs as a Spark job: each task reads and writes its part.
+"""What tasks of a step that runs as a Spark job have of a state whose keys are split among them: each reads and writes
+its part.
 
 The driver judges the table once, and hands all tasks the same version of it. What they write is no part of the table
 until the driver commits it, together with what the others have written.
@@ -8,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from transactional.absent import Absent
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import BoltFailed
 from transactional.facts import BatchFacts
@@ -58,7 +58,7 @@ class TaskState(Protocol):
         """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
 
     def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
-        """As `TransactionState.rows_between`: of all keys, not only those of one task. Raises as `get`."""
+        """As `State.rows_between`: of all keys, not only those of one task. Raises as `get`."""
 
     def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
         """New values as the state writes them. Raises `SchemaMismatch` for values of another type."""
@@ -71,23 +71,6 @@ class TaskState(Protocol):
 
         Raises `OperatingError`.
         """
-
-
-@runtime_checkable
-class SplitState(Protocol):
-    """A state that tasks of a step can read and write. The same keys in two tasks are the caller's mistake."""
-
-    def for_tasks(self, attempt: TransactionAttempt) -> TaskState | None:
-        """Judge the table, and give what tasks read of the version that was found; None: only the driver can.
-
-        Raises `Fenced` or `OperatingError`.
-        """
-
-    def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
-        """About how many rows `rows_between` gives, not fewer; reads little. Raises `Fenced` or `OperatingError`."""
-
-    def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
-        """As `put`, with what tasks have kept. Raises `TableConflict` if another writer came since `for_tasks`."""
 
 
 class Closer(Protocol):

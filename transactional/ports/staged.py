@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from transactional.attempt import TransactionAttempt
 
@@ -89,22 +89,3 @@ class Stager(Protocol):
 
     def remove_marks(self, marks: Sequence[str]) -> None:
         """Delete them."""
-
-
-@runtime_checkable
-class StagingState(Protocol):
-    """A state into whose table files that tasks have written can be committed."""
-
-    def stager(self, owner: str) -> Stager | None:
-        """What tasks write with; None: all partial aggregates go through the driver.
-
-        `owner` is `<topology id>/<component id>`. The state need not be open.
-        """
-
-
-@runtime_checkable
-class ScratchState(Protocol):
-    """A state beside whose table tasks can leave something for later steps."""
-
-    def scratch(self, owner: str) -> Scratch | None:
-        """Where tasks leave something for later steps; None: nowhere. The state need not be open."""

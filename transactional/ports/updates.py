@@ -12,7 +12,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.facts import BatchFacts
 from transactional.ports.partials import Aggregator, are_known
 from transactional.ports.split import Closer
-from transactional.ports.states import TransactionState
+from transactional.ports.states import State
 from transactional.schema import Schema
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PersistentAggregate(ABC):
 
     @property
     @abstractmethod
-    def state(self) -> TransactionState:
+    def state(self) -> State:
         """The state that is updated."""
 
     @property

@@ -16,8 +16,8 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import NO_TRANSACTION, TxId
 from transactional.errors import ConfigError, OperatingError, QueryFailed
 from transactional.names import owner_of
-from transactional.ports import TransactionState
-from transactional.reading import ReadableState, StateReader
+from transactional.ports import State
+from transactional.reading import StateReader
 from transactional.schema import Schema
 from transactional.store import StoreReader
 from transactional.topology.topology import Topology
@@ -34,7 +34,7 @@ class Tables:
 
     topology_id: str
     store: StoreReader
-    states: Mapping[str, TransactionState]
+    states: Mapping[str, State]
     readers: Mapping[str, StateReader]
     _pinned: list[StateReader] = field(default_factory=list)
 
@@ -43,7 +43,8 @@ class Tables:
         """Those of a topology. Raises `ConfigError` for one that can't be read from outside."""
         every = {component.id: component.state for component in topology.committers if component.state is not None}
         states = {each: every[each] for each in committers}
-        return cls(topology.id, store, states, {each: _reader(topology.id, each, states[each]) for each in states})
+        readers = {each: state.reader(owner_of(topology.id, each)) for each, state in states.items()}
+        return cls(topology.id, store, states, readers)
 
     def pin(self, committers: Iterable[str] | None = None, txid: TxId | None = None) -> TxId:
         """Pin some of the tables, or all: as of the committed transaction, or of `txid`; as of which one.
@@ -129,9 +130,3 @@ class Tables:
         with ExitStack() as stack:
             for reader in self.readers.values():
                 stack.callback(reader.close)
-
-
-def _reader(topology_id: str, committer: str, state: TransactionState) -> StateReader:
-    if not isinstance(state, ReadableState):
-        raise ConfigError(f"the state of {committer!r}, a {type(state).__name__}, can't be read from outside")
-    return state.reader(owner_of(topology_id, committer))

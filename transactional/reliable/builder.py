@@ -10,7 +10,7 @@ from transactional.bolts import BasicBolt, Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
-from transactional.ports import PersistentAggregate, Spout, SpoutMaker, TransactionState
+from transactional.ports import PersistentAggregate, Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.reliable.bolts import RichBolt
@@ -98,7 +98,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         return super().set_committer_bolt(bolt_id, bolt, parallelism, state=state)
 
     def set_stateful_bolt(
-        self, bolt_id: str, bolt: StatefulBolt, parallelism: int = 1, *, state: TransactionState | None = None
+        self, bolt_id: str, bolt: StatefulBolt, parallelism: int = 1, *, state: State | None = None
     ) -> BoltDeclarer:
         """As for `TransactionalTopologyBuilder`, with exactly-once. Raises `ConfigError` without."""
         if self.guarantee is not Guarantee.EXACTLY_ONCE:
@@ -137,7 +137,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         _connect(topology)
         return topology
 
-    def set_dead_letters(self, state: TransactionState) -> None:
+    def set_dead_letters(self, state: State) -> None:
         """With at-least-once: where messages go that have failed more than `message_retries_max` times, which are lost
         otherwise. With exactly-once as for `TransactionalTopologyBuilder`."""
         check_dead_letters(state)

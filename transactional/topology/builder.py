@@ -13,7 +13,7 @@ from transactional.errors import ConfigError
 from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.names import DEAD_LETTERS
-from transactional.ports import PersistentAggregate, Spout, SpoutMaker, TransactionState
+from transactional.ports import PersistentAggregate, Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.stateful import StatefulBolt
 from transactional.topology.declared_state import (
@@ -44,7 +44,7 @@ class BoltDeclarer:
     id: str
     bolt: AnyBolt
     parallelism: int
-    state: TransactionState | None
+    state: State | None
     inputs: list[Grouping] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
 
@@ -132,7 +132,7 @@ class TransactionalTopologyBuilder:
         check_id("topology", topology_id)
         self.topology_id = topology_id
         self._bolts: dict[str, BoltDeclarer] = {}
-        self._dead_letters: TransactionState | None = None
+        self._dead_letters: State | None = None
         self._provider: str | None = None
         self.event_times: dict[str, EventTime] = {}
 
@@ -163,7 +163,7 @@ class TransactionalTopologyBuilder:
         bolt: BatchBolt | ArrowBatchBolt | PersistentAggregate,
         parallelism: int = 1,
         *,
-        state: TransactionState | None = None,
+        state: State | None = None,
     ) -> BoltDeclarer:
         """Add a bolt whose `finish_batch` runs in the commit phase, one transaction at a time, in txid order.
 
@@ -184,7 +184,7 @@ class TransactionalTopologyBuilder:
         return self._declare(bolt_id, bolt, parallelism, bolt.state)
 
     def set_stateful_bolt(
-        self, bolt_id: str, bolt: StatefulBolt, parallelism: int = 1, *, state: TransactionState | None = None
+        self, bolt_id: str, bolt: StatefulBolt, parallelism: int = 1, *, state: State | None = None
     ) -> BoltDeclarer:
         """Add a bolt that reads and writes its state while it processes its tuples. It runs in the commit phase.
 
@@ -212,7 +212,7 @@ class TransactionalTopologyBuilder:
         key: str | Sequence[str] = (),
         time: str | None = None,
         late: str | None = None,
-        state: TransactionState | None = None,
+        state: State | None = None,
     ) -> BoltDeclarer:
         """Add a bolt that is called with windows of tuples, each when it closes (Storm's `withWindow`).
 
@@ -230,7 +230,7 @@ class TransactionalTopologyBuilder:
             check_deletes(bolt_id, state)
         return self._declare(bolt_id, windowing, 1, state)
 
-    def set_dead_letters(self, state: TransactionState) -> None:
+    def set_dead_letters(self, state: State) -> None:
         """Set tuples aside on which a bolt fails `attempts_max` times, instead of stopping with its error.
 
         `state` is a `DeadLetterTable`. Such a tuple is skipped from then on, wherever it occurs in this batch, and
@@ -331,7 +331,7 @@ class TransactionalTopologyBuilder:
             raise ConfigError(f"{what} {bolt_id!r} is the class {bolt.__name__}; pass an instance: {bolt.__name__}(…)")
 
     @staticmethod
-    def _given_state(bolt_id: str, state: TransactionState | None) -> TransactionState:
+    def _given_state(bolt_id: str, state: State | None) -> State:
         if state is None:
             raise ConfigError(
                 f"committer bolt {bolt_id!r} has no state: pass state=…, for example {STATE_EXAMPLE}. The state is "
@@ -356,7 +356,7 @@ class TransactionalTopologyBuilder:
             )
         return BoltFunction.of(bolt_id, bolt, output)
 
-    def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: TransactionState | None) -> BoltDeclarer:
+    def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: State | None) -> BoltDeclarer:
         check_parallelism(bolt_id, parallelism)
         if bolt_id == self.spout_id or bolt_id in self._bolts:
             raise ConfigError(f"component id {bolt_id!r} is used twice")

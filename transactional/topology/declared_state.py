@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from transactional.errors import ConfigError
-from transactional.ports import TransactionState
+from transactional.ports import State
 from transactional.ports.providing import provided_state
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
@@ -16,21 +16,20 @@ STATE_EXAMPLE = "state=DeltaMapState('tables/totals', key='name string', values=
 
 def check_is_state(what: str, bolt_id: str, state: Any) -> None:
     """Raise `ConfigError` for what is not a state."""
-    if not hasattr(state, "fence"):
+    if not isinstance(state, State):
         raise ConfigError(
             f"{what} {bolt_id!r}: state=… is a {type(state).__name__}, which is not a state; pass for "
             f"example {STATE_EXAMPLE.removeprefix('state=')}"
         )
 
 
-def check_deletes(bolt_id: str, state: Any) -> None:
+def check_deletes(bolt_id: str, state: State) -> None:
     """Let a state delete keys. Raises `ConfigError` if it can't."""
-    if not hasattr(state, "allow_deletes"):
-        raise ConfigError(
-            f"windowed bolt {bolt_id!r}: a {type(state).__name__} can't delete rows, as those of tuples whose windows "
-            "have closed"
-        )
-    state.allow_deletes()
+    try:
+        state.allow_deletes()
+    except ConfigError as error:
+        text = f"windowed bolt {bolt_id!r}: {error}, as those of tuples whose windows have closed"
+        raise type(error)(text) from error
 
 
 def refuse_stateful(what: str, bolt_id: str, bolt: object) -> None:
@@ -53,7 +52,7 @@ def declared_columns(bolt_id: str, text: str) -> tuple[Schema, Schema]:
         raise ConfigError(f"stateful bolt {bolt_id!r}: its state {text!r}: {error}") from error
 
 
-def state_of_provider(provider: str | None, topology_id: str, bolt_id: str, text: str) -> TransactionState:
+def state_of_provider(provider: str | None, topology_id: str, bolt_id: str, text: str) -> State:
     """The state of a bolt that was given none. Raises `ConfigError`."""
     if provider is None:
         raise ConfigError(
@@ -72,16 +71,9 @@ def state_of_provider(provider: str | None, topology_id: str, bolt_id: str, text
         raise type(error)(f"stateful bolt {bolt_id!r}: {error}") from error
 
 
-def bind_declared(bolt_id: str, text: str, state: Any) -> None:
+def bind_declared(bolt_id: str, text: str, state: State) -> None:
     """Fix the columns of a state to those that its bolt declares. Raises `ConfigError` where they are others."""
     key, values = declared_columns(bolt_id, text)
-    if not hasattr(state, "bind"):
-        if (state.key, state.values) != (key, values):
-            raise ConfigError(
-                f"stateful bolt {bolt_id!r} declares the state {text!r}; the one that it was given has "
-                f"'{state.key} -> {state.values}'"
-            )
-        return
     try:
         state.bind(key, values)
     except ConfigError as error:

@@ -1,18 +1,19 @@
 """The locations of a topology's data, as real paths: no two in one place, and nothing inside a table's folder.
 
-A state, a store or an observer that is stored in files reports its location (`Placed`).
+A state says where it is stored, and so does a store or an observer that is stored in a file (`Placed`).
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from transactional.errors import ConfigError
+from transactional.ports import State
 from transactional.topology.topology import Topology
 
 _ONE_STORAGE = {"s3a": "s3", "abfs": "abfss"}
@@ -20,20 +21,11 @@ _ONE_STORAGE = {"s3a": "s3", "abfs": "abfss"}
 
 @runtime_checkable
 class Placed(Protocol):
-    """Something stored in files of its own."""
+    """A store or an observer that may be stored in a file."""
 
     @property
     def place(self) -> str | None:
         """A path, or a URI; None if it is not stored in files after all."""
-
-
-@runtime_checkable
-class FolderOwner(Protocol):
-    """A state whose place is a folder."""
-
-    @property
-    def owns_folder(self) -> bool:
-        """Whether nothing else may be stored there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +50,13 @@ def real_path(path: str) -> str:
     return f"{_ONE_STORAGE.get(scheme, scheme)}://{parts.netloc}{below}"
 
 
-def table_of(state: Any) -> str:
+def table_of(state: State) -> str:
     """A state's table in canonical spelling: two states with the same one would overwrite each other."""
-    place = _place(state)
-    if place is not None and _owns_folder(state):
-        return place
-    identity: Mapping[str, str] = state.identity()
-    if place is not None:
-        # A database: the name identifies the table in it.
-        return f"{place} {identity.get('table', '')}"
+    identity = state.identity()
+    if state.place is not None:
+        # In a database the name identifies the table.
+        path = real_path(state.place)
+        return path if state.owns_folder else f"{path} {identity.get('table', '')}"
     return str(sorted((name, value) for name, value in identity.items() if name != "kind"))
 
 
@@ -74,9 +64,10 @@ def places_of(topology: Topology) -> list[Place]:
     """The locations of the states of the topology's committers that are stored in files."""
     found = []
     for component in topology.committers:
-        state: Any = component.state
-        if (path := _place(state)) is not None:
-            found.append(Place(f"the state of committer {component.id!r}", path, is_table=_owns_folder(state)))
+        state = component.state
+        if state is not None and state.place is not None:
+            path = real_path(state.place)
+            found.append(Place(f"the state of committer {component.id!r}", path, is_table=state.owns_folder))
     return found
 
 
@@ -108,10 +99,6 @@ def _check_within(topology_id: str, table: Place, places: Iterable[Place]) -> No
 
 def _is_within(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip("/") + "/")
-
-
-def _owns_folder(state: object) -> bool:
-    return isinstance(state, FolderOwner) and state.owns_folder
 
 
 def _place(it: object) -> str | None:

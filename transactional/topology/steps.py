@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from transactional.bolts import Bolt
 from transactional.groupings import Grouping, GroupingKind
 from transactional.ports import STAGEABLE, PersistentAggregate, UpdateKind
-from transactional.ports.split import SplitState
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
@@ -82,7 +81,7 @@ def _closing_step(topology: Topology, component: Component, update: PersistentAg
         stays = "its windows have no key"
     elif tasks == 1:
         stays = "it has one task"
-    elif not isinstance(component.state, SplitState):
+    elif component.state is None or not component.state.serves_tasks:
         stays = "its state can be read in the driver only"
     in_order = bool(update.window_key) and any(
         _depends_on_order(each) and not _has_one_row_of_each(each, update.window_key)
@@ -98,7 +97,7 @@ def _changing_step(topology: Topology, component: Component) -> Step:
     tasks, stays = _feeding(topology, component), ""
     if component.update.update_kind is UpdateKind.REPLACED:
         stays = "its windows depend on one another"
-    elif not isinstance(component.state, SplitState):
+    elif not component.state.serves_tasks:
         stays = "its state can be read in the driver only"
     elif not component.state.key.names:
         stays = "its state has no key"
@@ -138,7 +137,7 @@ def _why_it_stays(topology: Topology, component: Component) -> str:
         return "it has one task"
     if component.state is None:
         return ""
-    if not isinstance(component.state, SplitState):
+    if not component.state.serves_tasks:
         return "its state can be read in the driver only"
     if isinstance(component.bolt, StatefulBolt) and type(component.bolt).pre_commit is not StatefulBolt.pre_commit:
         return "it has pre_commit, which is called when all states are written"

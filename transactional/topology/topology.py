@@ -21,7 +21,7 @@ from transactional.plumbing.redaction import without_login
 from transactional.ports import (
     PersistentAggregate,
     Spout,
-    TransactionState,
+    State,
     Windowed,
 )
 from transactional.reading import StaticTable
@@ -104,7 +104,7 @@ class Component:
     parallelism: int
     inputs: tuple[Grouping, ...]
     output: Schema
-    state: TransactionState | None = None
+    state: State | None = None
     streams: Mapping[str, Schema] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
     """The states that it looks up in the commit phase: ids of committers, or `before` of them."""
@@ -156,7 +156,7 @@ class Topology:
     components: tuple[Component, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    dead_letters: TransactionState | None = None
+    dead_letters: State | None = None
     state_provider: str | None = None
     """The provider of the states that stateful bolts were not given; None if there are none."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE

@@ -10,7 +10,7 @@ from transactional.bolts import Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
-from transactional.ports import PersistentAggregate, Spout, StateKind, TransactionState
+from transactional.ports import PersistentAggregate, Spout, State, StateKind
 from transactional.schema import Field, Schema, did_you_mean
 from transactional.topology.functions import BoltFunction, parse_output
 from transactional.topology.places import check_places, table_of
@@ -38,7 +38,7 @@ class Declared(Protocol):
     id: str
     bolt: AnyBolt
     parallelism: int
-    state: TransactionState | None
+    state: State | None
     inputs: list[Grouping]
     reads: list[str]
 

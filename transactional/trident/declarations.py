@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transactional.errors import ConfigError
-from transactional.ports import TransactionState
+from transactional.ports import State
 from transactional.schema import Schema
 from transactional.topology.places import table_of
 from transactional.topology.wiring import check_id
@@ -22,7 +22,7 @@ class Update:
     """What keeps a state up to date: a state's own update, or a bolt that emits `output`."""
 
     bolt: Any
-    state: TransactionState
+    state: State
     output: Schema | None = None
 
 
@@ -48,7 +48,7 @@ class Declarations:
         self.graph.persisted.append(persisted)
         return persisted
 
-    def _committer(self, operation: str, state: TransactionState, name: str | None) -> str:
+    def _committer(self, operation: str, state: State, name: str | None) -> str:
         """The id of a state's committer: the name that was given, or that of its table."""
         table = table_of(state)
         for other in self.graph.persisted:
@@ -74,12 +74,12 @@ class Declarations:
 
 def check_state(operation: str, state: Any) -> None:
     """Raise `ConfigError` for something else than a state."""
-    if isinstance(state, type) or not hasattr(state, "aggregate") or not hasattr(state, "fence"):
+    if not isinstance(state, State):
         what = f"the class {state.__name__}" if isinstance(state, type) else repr(state)
         raise ConfigError(f"{operation} takes a state such as DeltaMapState('tables/words'); got {what}")
 
 
-def name_of_table(state: TransactionState) -> str:
+def name_of_table(state: State) -> str:
     """What a committer is called after: the last part of the name or path of its table."""
     identity = state.identity()
     own = [value for name, value in identity.items() if name not in ("key", "values", "kind")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.groupings import CustomStreamGrouping, GroupingKind
-from transactional.ports import TransactionState
+from transactional.ports import State
 from transactional.schema import Schema
 from transactional.trident.pipelines.joins import Join
 from transactional.trident.pipelines.steps import StreamStep
@@ -57,7 +57,7 @@ class Persisted:
 
     id: str
     bolt: Any
-    state: TransactionState
+    state: State
     source: int
     cut: Cut
     output: Schema | None = None

@@ -10,7 +10,7 @@ from transactional.durations import Duration
 from transactional.errors import ConfigError
 from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM
-from transactional.ports import Spout, SpoutMaker, TransactionState
+from transactional.ports import Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.reading import StaticTable
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -42,7 +42,7 @@ class TridentTopology:
         self.id, self.parallelism = topology_id, parallelism
         self._declarations = Declarations(topology_id)
         self._spouts: dict[str, Spout | SpoutMaker] = {}
-        self._dead_letters: TransactionState | None = None
+        self._dead_letters: State | None = None
         self._queries: dict[str, DeclaredQuery] = {}
         self._event_times: dict[str, EventTime] = {}
         self._static_tables: dict[StaticTable, None] = {}
@@ -144,7 +144,7 @@ class TridentTopology:
         self._static_tables[table] = None
         return StaticState(table, self._declarations)
 
-    def set_dead_letters(self, state: TransactionState) -> None:
+    def set_dead_letters(self, state: State) -> None:
         """Set tuples aside on which a step fails `attempts_max` times, instead of stopping with its error.
 
         `state` is a `DeadLetterTable`; what is written is the tuple that the failing component had received.

@@ -73,11 +73,10 @@ class WindowedStream(Generic[StreamT]):
         _check_associative(columns)
         _check_names(columns, (WINDOW_END,))
         check_state("persistent_aggregate", state)
-        if not hasattr(state, "allow_deletes"):
-            raise ConfigError(
-                f"persistent_aggregate: a {type(state).__name__} can't delete rows, as sessions that merge do"
-            )
-        state.allow_deletes()
+        try:
+            state.allow_deletes()
+        except ConfigError as error:
+            raise type(error)(f"persistent_aggregate: {error}, as sessions that merge do") from error
         columns = replace(columns, aggregates={WINDOW_END: Max(WINDOW_END), **columns.aggregates})
         after = Schema((*stream.fields, *Schema.parse(f"{WINDOW_START} timestamp, {WINDOW_END} timestamp")))
         on_time: Any = stream._then(InSessions(f"window({window.label})", after, window, self.time))

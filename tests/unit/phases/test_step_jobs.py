@@ -28,7 +28,7 @@ from transactional.facts import BatchFacts
 from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import TransactionState
+from transactional.ports import State
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import Topology
 
@@ -70,7 +70,7 @@ def attempt(txid: int, attempt_id: int) -> TransactionAttempt:
     return TransactionAttempt(TxId(txid), AttemptId(attempt_id))
 
 
-def counting(bolt: StatefulBolt, state: TransactionState, changes: MemoryTable | None = None) -> Topology:
+def counting(bolt: StatefulBolt, state: State, changes: MemoryTable | None = None) -> Topology:
     """A stateful bolt over three tasks, with an update behind it."""
     made = builder(opaque_words([ROWS[:150], ROWS[150:]], take=50), parallelism=2)
     made.set_stateful_bolt("count", bolt, 3, state=state).fields_grouping("spout", "word")
@@ -143,7 +143,7 @@ class ByHand(BatchBolt):
             self.collector.emit(word, count)
 
 
-def by_hand(state: TransactionState, highest: TransactionState) -> Topology:
+def by_hand(state: State, highest: State) -> Topology:
     """A committer with code, a bolt behind it, and an update behind that: two steps that may be jobs."""
     made = builder(opaque_words([ROWS[:150], ROWS[150:]], take=50), parallelism=2)
     made.set_committer_bolt("count", ByHand(), 3, state=state).fields_grouping("spout", "word")

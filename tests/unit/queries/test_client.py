@@ -22,7 +22,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.queries.words import run, word_count
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, OperatingError, QueryFailed
-from transactional.ports import TransactionState
+from transactional.ports import State
 from transactional.queries import QueryClient
 from transactional.store import CoordinatorStore, Position
 from transactional.testing import MemoryCoordinatorStore
@@ -31,7 +31,7 @@ BATCHES: list[list[tuple[Any, ...]]] = [[("the", 3), ("dog", 3)], [("the", 3), (
 KINDS = ["memory", "sqlite", "merge", "log"]
 
 
-def states_of(kind: str, folder: Path) -> tuple[TransactionState, TransactionState]:
+def states_of(kind: str, folder: Path) -> tuple[State, State]:
     """Two empty states."""
     if kind == "memory":
         return MemoryMapState(), MemoryMapState(table=MemoryTable("sizes"))

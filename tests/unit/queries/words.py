@@ -9,7 +9,7 @@ from spouts.memory import OpaqueMemoryTransactionalSpout
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import TransactionState
+from transactional.ports import State
 from transactional.store import CoordinatorStore
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
@@ -18,7 +18,7 @@ from transactional.trident import Avg, Count, Stream, Sum, TridentTopology
 Rows = list[tuple[Any, ...]]
 
 
-def word_count(words: TransactionState, sizes: TransactionState, batches: Sequence[Rows], *, take: int = 2) -> Topology:
+def word_count(words: State, sizes: State, batches: Sequence[Rows], *, take: int = 2) -> Topology:
     """Counts words, and the words of each length; each query asks one or both."""
     topology = TridentTopology("words")
     spout = OpaqueMemoryTransactionalSpout(

@@ -12,7 +12,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import builder
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.ports import TransactionState
+from transactional.ports import State
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.steps import Step, plan_steps
@@ -47,11 +47,11 @@ def made() -> TransactionalTopologyBuilder:
     return builder(MemoryTransactionalSpout(rows, "word string, number long, small int", take=1))
 
 
-def state(key: str = "word string") -> TransactionState:
+def state(key: str = "word string") -> State:
     return MemoryMapState(key, "count long", table=MemoryTable("t"))
 
 
-def in_sql() -> TransactionState:
+def in_sql() -> State:
     return SqlMapState("sqlite://", "t", "word string", "count long")
 
 
@@ -63,14 +63,14 @@ def step_of(declare: Any) -> Step:
     return step
 
 
-def stateful(bolt: StatefulBolt, fields: tuple[str, ...], of: TransactionState | None = None, tasks: int = 3) -> Step:
+def stateful(bolt: StatefulBolt, fields: tuple[str, ...], of: State | None = None, tasks: int = 3) -> Step:
     def declare(made: TransactionalTopologyBuilder) -> None:
         made.set_stateful_bolt("count", bolt, tasks, state=of or state()).fields_grouping("spout", *fields)
 
     return step_of(declare)
 
 
-def committer(fields: tuple[str, ...], of: TransactionState) -> Step:
+def committer(fields: tuple[str, ...], of: State) -> Step:
     return step_of(
         lambda made: made.set_committer_bolt("c", Committer(), 3, state=of).fields_grouping("spout", *fields)
     )

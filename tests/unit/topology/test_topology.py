@@ -13,7 +13,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, Upper, builder, counts, opaque_words, same, total, with_committer, words
 from transactional.errors import ConfigError
 from transactional.groupings import Grouping, GroupingKind
-from transactional.ports import StateKind, TransactionState
+from transactional.ports import State, StateKind
 from transactional.schema import Schema
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
@@ -400,7 +400,7 @@ def test_a_wrong_beginning_is_reported(arguments: tuple[Any, ...], expected: str
 # --- guarantees ---------------------------------------------------------------------------------------------------
 
 
-def guarded(spout: Any, state: TransactionState) -> Callable[..., Topology]:
+def guarded(spout: Any, state: State) -> Callable[..., Topology]:
     made = builder(spout)
     made.set_committer_bolt("sum", Total(), state=state).global_grouping("spout")
     return made.build
@@ -452,9 +452,7 @@ def test_what_is_exactly_once_builds_without_a_warning(spout: Any, kind: StateKi
         ),
     ],
 )
-def test_a_weaker_guarantee_is_a_warning_and_under_strict_an_error(
-    spout: Any, state: TransactionState, expected: str
-) -> None:
+def test_a_weaker_guarantee_is_a_warning_and_under_strict_an_error(spout: Any, state: State, expected: str) -> None:
     """Storm row T39."""
     with pytest.warns(WeakerGuaranteeWarning) as warned:
         guarded(spout, state)()

@@ -17,6 +17,7 @@ from transactional.core.coordinator import Coordinator
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
+from transactional.reading import StaticTable
 from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
@@ -30,7 +31,7 @@ ROWS = [(word,) for word in "abcabdaccbad"]
 
 
 @dataclass(frozen=True)
-class Versions:
+class Versions(StaticTable):
     """A table by its name; tasks have copies of this."""
 
     name: str

@@ -15,7 +15,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.errors import ConfigError
 from transactional.execution.pickling import check_picklable
-from transactional.ports import PersistentAggregate, TransactionState
+from transactional.ports import PersistentAggregate, State
 from transactional.schema import Schema
 from transactional.trident.aggregates.aggregating import Aggregates, column_types
 from transactional.trident.aggregates.own import OwnAggregator, Reducer, groups_of, rows_of
@@ -31,9 +31,9 @@ class OwnUpdate(PersistentAggregate):
         self._input = Schema(())
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> State:
         """The state that is updated."""
-        state: TransactionState = self._state
+        state: State = self._state
         return state
 
     @property

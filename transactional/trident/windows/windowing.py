@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from transactional.core.windows import WindowTimes, times_of
 from transactional.facts import BatchFacts
-from transactional.ports import Aggregator, PersistentAggregate, TransactionState, Windowed
+from transactional.ports import Aggregator, PersistentAggregate, State, Windowed
 from transactional.schema import Field, Schema
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.trident.pipelines.steps import TimedStep
@@ -77,7 +77,7 @@ class UpdateOfWindows(PersistentAggregate, Windowed, Generic[WindowT]):
         self.goes_by_end = goes_by_end
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> State:
         """The state that is updated."""
         return self._update.state
 
@@ -165,5 +165,4 @@ class WindowedUpdate(UpdateOfWindows[Window]):
 
     def closer(self) -> WindowCloser:
         """What combines panes, without the state."""
-        table = getattr(self.state, "table", "?")
-        return WindowCloser(self.closed_fields, self.window, self.aggregator(), table)
+        return WindowCloser(self.closed_fields, self.window, self.aggregator(), self.state.table)

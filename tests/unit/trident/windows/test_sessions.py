@@ -17,6 +17,7 @@ from state.memory import MemoryMapState
 from tests.examples import examples
 from transactional.core.windows import FIRST_US, LAST_US, Sessions, WindowTimes
 from transactional.errors import ConfigError
+from transactional.ports import State
 from transactional.testing import complete_topology
 from transactional.topology.describing import described
 from transactional.trident import Avg, Count, First, Last, Stream, Sum, TridentTopology, session, tumbling
@@ -151,7 +152,7 @@ def test_mistakes_are_reported_at_their_line(make: Any, message: str) -> None:
 
 def test_a_state_that_cannot_delete_is_refused() -> None:
     class Keeps(MemoryMapState):
-        allow_deletes = property()
+        allow_deletes = State.allow_deletes
 
     _, stream = clicks([])
     with pytest.raises(ConfigError, match="a Keeps can't delete rows, as sessions that merge do"):
