@@ -96,7 +96,7 @@ class Tuple(tuple[Any, ...]):
 
     def _no_field(self, field: object) -> str:
         hint = did_you_mean(field, self.fields) if isinstance(field, str) else ""
-        return f"{self.source!r} emits no field {field!r}; its fields are {', '.join(self.fields)}{hint}"
+        return f"the tuple has no field {field!r}; its fields are {', '.join(self.fields)}{hint}"
 
     @classmethod
     def _value_at(cls, place: int) -> Any:

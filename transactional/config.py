@@ -14,16 +14,47 @@ from transactional.errors import ConfigError
 from transactional.plumbing.redaction import without_login
 from transactional.schema import did_you_mean
 
+_NOT_ACKED: Final = "not needed: a transaction is acknowledged by its commit"
+_BY_SPARK: Final = "Spark's affair: --master, and Spark's own options"
+_IN_ARROW: Final = "not needed: tuples travel in Arrow's format, by the schema of their stream"
+_IN_WINDOWS: Final = "an argument of set_windowed_bolt or of its window: tumbling(), sliding(), count()"
 STORM_NAMES: Final[Mapping[str, str]] = {
     "topology.max.spout.pending": "max_spout_pending",
     "topology.message.timeout.secs": "attempt_timeout_ms",
+    "topology.enable.message.timeouts": "attempt_timeout_ms, which is always on",
     "topology.max.task.parallelism": "parallelism of set_bolt",
+    "topology.tasks": "parallelism of set_bolt",
     "topology.transactional.id": "the id given to TransactionalTopologyBuilder",
-    "topology.state.provider": "state_provider",
-    "topology.state.checkpoint.interval.ms": "not needed: every transaction is a checkpoint",
     "topology.name": "the option --name of `transactional run`",
+    "topology.debug": "the options --log and --journal of `transactional run`",
+    "topology.eventlogger.executors": "the option --journal of `transactional run`",
+    "topology.metrics.consumer.register": "the option --metrics of `transactional run`",
+    "topology.stats.sample.rate": "not needed: every transaction is measured",
+    "topology.state.provider": "state_provider",
+    "topology.state.provider.config": "the URL in state_provider",
+    "topology.state.checkpoint.interval.ms": "not needed: every transaction is a checkpoint",
+    "topology.spout.max.batch.size": "batch_records_max of the spout",
+    "topology.trident.batch.emit.interval.millis": "idle_pause_ms if there is nothing to read, else not needed",
+    "topology.trident.windowing.cache.tuple.limit": "not needed: open windows are rows of a state",
+    "topology.tick.tuple.freq.secs": "window_tick_ms, for windows",
+    "topology.ackers": _NOT_ACKED,
+    "topology.acker.executors": _NOT_ACKED,
+    "topology.workers": _BY_SPARK,
+    "topology.worker.childopts": _BY_SPARK,
+    "topology.kryo.register": _IN_ARROW,
+    "topology.fall.back.on.java.serialization": _IN_ARROW,
+    "topology.bolts.window.length.count": _IN_WINDOWS,
+    "topology.bolts.window.length.duration.ms": _IN_WINDOWS,
+    "topology.bolts.window.sliding.interval.count": _IN_WINDOWS,
+    "topology.bolts.window.sliding.interval.duration.ms": _IN_WINDOWS,
+    "topology.bolts.tuple.timestamp.field.name": _IN_WINDOWS,
+    "topology.bolts.tuple.timestamp.max.lag.ms": "max_delay of the spout",
+    "topology.bolts.watermark.event.interval.ms": "not needed: each transaction has its watermark",
+    "topology.bolts.late.tuple.stream": "the argument late of set_windowed_bolt",
     "transactional.zookeeper.servers": "the store's URL",
     "transactional.zookeeper.root": "the store's URL",
+    "transactional.zookeeper.port": "the store's URL",
+    "drpc.request.timeout.secs": "not needed: a query is answered in the process that puts it",
 }
 """Storm's options, and their equivalents here."""
 

@@ -36,11 +36,11 @@ without a traceback, and ends with the class's `exit_code`.
 
 from __future__ import annotations
 
-import traceback
 from typing import ClassVar, Final
 
 from transactional.letters import Exclusion
 from transactional.plumbing.redaction import without_login
+from transactional.plumbing.tracebacks import raised, traceback_text
 
 LOOK: Final = 1
 """Exit code of a process that ended with an error which stays until a person does something about it."""
@@ -122,8 +122,7 @@ class BoltFailed(OperatingError):
     @classmethod
     def raised_by(cls, where: str, error: BaseException, on: str = "") -> BoltFailed:
         """What an exception in user code becomes: `where` it was raised, and on what."""
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        return cls(f"{where} raised {type(error).__name__}: {error}{on}\n{trace}")
+        return cls(f"{where} raised {raised(error)}{on}\n{traceback_text(error)}")
 
 
 class ReplayMismatch(OperatingError):

@@ -29,6 +29,8 @@ _ID_SEPARATOR = "#"
 _ID_CHARACTERS = 8
 _SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer\.config|\.pem$|ssl_key", re.IGNORECASE)
 
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""What librdkafka takes before an address."""
 _OURS = {
     "bootstrap.servers": "set it with the first argument",
     "metadata.broker.list": "set it with the first argument",
@@ -55,6 +57,13 @@ class KafkaConnection:
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():
             raise ConfigError("bootstrap_servers is empty; it takes host:port, or several of them, separated by commas")
+        for address in self.bootstrap_servers.split(","):
+            scheme, separator, _ = address.strip().rpartition("://")
+            if separator and scheme.upper() not in _PROTOCOLS:
+                raise ConfigError(
+                    f"bootstrap_servers takes addresses of brokers as host:port, not {address.strip()!r}: leave out "
+                    f"{scheme}://, which is no protocol of Kafka's"
+                )
         if self.isolation not in ("read_committed", "read_uncommitted"):
             raise ConfigError(f"isolation is 'read_committed' or 'read_uncommitted', not {self.isolation!r}")
         if type(self.timeout_ms) is not int or self.timeout_ms < 1:

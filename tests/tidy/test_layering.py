@@ -43,12 +43,14 @@ FILES = {module_of(path): path for package in PACKAGES for path in sorted((ROOT 
 
 
 def room_of(module: str) -> str:
-    """The folder of a module, or the doors."""
+    """The folder of a module, or the doors, or what `python -m` runs."""
+    if module.endswith(".__main__"):
+        return "programs"
     is_package = module in FILES and FILES[module].name == "__init__.py"
     return "doors" if module in DOORS else module if is_package else module.rpartition(".")[0]
 
 
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+FLOOR = {room: number for number, rooms in enumerate((*FLOORS, ["programs"])) for room in rooms}
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
@@ -108,7 +110,8 @@ def test_every_import_respects_the_rooms() -> None:
 
 
 def test_no_room_is_a_hall() -> None:
-    sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in FILES.values() if path.name != "__init__.py")
+    rooms = (path for path in FILES.values() if path.name not in ("__init__.py", "__main__.py"))
+    sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in rooms)
     halls = {room: files for room, files in sizes.items() if files > ROOMY.get(room, FILES_MAX)}
     assert halls == {}, f"divide them: a folder has at most {FILES_MAX} files"
 

@@ -200,12 +200,12 @@ def test_the_class_is_made_once_per_stream() -> None:
 
 def test_an_unknown_field_is_reported_with_those_there_are() -> None:
     row = Tuple(("word", "count"), ("cat", 1), "split")
-    told = "'split' emits no field 'wrod'; its fields are word, count — did you mean 'word'?"
+    told = "the tuple has no field 'wrod'; its fields are word, count — did you mean 'word'?"
     with pytest.raises(KeyError, match=told):
         row["wrod"]
     with pytest.raises(AttributeError, match=told):
         _ = row.wrod
-    with pytest.raises(KeyError, match="'split' emits no field None; its fields are word, count"):
+    with pytest.raises(KeyError, match="the tuple has no field None; its fields are word, count"):
         row[None]
     with pytest.raises(IndexError):
         row[2]

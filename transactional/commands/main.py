@@ -21,7 +21,7 @@ from transactional.commands.dead_letters import dead_letters
 from transactional.commands.doctor import doctor
 from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
 from transactional.commands.output.display import (
-    components_table,
+    components_tree,
     first_line,
     plain_line,
     print_attempts,
@@ -213,14 +213,14 @@ def describe(
     target: Annotated[
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
-    format: Annotated[Format, typer.Option(help="A table, a Mermaid flowchart, or JSON.")] = Format.TEXT,
+    format: Annotated[Format, typer.Option(help="A tree, a Mermaid flowchart, or JSON.")] = Format.TEXT,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Show a topology: its components, what they read from, and in which phase of a transaction each one runs."""
     topology = load_topology(target)
     match Format.JSON if as_json else format:
         case Format.TEXT:
-            print_table(components_table(topology))
+            print_table(components_tree(topology))
         case Format.MERMAID:
             plain_line(as_mermaid(topology))
         case Format.JSON:

@@ -208,12 +208,13 @@ class TupleFunction(TupleOperator):
             raise self._no_tuple(returned)
         for values in returned:
             if not isinstance(values, tuple | list):
-                raise self._no_tuple(values)
+                raise self._no_tuple(values, of=returned)
             self.emitter.emit(*values)
 
-    def _no_tuple(self, returned: Any) -> SchemaMismatch:
+    def _no_tuple(self, returned: Any, of: Iterable[Any] | None = None) -> SchemaMismatch:
+        what = "" if of is None else f" in a {type(of).__name__}: for one tuple return (…, …), for several [(…,), (…,)]"
         return SchemaMismatch(
-            f"{self.component!r} must return a tuple, an iterable of tuples, or None; got {repr(returned)[:100]}"
+            f"{self.component!r} must return a tuple, an iterable of tuples, or None; got {repr(returned)[:100]}{what}"
         )
 
 

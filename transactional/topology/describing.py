@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from transactional.schema import Schema
@@ -71,26 +72,33 @@ def _streams(outputs: Mapping[str, Schema]) -> dict[str, str]:
     return {stream: str(schema) for stream, schema in streams.items() if schema}
 
 
-def table_rows(topology: Topology) -> list[list[str]]:
-    """A row per component: id, kind, parallelism, phase, inputs, what it emits, state."""
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A component in lines of text. `above` is the first component that it reads from; None: a spout's."""
+
+    id: str
+    above: str | None
+    lines: tuple[str, ...]
+
+
+def in_lines(topology: Topology) -> list[Described]:
+    """The components of a topology, each after those that it reads from."""
     movable = {step.component for step in plan_steps(topology) if not step.stays}
-    rows = []
-    for component in described(topology)["components"]:
-        inputs = [f"{_grouping(i)} {i['source']}{_of_stream(i['stream'])}" for i in component["inputs"]]
-        streams = [f"{schema}{_of_stream(stream)}" for stream, schema in component["streams"].items()]
-        state = component.get("state", {})
-        rows.append(
-            [
-                component["id"],
-                "\n".join([component["kind"], *component.get("steps", ())]),
-                str(component["parallelism"]),
-                component["phase"] + ("\ndriver or job" if component["id"] in movable else ""),
-                "\n".join(inputs),
-                "\n".join(streams),
-                state.get("kind", ""),
-            ]
-        )
-    return rows
+    return [_in_lines(each, can_move=each["id"] in movable) for each in described(topology)["components"]]
+
+
+def _in_lines(component: dict[str, Any], *, can_move: bool) -> Described:
+    tasks = f"{component['parallelism']} task{'' if component['parallelism'] == 1 else 's'}"
+    phase = component["phase"] + (" (driver or job)" if can_move else "")
+    inputs, state = component["inputs"], component.get("state")
+    lines = [
+        f"{component['id']}: {component['kind']}, {tasks}, {phase}",
+        *(f"does   {step}" for step in component.get("steps", ())),
+        *(f"reads  {_grouping(each)} {each['source']}{_of_stream(each['stream'])}" for each in inputs),
+        *(f"emits  {schema}{_of_stream(stream)}" for stream, schema in component["streams"].items()),
+        *(() if state is None else (f"state  {state['kind']}",)),
+    ]
+    return Described(component["id"], inputs[0]["source"] if inputs else None, tuple(lines))
 
 
 def _grouping(given: dict[str, Any]) -> str:

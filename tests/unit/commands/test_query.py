@@ -104,7 +104,7 @@ def test_before_anything_has_run(command: Command) -> None:
 @pytest.mark.long("the same server in this process: tests/unit/queries")
 def test_queries_are_served_until_it_is_interrupted(asked: Command) -> None:
     """Whoever has the token that is printed is answered."""
-    program = [sys.executable, "-m", "transactional.commands.main", "serve", "asked:build", "--port", "0"]
+    program = [sys.executable, "-m", "transactional", "serve", "asked:build", "--port", "0"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -37,7 +37,7 @@ def address_in(line: str) -> str:
 @pytest.mark.long("the same server in this process: test_a_run_shows_its_own_console_and_ends_with_it")
 def test_a_store_is_served_until_it_is_interrupted(command: Command, tmp_path: Path) -> None:
     command("run", "{m}:build", "--master", "none", "--until-drained")
-    program = [sys.executable, "-m", "transactional.commands.main", "ui", "--port", "0"]
+    program = [sys.executable, "-m", "transactional", "ui", "--port", "0"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -109,8 +109,8 @@ WHERE = "Emits.emit_partition_batch for partition 'a' "
         ([("a",)], SchemaMismatch, WHERE + r"yielded 1 values, \('a',\), but a tuple has one for each of the 2 fields"),
         ([("a", "b")], SchemaMismatch, "declares field 'count' as int and emitted something else"),
         ([pa.table({"word": ["a"]})], SchemaMismatch, "for partition 'a'.* declares the fields"),
-        (raises(KeyError("x")), BoltFailed, WHERE + r"raised KeyError: 'x'\nTraceback"),
-        (raises(CancelledError("late")), BoltFailed, WHERE + r"raised CancelledError: late\nTraceback"),
+        (raises(KeyError("x")), BoltFailed, WHERE + r"raised KeyError: 'x' \(.*\)\nTraceback"),
+        (raises(CancelledError("late")), BoltFailed, WHERE + r"raised CancelledError: late \(.*\)\nTraceback"),
         (raises(SourceUnavailable("the disk is away")), SourceUnavailable, "^the disk is away$"),
     ],
 )
@@ -179,7 +179,7 @@ class Answers(WordLists):
         ({"partitions": [0, 1]}, ConfigError, r"Answers.partitions returned \[0, 1\]"),
         ({"partitions": "abc"}, ConfigError, "Answers.partitions returned 'abc'"),
         ({"next_batch": (1,)}, ConfigError, "Answers.next_batch for partition 'a' returned"),
-        ({"next_batch": OSError("gone")}, BoltFailed, "Answers.next_batch for partition 'a' raised OSError: gone\nTra"),
+        ({"next_batch": OSError("gone")}, BoltFailed, r"Answers.next_batch for partition 'a' raised OSError: gone \("),
         ({"next_batch": SourceUnavailable("later")}, SourceUnavailable, "^later$"),
     ],
 )

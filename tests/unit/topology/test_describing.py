@@ -6,7 +6,7 @@ import json
 
 from tests.unit.fakes import builder
 from tests.unit.topology.test_phases import Passing, Splitting, the_seeds_picture, update
-from transactional.topology.describing import as_mermaid, described, table_rows
+from transactional.topology.describing import as_mermaid, described, in_lines
 from transactional.topology.topology import Topology
 
 MERMAID = """
@@ -34,13 +34,22 @@ def test_the_flowchart_shows_phases_and_groupings() -> None:
     assert as_mermaid(picture()) == MERMAID.strip()
 
 
-def test_the_table_has_a_row_per_component() -> None:
-    rows = table_rows(picture())
-    assert rows[0] == ["spout", "MemoryTransactionalSpout", "1", "processing", "", "word string", ""]
-    assert rows[3] == [
-        "C", "Passing", "2", "processing + commit\ndriver or job", "shuffle of A\nshuffle of B", "word string", ""
-    ]  # fmt: skip
-    assert rows[4][3:] == ["commit", "shuffle of C", "word string", "opaque"]
+def test_each_component_has_its_lines_and_is_below_the_first_that_it_reads_from() -> None:
+    spout, *_, joining, last = in_lines(picture())
+    assert (spout.above, spout.lines) == (
+        None,
+        ("spout: MemoryTransactionalSpout, 1 task, processing", "emits  word string"),
+    )
+    assert (joining.above, joining.lines) == (
+        "A",
+        (
+            "C: Passing, 2 tasks, processing + commit (driver or job)",
+            "reads  shuffle of A",
+            "reads  shuffle of B",
+            "emits  word string",
+        ),
+    )
+    assert last.lines[1:] == ("reads  shuffle of C", "emits  word string", "state  opaque")
 
 
 def test_a_bolt_of_several_steps_shows_them() -> None:
@@ -49,8 +58,8 @@ def test_a_bolt_of_several_steps_shows_them() -> None:
     made = builder()
     made.set_bolt("both", bolt).shuffle_grouping("spout")
     update(made, "count").shuffle_grouping("both")
-    _, row, _ = table_rows(made.build())
-    assert row[1] == "Passing\nmap(str)\nfilter(bool)"
+    _, both, _ = in_lines(made.build())
+    assert both.lines[1:3] == ("does   map(str)", "does   filter(bool)")
     assert described(made.build())["components"][1]["steps"] == ["map(str)", "filter(bool)"]
 
 
@@ -77,8 +86,12 @@ def test_streams_and_fields_are_reported() -> None:
     made.set_committer_bolt("count", update(builder(), "count").bolt).partial_key_grouping(
         "split", "word", stream="short"
     )
-    rows = {row[0]: row for row in table_rows(made.build())}
-    assert rows["split"][5] == "word string\nword string, length long / short\nword string / chosen"
-    assert rows["direct"][4] == "direct of split / chosen"
-    assert rows["count"][4] == "partial key(word) of split / short"
-    assert rows["count"][1] == "StateUpdate"
+    lines = {each.id: each.lines for each in in_lines(made.build())}
+    assert lines["split"][-3:] == (
+        "emits  word string",
+        "emits  word string, length long / short",
+        "emits  word string / chosen",
+    )
+    assert "reads  direct of split / chosen" in lines["direct"]
+    assert "reads  partial key(word) of split / short" in lines["count"]
+    assert lines["count"][0].startswith("count: StateUpdate, ")

@@ -238,7 +238,7 @@ MISMATCHES: dict[str, tuple[Make, str]] = {
     ),
     "no such field": (
         lambda s: s.filter(lambda t: t.wrod),
-        "emits no field 'wrod'; its fields are word, n — did you mean 'word'?",
+        "has no field 'wrod'; its fields are word, n — did you mean 'word'?",
     ),
 }
 

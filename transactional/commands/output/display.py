@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 from transactional.batch import BatchMetadata
 from transactional.config_sources import Given, Setting
@@ -32,7 +33,7 @@ from transactional.core.protocol import (
 from transactional.engine.history.timeline import Moment, Timeline
 from transactional.plumbing.redaction import without_controls, without_login
 from transactional.store import AttemptRecord
-from transactional.topology.describing import table_rows
+from transactional.topology.describing import in_lines
 from transactional.topology.topology import Topology
 
 WIDTH_MAX = 10_000
@@ -59,8 +60,8 @@ def plain_console(width: int | None = None) -> Console:
     return Console(width=width, markup=False, emoji=False, highlight=False)
 
 
-def print_table(table: Table) -> None:
-    """A table; if stdout is not a terminal, as wide as necessary, and without trailing blanks."""
+def print_table(table: Table | Tree) -> None:
+    """A table or a tree; if stdout is not a terminal, as wide as necessary, and without trailing blanks."""
     if sys.stdout.isatty():
         plain_console().print(table)
         return
@@ -70,22 +71,29 @@ def print_table(table: Table) -> None:
     plain_line("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
-def components_table(topology: Topology) -> Table:
-    """A topology's components, in the order in which they finish."""
-    table = Table("component", "kind", "tasks", "phase", "reads", "emits", "state")
-    for row in table_rows(topology):
-        table.add_row(*map(Text, row))
-    return table
+def components_tree(topology: Topology) -> Tree:
+    """A topology's components, each below the first one that it reads from."""
+    tree = Tree(Text(topology.id))
+    nodes: dict[str | None, Tree] = {None: tree}
+    for component in in_lines(topology):
+        nodes[component.id] = nodes[component.above].add(Text("\n".join(component.lines)))
+    return tree
 
 
 def letters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Dead letters."""
-    table = Table("letter", "bolt", "from", "tuple", "error", "tried again in")
+    """Dead letters, as blocks: a line with the letter and its bolt, and below it the tuple and the error."""
+    table = Table.grid(padding=(0, 1, 0, 0))
     for row in rows:
         stream = "" if row["stream"] == "default" else f" / {row['stream']}"
-        again = "-" if row["tried_again_in"] is None else str(row["tried_again_in"])
-        letter, error = f"{row['transaction']}:{row['number']}", first_line(row["error"])
-        table.add_row(*map(Text, (letter, row["component"], row["source"] + stream, row["tuple"], error, again)))
+        again = row["tried_again_in"]
+        what = {
+            f"{row['transaction']}:{row['number']}": f"{row['component']}, from {row['source']}{stream}",
+            "  tuple": row["tuple"],
+            "  error": first_line(row["error"]),
+            **({} if again is None else {"  tried again": f"in transaction {again}"}),
+        }
+        for name, value in what.items():
+            table.add_row(Text(name), Text(value))
     return table
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 import warnings
 from types import TracebackType
 from typing import NoReturn
@@ -13,6 +12,7 @@ from typing import NoReturn
 from transactional.errors import LOOK, CommitStuck, TransactionalError
 from transactional.plumbing.pools import have_calls_ended
 from transactional.plumbing.redaction import without_login
+from transactional.plumbing.tracebacks import traceback_text
 from transactional.telemetry.log_format import LogFormat, log_handler
 from transactional.telemetry.run_log import LOGGER, RunLog
 
@@ -84,7 +84,7 @@ class Logs:
 
 def leave_unexpectedly(error: BaseException) -> NoReturn:
     """End the process with an error that is none of the framework's, with its traceback."""
-    sys.stderr.write(without_login("".join(traceback.format_exception(error))))
+    sys.stderr.write(without_login(f"{traceback_text(error)}\n"))
     sys.stderr.flush()
     raise SystemExit(LOOK) from None
 

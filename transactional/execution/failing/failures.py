@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
 from types import TracebackType
 
 from transactional.errors import BoltFailed, FailedException, OperatingError, TransactionalError, by_code
 from transactional.letters import Exclusion, joined
+from transactional.plumbing.tracebacks import raised, traceback_text
 
 
 class TaskFailed(BaseException):
@@ -45,11 +45,12 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
         if error is None or isinstance(error, TaskFailed):
             return
         code, text_of_trace = BoltFailed.code, ""
-        text = f"component {self.component!r} raised {type(error).__name__}: {error}"
+        text = f"component {self.component!r} raised {raised(error)}"
         if isinstance(error, TransactionalError):
+            text = f"component {self.component!r} raised {type(error).__name__}: {error}"
             code, text = error.code, str(error) if repr(self.component) in str(error) else text
         else:
-            text_of_trace = "\n" + "".join(traceback.format_exception(error)).rstrip()
+            text_of_trace = f"\n{traceback_text(error)}"
         failed = TaskFailed(code, self.component, text, text_of_trace)
         failed.is_of_many = self.is_of_many
         raise failed from error

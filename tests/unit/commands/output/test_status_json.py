@@ -15,7 +15,7 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
-from transactional.topology.describing import described, table_rows
+from transactional.topology.describing import described, in_lines
 
 
 def test_where_a_step_ran(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_where_a_step_ran(tmp_path: Path) -> None:
     finishes = {each["id"]: each.get("finishes") for each in described(topology)["components"]}
     may_be = "in the driver, or as a job of 3 tasks, its keys split by (word): by measured cost"
     assert finishes == {"spout": None, "count": may_be, "alone": "in the driver: it has one task"}
-    assert [row[3].endswith("driver or job") for row in table_rows(topology)] == [False, True, False]
+    assert ["driver or job" in each.lines[0] for each in in_lines(topology)] == [False, True, False]
 
 
 def test_a_store_that_knows_of_no_steps() -> None:

@@ -438,4 +438,5 @@ def test_a_letter_keeps_its_own_error(tmp_path: Path) -> None:
     numbers.builder.set_bolt("bad", function, 2, output=NUMBER).shuffle_grouping("spout")
     numbers.run()
     told = {error.splitlines()[0] for error in numbers.errors()}
-    assert told == {f"component 'bad' raised ValueError: {n} is bad, in memory[0] [0, 50)" for n in BAD}
+    place = f"tests/unit/execution/failing/test_faults.py:{refuse_bad.__code__.co_firstlineno + 2}"
+    assert told == {f"component 'bad' raised ValueError: {n} is bad ({place}), in memory[0] [0, 50)" for n in BAD}

@@ -15,6 +15,7 @@ from transactional.errors import ConfigError, SourceUnavailable
     ("options", "message"),
     [
         ({"bootstrap_servers": " "}, "bootstrap_servers is empty"),
+        ({"bootstrap_servers": "b:9092, http://c:9092"}, "as host:port, not 'http://c:9092': leave out http://,"),
         ({"topics": []}, "name at least one topic"),
         ({"topics": ["fli ghts"]}, "'fli ghts' is not a valid Kafka topic name"),
         ({"topics": [7]}, "7 is not a valid Kafka topic name"),
@@ -36,6 +37,11 @@ from transactional.errors import ConfigError, SourceUnavailable
 def test_what_can_not_be_right_is_reported_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OpaqueKafkaSpout(**{"bootstrap_servers": "localhost:9092", "topics": ["flights"], **options})
+
+
+def test_a_protocol_of_kafkas_may_stand_before_an_address() -> None:
+    servers = "PLAINTEXT://a:9092,SASL_SSL://b:9093"
+    assert OpaqueKafkaSpout(servers, ["flights"]).connection.bootstrap_servers == servers
 
 
 def test_a_single_topic_and_a_single_field_need_no_list() -> None:

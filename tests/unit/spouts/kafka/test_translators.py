@@ -216,7 +216,7 @@ def test_what_a_function_may_not_return_is_reported_with_its_place(returned: Any
 
 def test_what_a_function_raises_is_reported_with_its_place() -> None:
     wrong = SimpleTranslator(lambda record: (int(record.value or 0),), "a long")
-    told = r"(?s)raised ValueError: .*'x', for offset 101 of partition 2 of topic 'flights'\nTraceback"
+    told = r"(?s)raised ValueError: .*'x' \(.*\), for offset 101 of partition 2 of topic 'flights'\nTraceback"
     with pytest.raises(BoltFailed, match=told):
         translated(wrong, b"1", b"x")
 

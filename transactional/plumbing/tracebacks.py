@@ -1,0 +1,65 @@
+"""Tracebacks as users need them: the frames of their own code and of what it has called, and where it raised.
+
+With `TRANSACTIONAL_DEBUG` in the environment every frame is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException, walk_tb
+from typing import Final
+
+DEBUG: Final = "TRANSACTIONAL_DEBUG"
+_FRAMEWORK: Final = tuple(
+    f"{Path(__file__).parents[2] / package}{os.sep}" for package in ("transactional", "spouts", "state", "verifier")
+)
+_LIBRARIES: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib"))
+_NO_FILE: Final = ("<frozen ", "<string>")
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback of an error and of its causes, without the frames of the framework, and without those that called
+    the user's code; all of them if no frame is the user's. The last line says where that code raised."""
+    shown = TracebackException.from_exception(error)
+    place = user_place(error)
+    if not os.environ.get(DEBUG) and place is not None:
+        _shorten(shown)
+    text = "".join(shown.format()).rstrip()
+    return text if place is None else f"{text}\nraised in {place}"
+
+
+def raised(error: BaseException) -> str:
+    """An error in short: its class, its text, and in the first line where the user's own code raised it."""
+    first, newline, rest = str(error).partition("\n")
+    place = user_place(error)
+    return f"{type(error).__name__}: {first}{'' if place is None else f' ({place})'}{newline}{rest}"
+
+
+def user_place(error: BaseException) -> str | None:
+    """Where the user's own code raised an error, or called what did, as `FILE:LINE`; None: it was not on the stack.
+
+    Files below the current folder are named from there.
+    """
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    users = [f"{name.removeprefix(f'{os.getcwd()}{os.sep}')}:{line}" for name, line in places if _is_users(name)]
+    return users[-1] if users else None
+
+
+def _shorten(shown: TracebackException) -> None:
+    shown.stack = StackSummary.from_list(_kept(shown.stack))
+    for other in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
+        if other is not None:
+            _shorten(other)
+
+
+def _kept(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
+    every = list(frames)
+    first = next((number for number, frame in enumerate(every) if _is_users(frame.filename)), None)
+    return every if first is None else [each for each in every[first:] if not each.filename.startswith(_FRAMEWORK)]
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_FRAMEWORK, *_LIBRARIES, *_NO_FILE))
