@@ -96,6 +96,9 @@ class DeferredLookups(Mapping[str, Any]):
 class MapStateView:
     """A state as a committer bolt sees it: its content before the transaction, and what this attempt has put."""
 
+    needs_driver = ""
+    """As that of `KeyValues`: whatever the bolt has used, it did so in `finish_batch`, whose tuples nobody knows."""
+
     def __init__(self, component: str, state: ReadState, attempt: TransactionAttempt) -> None:
         self.written: dict[Key, tuple[Any, ...] | Absent] = {}
         self._component, self._state, self._attempt = component, state, attempt

@@ -18,14 +18,15 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.ports.split import NeedsDriver, TaskState, WrittenPart
 from transactional.schema import Schema
+from transactional.topology.steps import Step
 
 
 class PartOfState:
     """The keys of one task: reads and writes of others are refused."""
 
-    def __init__(self, component: str, state: TaskState, split_by: Sequence[str], task: int, task_count: int) -> None:
-        self._component, self._state, self._split_by = component, state, split_by
-        self._task, self._task_count = task, task_count
+    def __init__(self, step: Step, state: TaskState, task: int) -> None:
+        self._component, self._split_by, self._task_count = step.component, step.split_by, step.tasks
+        self._state, self._task = state, task
 
     @property
     def key(self) -> Schema:

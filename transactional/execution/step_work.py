@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from transactional.arrow import from_ipc
 from transactional.attempt import TransactionAttempt
+from transactional.errors import TransactionalError
 from transactional.execution.items import Item
+from transactional.execution.program import TaskProgram
 from transactional.facts import BatchFacts
 from transactional.letters import Exclusion
-from transactional.ports.split import Closer, TaskState, WrittenPart
+from transactional.ports.split import NeedsDriver, TaskState, WrittenPart
 from transactional.ports.staged import Scratch, StagedBytes
+from transactional.topology.steps import Step
 
 Waiting = tuple[Sequence[pa.RecordBatch] | bytes | StagedBytes, str, str]
 """Tuples that wait for a task, with their source and stream: here, as Arrow IPC, or where a task has left them."""
@@ -30,38 +35,6 @@ class TaskInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
-    """What tasks do that close windows: read the rows in a range, and make windows of their part, in an order that
-    matters to somebody or, where that is (), in any."""
-
-    column: str
-    after: int | None
-    until: int
-    closer: Closer
-    order: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """One step of one attempt, for so many tasks. `replaces`: an earlier attempt at the transaction has written the
-    state. `closing`: the step is a state's update, of which tasks close windows; the driver does the rest. `changes`:
-    it is an update that emits what it changes, maybe `in_order`; what waits for its tasks are partial aggregates."""
-
-    attempt: TransactionAttempt
-    component: str
-    tasks: int
-    split_by: tuple[str, ...]
-    state: TaskState | None
-    inputs: tuple[TaskInput, ...]
-    replaces: bool = False
-    excluded: tuple[Exclusion, ...] = ()
-    facts: BatchFacts | None = None
-    closing: Closing | None = None
-    changes: bool = False
-    in_order: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class StepFailure:
     """Why a task of a step has failed. `stays`: why the step has to run in the driver, if that is the reason."""
 
@@ -72,11 +45,16 @@ class StepFailure:
     """Whether `text` is of the task; otherwise it is the text of an error of the state."""
     stays: str = ""
 
+    @classmethod
+    def of_state(cls, error: TransactionalError) -> StepFailure:
+        """An error that the driver raises as it is."""
+        stays = error.stays if isinstance(error, NeedsDriver) else ""
+        return cls(error.code, str(error), error.at_fault, is_own=False, stays=stays)
+
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """The answer of one task: how many tuples it has received, or rows of windows it has closed, what it sends on, what
-    it has written."""
+    """The answer of one task: how many rows it has received, what it sends on, what it has written."""
 
     task: int
     received: int
@@ -85,7 +63,42 @@ class TaskDone:
     failure: StepFailure | None = None
     elapsed_ms: float = 0.0
     of: int = 0
-    """Of a task that closes windows: how many rows all tasks together have, as it has read them."""
+    """Of a task that reads its rows itself: how many all tasks together have, as it has read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork(ABC):
+    """One step of one attempt as the work of tasks, and what each of them gets: one class for each kind of step.
+    Picklable; runs on executors."""
+
+    counted: ClassVar[str] = "tuples that were sent to them"
+    """What `received` is the number of."""
+
+    attempt: TransactionAttempt
+    step: Step
+    state: TaskState | None
+    facts: BatchFacts | None
+    inputs: tuple[TaskInput, ...]
+    rows: int
+    """How many its tasks have to receive together."""
+
+    def run(self, program: TaskProgram, given: TaskInput) -> TaskDone:
+        """Run one task. What it answers is all that it leaves behind; what it has staged is nobody's as long as the
+        driver does not commit it."""
+        began = perf_counter()
+        try:
+            done = self._run(program, given)
+        except TransactionalError as error:
+            done = TaskDone(given.task, 0, failure=StepFailure.of_state(error))
+        return replace(done, elapsed_ms=(perf_counter() - began) * 1e3)
+
+    @abstractmethod
+    def _run(self, program: TaskProgram, given: TaskInput) -> TaskDone:
+        """What one task does. May raise errors of the state."""
+
+    def rows_of(self, answers: Sequence[TaskDone]) -> int:
+        """How many rows tasks with these answers have to have received together."""
+        return self.rows
 
 
 def batches_of(waiting: Waiting, scratch: Scratch | None) -> Sequence[pa.RecordBatch]:

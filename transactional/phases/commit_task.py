@@ -1,16 +1,23 @@
-"""One run through a task of one component in the commit phase, wherever that is."""
+"""One run through a task of one component in the commit phase, and one of an update's emissions, wherever that is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
-from transactional.execution.emitting import Emitter
+from transactional.attempt import TransactionAttempt
+from transactional.execution.emitting import Emitter, make_emitter
+from transactional.execution.map_state import MapStateView, ReadState
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo
+from transactional.execution.program import TaskProgram
+from transactional.execution.stateful import KeyValues
 from transactional.execution.task_loop import TaskLoop
 from transactional.ports import DeadLetter
+from transactional.stateful import StatefulBolt
 from transactional.topology.stages import StageEdge
 
 
@@ -33,3 +40,28 @@ class CommitTask(TaskLoop):
         self.addressed += emitter.addressed()
         if self.goes_well:
             self.partials += emitter.partials()
+
+
+def with_state(
+    info: TaskInfo, component_id: str, state: ReadState, tuples: Iterable[pa.RecordBatch], *, replaces: bool
+) -> tuple[TaskInfo, MapStateView | KeyValues]:
+    """The task with its view of a state, in which a stateful bolt finds the keys of its tuples."""
+    if isinstance(info.program.bolts[component_id].bolt, StatefulBolt):
+        values = KeyValues.of(component_id, state, info.attempt)
+        values.read_ahead(tuples)
+        return replace(info, key_values=values, replaces=replaces), values
+    view = MapStateView(component_id, state, info.attempt)
+    return replace(info, state=view), view
+
+
+def emit_tables(
+    program: TaskProgram, attempt: TransactionAttempt, component_id: str, task: int, tables: Mapping[str, pa.Table]
+) -> Emitter:
+    """Emit what an update emits, by stream. Raises `TaskFailed` for what those behind it refuse."""
+    emitter, outputs = make_emitter(program, component_id, task), program.outputs_of(component_id)
+    if program.record is not None:
+        emitter.record_to(partial(program.record, attempt, component_id))
+    for stream, table in tables.items():
+        emitter.emit_batch(table.select(list(outputs[stream].names)), stream=stream)
+    emitter.flush()
+    return emitter

@@ -13,7 +13,6 @@ from transactional.execution.program import AttemptInput, Record, check_sendable
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, staged, stagers_of
-from transactional.phases.step_tasks import run_step_task
 from transactional.phases.tasks import run_task
 from transactional.ports import Processed
 from transactional.reading import Lookups
@@ -75,7 +74,7 @@ class LocalExecutor:
 
     def run_step(self, work: StepWork) -> list[TaskDone]:
         """Run the tasks of a step one after the other, none of which sees what another one does."""
-        return [run_step_task(self.program, work, given) for given in work.inputs]
+        return [work.run(self.program, given) for given in work.inputs]
 
     def _check_cancelled(self, attempt: TransactionAttempt) -> None:
         with self._lock:

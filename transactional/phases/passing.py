@@ -21,7 +21,7 @@ from transactional.execution.items import (
 from transactional.execution.placing import TaskInfo
 from transactional.execution.stateful import StatefulOperator
 from transactional.execution.step_work import Waiting
-from transactional.phases.split_rows import Waits, size_of
+from transactional.phases.split_rows import Waits
 from transactional.ports import DeadLetter, Partials, Processed
 from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 from transactional.topology.stages import StageEdge
@@ -87,10 +87,6 @@ class Passing:
         whole = self.processed.parts[committer]
         assert isinstance(whole, Partials)
         return [whole.table, *self.partials.get(committer, ())]
-
-    def size_of_partials(self, committer: str) -> tuple[int, int]:
-        """How many rows and bytes that is."""
-        return size_of(self.partials_of(committer))
 
     def size_bytes(self, target: str, tasks: int) -> int:
         """How much waits for all tasks of a bolt."""

@@ -124,7 +124,7 @@ class SparkExecutor:
     def run_step(self, work: StepWork) -> list[TaskDone]:
         """Run a step of the commit phase as a job (see `StepExecutor`); can be cancelled as a processing phase can."""
         attempt = work.attempt
-        what = f"step {work.component!r} of transaction {attempt.txid}, attempt {attempt.attempt_id}"
+        what = f"step {work.step.component!r} of transaction {attempt.txid}, attempt {attempt.attempt_id}"
         with self._watched(attempt, what) as tag, self._tagged(tag, what):
             return run_step_job(self.context, self._jobs, self.program, self._results, work)
 

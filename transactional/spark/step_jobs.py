@@ -9,7 +9,6 @@ from pyspark import SparkContext
 
 from transactional.execution.program import TaskProgram
 from transactional.execution.step_work import StepWork, TaskDone, TaskInput
-from transactional.phases.step_tasks import run_step_task
 from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark.workers import collect_less_garbage
 from transactional.spark_internals import SparkJobs, end_quietly
@@ -35,7 +34,7 @@ def step_tasks(
 
     def run(inputs: Iterable[TaskInput]) -> Iterator[bytes | InFile]:
         end_quietly()
-        done = [run_step_task(program, work, given) for given in inputs]
+        done = [work.run(program, given) for given in inputs]
         collect_less_garbage()
         return iter([results.pack(work.attempt, done)])
 

@@ -17,7 +17,7 @@ from state.delta.segments.folding import LogLayout
 from state.delta.tables.staging import RUNS
 from state.memory import MemoryTable
 from tests.unit.fakes import builder
-from tests.unit.phases.test_step_jobs import attempt, live_files, opened
+from tests.unit.phases.test_step_tasks import attempt, live_files, opened
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Tuple
 from transactional.errors import AttemptLost, BoltFailed, SumOverflow, TableConflict
@@ -116,7 +116,7 @@ class Executor(LocalExecutor):
         self.open()
 
     def run_step(self, work: StepWork) -> list[TaskDone]:
-        is_it = self._change is not None and work.component == "counts"
+        is_it = self._change is not None and work.step.component == "counts"
         return self._change(self, work) if is_it and self._change is not None else self.as_it_is(work)
 
     def as_it_is(self, work: StepWork) -> list[TaskDone]:

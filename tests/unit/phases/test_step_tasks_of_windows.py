@@ -19,13 +19,14 @@ from state.delta.segments.folding import LogLayout
 from state.delta.tables.staging import RUNS
 from transactional.attempt import TransactionAttempt
 from transactional.config import TopologyConfig
+from transactional.core.report import CommitReport
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import RetriesExhausted
+from transactional.errors import AttemptLost, RetriesExhausted
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.staging import stagers_of
-from transactional.phases.step_tasks import run_step_task
+from transactional.ports import Processed
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import CLOSED, Topology
@@ -84,8 +85,26 @@ class Executor(LocalExecutor):
 Change = Callable[[Executor, StepWork], list[TaskDone]]
 
 
+class Repeating(CommitPhase):
+    """Each transaction fails once, when all its states are written."""
+
+    last = 0
+
+    def run(self, attempt: TransactionAttempt, processed: Processed) -> CommitReport:
+        report = super().run(attempt, processed)
+        if self.last < attempt.txid:
+            self.last = attempt.txid
+            raise AttemptLost("it died before its transaction commit")
+        return report
+
+
 def found(
-    topology: Topology, choice: str, change: Change | None = None, *, is_sorted: bool = True
+    topology: Topology,
+    choice: str,
+    change: Change | None = None,
+    *,
+    is_sorted: bool = True,
+    kind: type[CommitPhase] = CommitPhase,
 ) -> dict[str, list[Any]]:
     """The tables, and what has closed, sorted, as nobody depends on the order, or as it was emitted."""
     closed = list[Any]()
@@ -95,8 +114,8 @@ def found(
             closed.extend(row.values() for row in batch.to_pylist())
 
     executor = Executor(topology, record, change)
-    phase = CommitPhase(topology, record=record, jobs=executor, choice=choice)
-    config = TopologyConfig(stop_when_drained=True, attempts_max=1)
+    phase = kind(topology, record=record, jobs=executor, choice=choice)
+    config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1, tick_ms=10)
     TopologyDriver(topology, MemoryCoordinatorStore(), executor, config, commit_phase=phase).run()
     assert bool(executor.steps) == (choice == "jobs")
     states: dict[str, Any] = {component.id: component.state for component in topology.committers}
@@ -123,6 +142,15 @@ def test_tasks_close_what_the_driver_closes(shape: str, seed: int, layout: Any, 
     assert len(by_driver["emitted"]) == len(by_driver["closed"])
     make = in_memory if layout is None else lambda name, key: DeltaMapState(tmp_path / name, key, layout=layout)
     assert found(topology_of(make, window, rows), "jobs") == by_driver
+
+
+@pytest.mark.parametrize("choice", ["driver", "jobs"])
+def test_a_transaction_that_is_repeated_closes_the_same_windows(choice: str) -> None:
+    rows, window = clicks(5), WINDOWS["sliding"]
+    once = found(topology_of(in_memory, window, rows), choice)
+    twice = found(topology_of(in_memory, window, rows), choice, kind=Repeating)
+    assert len(twice.pop("emitted")) == 2 * len(once.pop("emitted")) > 50
+    assert twice == once
 
 
 def staged(folder: Path) -> Callable[[str, Any], Any]:
@@ -176,8 +204,8 @@ def one_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
 
 def of_another_split(executor: Executor, work: StepWork) -> list[TaskDone]:
     """One task splits the keys among fewer tasks than the others, and so takes some of theirs."""
-    fewer = replace(work, tasks=2)
-    return [run_step_task(executor.program, fewer, work.inputs[0]), *executor.as_it_is(work)[1:]]
+    fewer = replace(work, step=replace(work.step, tasks=2))
+    return [fewer.run(executor.program, work.inputs[0]), *executor.as_it_is(work)[1:]]
 
 
 def fewer_rows(executor: Executor, work: StepWork) -> list[TaskDone]:

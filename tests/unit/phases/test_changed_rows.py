@@ -12,7 +12,7 @@ from state import Count, DeltaMapState, Max, MemoryMapState, SqlMapState, Sum
 from state.table_state import TableState
 from state.updates import StateUpdate
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.phases.changes import changed_rows
+from transactional.phases.changed_rows import changed_rows
 from transactional.ports import Partials
 from transactional.schema import Schema
 

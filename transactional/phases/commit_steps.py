@@ -1,0 +1,138 @@
+"""A step of the commit phase: one component finishes its batch, in the driver or as a Spark job over its tasks.
+
+What the kinds of components do is in `bolt_steps` and `update_steps`; how they run is the same for all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+
+from transactional.errors import TransactionalError, TuplesLost, by_code
+from transactional.execution.failing.failures import TaskFailed, error_of, summed_up
+from transactional.execution.placing import TaskInfo
+from transactional.execution.program import TaskProgram
+from transactional.execution.step_work import StepExecutor, StepFailure, StepWork, TaskDone
+from transactional.phases.passing import Passing
+from transactional.phases.staging import scratch_of
+from transactional.phases.step_places import StepPlace, StepPlaces
+from transactional.ports.split import TaskState, WrittenPart
+from transactional.ports.staged import Scratch
+from transactional.topology.steps import Step
+from transactional.topology.topology import Component, Topology
+
+
+class CommitContext:
+    """What the steps of a topology's commit phase have in common. Step `choice`: see `StepPlaces`."""
+
+    def __init__(self, topology: Topology, program: TaskProgram, jobs: StepExecutor | None, choice: str) -> None:
+        self.topology, self.program, self.jobs, self._choice = topology, program, jobs, choice
+
+    @cached_property
+    def places(self) -> StepPlaces:
+        """Where steps run. The executor of jobs has to be open."""
+        return StepPlaces(self._choice, None if self.jobs is None else self.jobs.slots())
+
+    @cached_property
+    def scratch(self) -> Scratch | None:
+        """Where tasks have left what was too large for the driver."""
+        return scratch_of(self.topology)
+
+
+class CommitStep(ABC):
+    """One component in the commit phase of a topology, made once for all transactions."""
+
+    def __init__(self, plan: Step, component: Component, context: CommitContext) -> None:
+        self.plan, self.component, self.context = plan, component, context
+
+    def run(self, passing: Passing) -> StepPlace:
+        """Finish the component: write its state, and pass on what it emits. Says where that was done, and why.
+
+        Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
+        """
+        place = self._place(passing)
+        if place.is_job:
+            if (work := self._work(passing)) is not None:
+                self._run_job(work, passing)
+                return place
+            place = StepPlace(False, "its state can be read in the driver only")
+        self._run_in_driver(passing)
+        return place
+
+    def _place(self, passing: Passing) -> StepPlace:
+        places, plan = self.context.places, self.plan
+        if plan.stays or not places.has_jobs:
+            return places.place(plan, 0, 0)
+        rows, size_bytes = self._size(passing)
+        place = places.place(plan, rows, size_bytes)
+        # Without rows a bolt still finishes its batch, but an update has nothing to do for tasks.
+        return place if rows or not self.component.is_update else StepPlace(False, place.why)
+
+    @abstractmethod
+    def _run_in_driver(self, passing: Passing) -> None:
+        """Finish the component here."""
+
+    def _size(self, passing: Passing) -> tuple[int, int]:
+        """How many rows its tasks would have to work on, and about how many bytes."""
+        return 0, 0
+
+    def _work(self, passing: Passing) -> StepWork | None:
+        """What its tasks do as a job; None, and nothing is done, if only the driver can read the state."""
+        return None
+
+    def _take(self, passing: Passing, written: Sequence[WrittenPart]) -> None:  # noqa: B027 - optional
+        """Write what the tasks of a job have kept, once all that they send is passed on."""
+
+    def _run_job(self, work: StepWork, passing: Passing) -> None:
+        jobs = self.context.jobs
+        assert jobs is not None, "where there is no executor no step is placed in a job"
+        answers = sorted(jobs.run_step(work), key=lambda answer: answer.task)
+        self._check(work, answers)
+        for answer in answers:
+            passing.take_items(answer.items)
+        self._take(passing, [answer.written for answer in answers if answer.written is not None])
+
+    def _for_tasks(self, passing: Passing) -> TaskState | None:
+        """What tasks read of the state; None: only the driver can."""
+        assert self.component.state is not None
+        return self.component.state.for_tasks(passing.attempt)
+
+    def _check(self, work: StepWork, answers: Sequence[TaskDone]) -> None:
+        """Every task has answered once, none has failed, and nothing was lost on the way."""
+        if failures := [answer.failure for answer in answers if answer.failure is not None]:
+            for stays in (failure.stays for failure in failures if failure.stays):
+                self.context.places.keep_in_driver(self.plan, stays)
+            raise _error_of_job(failures)
+        if [answer.task for answer in answers] != [given.task for given in work.inputs]:
+            count = len(work.inputs)
+            raise TuplesLost(
+                f"{count} tasks of {self._in_words()} were to answer once each, {len(answers)} have answered"
+            )
+        received, expected = sum(answer.received for answer in answers), work.rows_of(answers)
+        if received != expected:
+            raise TuplesLost(f"the tasks of {self._in_words()} have received {received} of {expected} {work.counted}")
+
+    def _in_words(self) -> str:
+        state = self.component.state
+        named = "" if state is None else f", which writes the state {state.table}"
+        return f"step {self.component.id!r}{named}"
+
+
+def error_of_tasks(failures: Sequence[tuple[TaskInfo, TaskFailed]]) -> BaseException:
+    """How tasks in the driver have failed. An error raised by a state inside a bolt is passed on unchanged; tuples are
+    at fault only if all failures can be attributed to some."""
+    info, failed = next(((info, failed) for info, failed in failures if not failed.at_fault), failures[0])
+    if isinstance(failed.__cause__, TransactionalError) and not failed.at_fault:
+        return failed.__cause__
+    text = f"{info}, in the commit phase: {failed}"
+    return error_of(failed.code, *summed_up(text, [each.at_fault for _, each in failures]))
+
+
+def _error_of_job(failures: Sequence[StepFailure]) -> TransactionalError:
+    """The same of tasks of a job."""
+    first = next((failure for failure in failures if not failure.at_fault), failures[0])
+    raised = None if first.is_own else by_code(first.code)
+    if raised is not None:
+        return raised(first.text)
+    return error_of(first.code, *summed_up(first.text, [failure.at_fault for failure in failures]))
