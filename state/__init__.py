@@ -14,11 +14,12 @@ from state.store.sql_store import SqlCoordinatorStore
 from state.updates import StateUpdate
 from state.values import OpaqueValue, StoredValue, TransactionalValue
 from transactional.absent import ABSENT
-from transactional.aggregates import Aggregate, Count, Max, Min, Sum
+from transactional.aggregates import Aggregate, Avg, Count, Max, Min, Sum
 
 __all__ = [
     "ABSENT",
     "Aggregate",
+    "Avg",
     "Count",
     "DeadLetterTable",
     "DeltaLocation",

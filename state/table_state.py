@@ -6,6 +6,7 @@ table that was loaded when it was judged, in that order.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -17,8 +18,9 @@ from state.rows.columns import DeclaredColumns, StateColumns, check_combine, che
 from state.rows.expiring import Floors, alive
 from state.updates import StateUpdate, Updatable, check_unique, rows_of
 from transactional.absent import Absent
-from transactional.aggregates import Aggregate, Count, Max, Min, Sum
+from transactional.aggregates import Aggregate, Avg, Count, Max, Min, Sum
 from transactional.arrow import arrow_schema
+from transactional.arrow.computed import ComputedColumns
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.durations import Duration, microseconds
@@ -36,9 +38,6 @@ class FencedTable(Protocol):
 
     def judge(self) -> AttemptId | None:
         """Load the table, over which is written from now on; the attempt id that it was last written by."""
-
-    def created_for(self) -> str | None:
-        """The `store_id` that it was created with."""
 
     def version(self) -> AttemptId | None:
         """The version that was loaded last, or written since."""
@@ -116,12 +115,13 @@ class TableState(Updatable, Generic[TableT]):
         self._kind = kind
         self._declared = DeclaredColumns(table, key, values, columns, deletes=deletes)
         self._fence = Fence(table, "", kind, self._unopened)
-        self._store_id: str | None = None
         self._opened: TableT | None = None
         self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
         self._expiry: Expiry | None = None
         self._begun: tuple[TransactionAttempt, int | None] | None = None
         self._expire_after(expires, after)
+        self.computed = ComputedColumns()
+        """What is computed of the stored columns when rows are read; its update says so."""
 
     @property
     def table(self) -> str:
@@ -199,6 +199,11 @@ class TableState(Updatable, Generic[TableT]):
         """Keep the largest value of a field per key, in column `name` (default `max_<field>`)."""
         return self.aggregate({name or f"max_{field}": Max(field)})
 
+    def mean(self, field: str, name: str | None = None) -> StateUpdate:
+        """Keep the mean of a field per key, as a sum and a count of it, of which column `name` (default
+        `mean_<field>`) is computed when rows are read."""
+        return self.aggregate({name or f"mean_{field}": Avg(field)})
+
     def aggregate(self, aggregates: Mapping[str, Aggregate] | None = None, /, **named: Aggregate) -> StateUpdate:
         """Several aggregates at once, each in its column: `aggregate(count=Count(), total=Sum("amount"))`."""
         columns = {**(aggregates or {}), **named}
@@ -207,15 +212,21 @@ class TableState(Updatable, Generic[TableT]):
         check_names([*(self.known_key_names or ()), *columns], self.table)
         return StateUpdate(self, columns)
 
+    # --- read from outside ----------------------------------------------------------------------------------------
+
+    def read(self, committed_txid: TxId | None = None) -> pa.Table:
+        """Key and value columns of all rows, those that are computed last. The state need not be open.
+
+        With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
+        the table and the coordinator's store leaves the table one transaction ahead.
+        """
+        return self.computed.appended(self._all_rows(committed_txid))
+
+    @abstractmethod
+    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
+        """As `read`, with the columns that are stored."""
+
     # --- the port -------------------------------------------------------------------------------------------------
-
-    def create_for(self, store_id: str | None) -> None:
-        """What a table records that `open` creates (see the port)."""
-        self._store_id = store_id
-
-    def created_for(self) -> str | None:
-        """What the open table has recorded (see the port)."""
-        return self._open_table.created_for()
 
     def version(self) -> AttemptId | None:
         """Load the table; the attempt id that it was last written by."""

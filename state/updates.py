@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from state.rows.value_limits import ValueLimits
-from transactional.aggregates import Aggregate, TableAggregator, aggregates_shown
+from transactional.aggregates import Aggregate, StoredColumns, TableAggregator, aggregates_shown
 from transactional.aggregates.ordered import have_keys_once
 from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.arrow.computed import ComputedColumns
 from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
 from transactional.ports import PersistentAggregate, State
 from transactional.schema import Field, Schema
@@ -21,6 +22,9 @@ _ROW_CHARACTERS = 300
 
 class Updatable(State):
     """A state as its updates see it."""
+
+    computed: ComputedColumns
+    """What is computed of the stored columns when rows are read; its update says so."""
 
     @property
     @abstractmethod
@@ -44,7 +48,9 @@ class StateUpdate(PersistentAggregate):
     def __init__(
         self, state: Updatable, aggregates: Mapping[str, Aggregate], key_names: tuple[str, ...] | None = None
     ) -> None:
-        self._state, self._aggregates, self._key_names = state, dict(aggregates), key_names
+        self._columns = StoredColumns.of(aggregates)
+        self._state, self._aggregates, self._key_names = state, self._columns.aggregates, key_names
+        state.computed = self._columns.computed
 
     def group_by(self, *fields: str) -> StateUpdate:
         """The same update per value of these fields, which are the key of a state that was given none: all tuples are
@@ -56,7 +62,7 @@ class StateUpdate(PersistentAggregate):
                 f"state {self._state.table} has the key ({', '.join(known)}), and its update groups by "
                 f"({', '.join(fields)}): make them agree, or leave out the state's key"
             )
-        return StateUpdate(self._state, self._aggregates, fields)
+        return StateUpdate(self._state, self._columns.requested, fields)
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -86,6 +92,7 @@ class StateUpdate(PersistentAggregate):
                 for name, aggregate in self._aggregates.items()
             ]
             self._state.bind(input.select(self.key_names), Schema(tuple(values)))
+            self._columns.computed.fields(Schema((*self._state.key, *self._state.values)))
         except ConfigError as error:
             raise type(error)(f"{used_by}: {error}") from error
 
@@ -102,7 +109,8 @@ class StateUpdate(PersistentAggregate):
     def aggregator(self) -> TableAggregator:
         """The picklable part, which runs on executors."""
         state, aggregates = self._state, tuple(self._aggregates.items())
-        return TableAggregator(state.key, state.values, aggregates, state.table, state.value_limits)
+        how = state.table, state.value_limits, self._columns.computed
+        return TableAggregator(state.key, state.values, aggregates, *how)
 
 
 def _type_of(aggregate: Aggregate, input: Schema) -> str:

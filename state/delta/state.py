@@ -154,7 +154,7 @@ class DeltaMapState(TableState[Layout]):
         delta_session()
         if self.location.is_catalog_name:
             columns, partition_by = shape_of(self._request)
-            own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner, self._store_id)
+            own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner)
             properties = properties_of(columns, own)
             self._resolved = resolve(self.location, columns, properties, partition_by)
 
@@ -174,13 +174,8 @@ class DeltaMapState(TableState[Layout]):
         """What the last write was; its size on a disk of this machine only, where it takes no request."""
         return None if self._opened is None else self._opened.last_commit()
 
-    def read(self, committed_txid: TxId | None = None) -> pa.Table:
-        """Key and value columns of all rows of the newest snapshot. The state need not be open, and types that were not
-        declared are the table's: `DeltaMapState("tables/words", key="word").read()`.
-
-        With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
-        the table and the coordinator's store leaves the table one transaction ahead.
-        """
+    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
+        """Of the newest snapshot; types that were not declared are the table's."""
         table = self._reading()
         return table.alive_rows(None if committed_txid is None else TxId(committed_txid + 1))
 
@@ -195,7 +190,9 @@ class DeltaMapState(TableState[Layout]):
         if dialect not in DIALECTS:
             raise ConfigError(f"dialect {dialect!r} is not known; there are {', '.join(DIALECTS)}")
         before = None if committed_txid is None else TxId(committed_txid + 1)
-        return self._reading().view(before, DIALECTS[dialect], source)
+        names, table = DIALECTS[dialect], self._reading()
+        stored = [*table.columns.key.names, *table.columns.values.names]
+        return self.computed.select(table.view(before, names, source), stored, names.name)
 
     def reader(self, owner: str) -> DeltaReader:
         """A reader of the table of `<topology>/<component>` (see the port)."""
@@ -356,7 +353,6 @@ class DeltaMapState(TableState[Layout]):
             self._folding,
             by_spark=self._engine == "spark",
             properties=self._properties,
-            store_id=self._store_id,
         )
 
     def _turned(self, attempt: TransactionAttempt, combine: Mapping[str, str]) -> Layout:

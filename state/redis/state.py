@@ -103,14 +103,10 @@ class RedisMapState(TableState[FencedRedisTable]):
         self._own(owner, txid_of)
         self._server.check(self._durability)
         table = self._table(owner)
-        table.create_or_check(self._store_id)
+        table.create_or_check()
         self._opened = table
 
-    def read(self, committed_txid: TxId | None = None) -> pa.Table:
-        """Key and value columns of all rows. The state need not be open.
-
-        With `committed_txid` it returns what a reader may see that must not see anything after that transaction.
-        """
+    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         return self._table("").visible(committed_txid, None if self._expiry is None else self._expiry.column)
 
     def address(self) -> TableAddress:

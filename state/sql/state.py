@@ -130,7 +130,7 @@ class SqlMapState(TableState[FencedSqlTable]):
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=owner)
         with raising_ours(self.table), self._database.writing() as connection:
-            is_complete = registration.create_or_check(connection, self._store_id)
+            is_complete = registration.create_or_check(connection)
         table = FencedSqlTable(self._database, rows, registration, self.columns, self.table)
         table.is_complete = is_complete
         self._opened = table
@@ -143,12 +143,7 @@ class SqlMapState(TableState[FencedSqlTable]):
         if self._tidied % REMOVAL == 0:
             self._opened.remove_expired(committed_txid)
 
-    def read(self, committed_txid: TxId | None = None) -> pa.Table:
-        """Key and value columns of all rows. The state need not be open.
-
-        With `committed_txid` it returns what a reader may see that must not see anything after that transaction: a
-        crash between the table and the coordinator's store leaves the table one transaction ahead.
-        """
+    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=self._fence.owner)
         try:

@@ -208,11 +208,26 @@ class Place:
         after: str | None = None,
         expiry: Expiry | None = None,
         columns: Mapping[str, str] | None = None,
-        store_id: str | None = None,
-        owner: str = OWNER,
     ) -> AnyState:
         """One process' handle of the table, opened."""
         goes: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
+        state = self.unopened(key, values, kind=kind, columns=columns, **goes)
+        if expiry is not None:
+            state.expire(expiry)
+        self.opened.append(state)
+        state.open(OWNER, self.txids.__getitem__)
+        return state
+
+    def unopened(
+        self,
+        key: str | Sequence[str] | None = None,
+        values: str = "",
+        *,
+        kind: StateKind = StateKind.OPAQUE,
+        columns: Mapping[str, str] | None = None,
+        **goes: Any,
+    ) -> AnyState:
+        """A handle of the table, for a topology that opens it."""
         goes |= {} if columns is None else {"columns": columns}
         if self.engine == "memory":
             state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory, **goes)
@@ -228,11 +243,6 @@ class Place:
             map_state = {**merged, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
             options: dict[str, Any] = {"kind": kind, "engine": engine, "layout": how, **goes}
             state = map_state(self.folder / "table", key, values, **options)
-        if expiry is not None:
-            state.expire(expiry)
-        self.opened.append(state)
-        state.create_for(store_id)
-        state.open(owner, self.txids.__getitem__)
         return state
 
     def close(self) -> None:

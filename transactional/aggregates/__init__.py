@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from transactional.aggregates.columns import (
     Aggregate,
+    Avg,
     Count,
     CountOf,
     First,
     Last,
     Max,
     Min,
+    StoredColumns,
     Sum,
     TableAggregator,
     ValueCheck,
     aggregates_shown,
+    step_of,
 )
 
 __all__ = [
     "Aggregate",
+    "Avg",
     "Count",
     "CountOf",
     "First",
     "Last",
     "Max",
     "Min",
+    "StoredColumns",
     "Sum",
     "TableAggregator",
     "ValueCheck",
     "aggregates_shown",
+    "step_of",
 ]

@@ -5,15 +5,19 @@ An aggregate is computed in steps: per task, across the tasks of a batch, and on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import field as attribute
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.compute import Expression
 
 from transactional.aggregates.ordered import have_keys_once, in_order
 from transactional.aggregates.sums import Step, reduced
 from transactional.arrow import arrow_schema
+from transactional.arrow.computed import ComputedColumns
 from transactional.errors import ConfigError
 from transactional.schema import Schema
 
@@ -22,29 +26,48 @@ _SUMMABLE = {"byte": "long", "short": "long", "int": "long", "long": "long", "fl
 _ORDERED = ("byte", "short", "int", "long", "float", "double", "string", "date", "timestamp", "boolean", "binary")
 
 
-class Aggregate(Protocol):
-    """How one value column is computed from the tuples of a batch, and combined with the stored value."""
+class Aggregate:
+    """What is computed of the tuples of each key: one column that is stored, or several of which it is made when read.
 
-    combine: ClassVar[str]
+    One of your own extends this class. If it is one column, it has a `field` and says how the field's values meet, by
+    `combine`, and `type_for`. If it is several, it has `columns` and `finish`.
+    """
 
-    @property
-    def field(self) -> str | None:
-        """The input field, None for a count."""
+    combine: ClassVar[str] = ""
+    """How values of the column meet, of a batch and with the stored one: `sum`, `min`, `max`, `first` or `last`."""
+    partial: ClassVar[str] = ""
+    """How the tuples of a batch become a value of the column, where that is not the same: `count`, to be summed up."""
+    field: str | None
+    """The input field, None for a count."""
 
     def type_for(self, input_type: str) -> str:
         """The column's type for a given type of the input field. Raises `ConfigError` if there is none."""
+        return input_type
+
+    def columns(self, name: str) -> Mapping[str, Aggregate]:
+        """The columns that are stored for a column of this name, by their names: aggregates of one column each."""
+        return {name: self}
+
+    def finish(self) -> Expression | None:
+        """What is read, as an expression over the stored columns; None: the one that is stored."""
+        return None
+
+    def finish_sql(self, quoted: Callable[[str], str]) -> str | None:
+        """As `finish`, in SQL of Spark and DataFusion, in which `quoted` names a column; for views."""
+        return None
+
+    def zero(self) -> Any:
+        """The value of no tuple at all, of a column: as in Storm nothing adds up to 0."""
+        return 0 if self.combine == "sum" else None
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class Count(Aggregate):
     """The number of tuples, as long."""
 
     combine: ClassVar[str] = "sum"
-
-    @property
-    def field(self) -> str | None:
-        """A count needs no field."""
-        return None
+    field = None
+    """A count needs none."""
 
     def type_for(self, input_type: str) -> str:
         """Always long."""
@@ -52,7 +75,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(Aggregate):
     """The sum of a field: long for integers, double for floating-point numbers, decimals with ten more digits.
 
     NULL counts as nothing; the sum of only NULLs is NULL. Sums of integers and decimals are exact, or `SumOverflow`.
@@ -72,7 +95,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Min:
+class Min(Aggregate):
     """The smallest value of a field. NULL counts as nothing; NaN is greater than every other number."""
 
     field: str
@@ -84,7 +107,7 @@ class Min:
 
 
 @dataclass(frozen=True, slots=True)
-class Max:
+class Max(Aggregate):
     """The largest value of a field. NULL counts as nothing; NaN is greater than every other number."""
 
     field: str
@@ -96,7 +119,7 @@ class Max:
 
 
 @dataclass(frozen=True, slots=True)
-class CountOf:
+class CountOf(Aggregate):
     """The number of tuples in which a field is not NULL, as long."""
 
     field: str
@@ -109,33 +132,97 @@ class CountOf:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class First(Aggregate):
     """The first value of a field, NULL as well: in the order of tasks, and in a task as tuples arrive."""
 
     field: str
     combine: ClassVar[str] = "first"
 
-    def type_for(self, input_type: str) -> str:
-        """The field's own."""
-        return input_type
-
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class Last(Aggregate):
     """The last value of a field, NULL as well: in the order of tasks, and in a task as tuples arrive."""
 
     field: str
     combine: ClassVar[str] = "last"
 
-    def type_for(self, input_type: str) -> str:
-        """The field's own."""
-        return input_type
+
+@dataclass(frozen=True, slots=True)
+class Avg(Aggregate):
+    """The average of a field, as double; NULL counts as nothing, and the average of nothing is NULL.
+
+    A state stores a sum and a count of which it is computed, `sum_<field>` and `count_<field>`.
+    """
+
+    field: str
+
+    def columns(self, name: str) -> Mapping[str, Aggregate]:
+        """Sum and count."""
+        return {f"sum_{self.field}": Sum(self.field), f"count_{self.field}": CountOf(self.field)}
+
+    def finish(self) -> Expression:
+        """The one divided by the other. A double is as near to a large sum as it can be."""
+        total, count = (pc.field(name).cast("double", safe=False) for name in self.columns(""))
+        return pc.if_else(count > 0, pc.divide(total, count), pa.scalar(None, pa.float64()))
+
+    def finish_sql(self, quoted: Callable[[str], str]) -> str:
+        """The same."""
+        total, count = (f"CAST({quoted(name)} AS DOUBLE)" for name in self.columns(""))
+        return f"CASE WHEN {count} > 0 THEN {total} / {count} END"
+
+
+WORDS: Final = ("sum", "min", "max", "first", "last")
+"""How the values of a column meet, of tuples or of parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumns:
+    """What the aggregates that are `requested` store, by columns, each an aggregate of its own, and what is computed of
+    it when it is read."""
+
+    aggregates: Mapping[str, Any]
+    computed: ComputedColumns
+    requested: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, requested: Mapping[str, Any]) -> StoredColumns:
+        """Of aggregates by the names of their columns; what is no `Aggregate` is a column as it is. Those that are
+        stored as they are come first.
+
+        Raises `ConfigError` for two columns of one name, and for words that are not known.
+        """
+        ours = {name: each for name, each in requested.items() if isinstance(each, Aggregate)}
+        computed = {name: each for name, each in ours.items() if each.finish() is not None}
+        stored = dict[str, Any]()
+        for name, aggregate in sorted(requested.items(), key=lambda item: item[0] in computed):
+            for column, needed in (aggregate.columns(name) if name in ours else {name: aggregate}).items():
+                if stored.setdefault(column, needed) != needed or column in computed:
+                    raise ConfigError(f"{name}={aggregate} needs the column {column!r}; give yours another name")
+                if name in ours:
+                    _check_words(f"{name}={aggregate}", needed)
+        return cls(stored, ComputedColumns(computed), requested)
+
+
+def _check_words(shown: str, aggregate: Aggregate) -> None:
+    word, partial = aggregate.combine, aggregate.partial
+    if word not in WORDS:
+        raise ConfigError(f"{shown} combines its values by {word!r}; there are {', '.join(WORDS)}")
+    if partial and (partial, word) != ("count", "sum"):
+        raise ConfigError(
+            f"{shown} makes values by {partial!r} and combines them by {word!r}; only a count has two words, count and "
+            "sum"
+        )
 
 
 def _ordered(field: str, input_type: str) -> str:
     if input_type not in _ORDERED and not input_type.startswith("decimal"):
         raise ConfigError(f"field {field!r} is a {input_type}, which has no order; min and max need one")
     return input_type
+
+
+def step_of(aggregate: Aggregate) -> Step:
+    """How tuples become a value of its column."""
+    return aggregate.field, aggregate.partial or aggregate.combine
 
 
 def aggregates_shown(aggregates: Mapping[str, Any]) -> dict[str, str]:
@@ -163,6 +250,7 @@ class TableAggregator:
     aggregates: tuple[tuple[str, Aggregate], ...]
     state: str = "a state"
     limits: ValueCheck | None = None
+    computed: ComputedColumns = attribute(default_factory=ComputedColumns)
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:
@@ -174,7 +262,7 @@ class TableAggregator:
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if not tables:
             return self._schema().empty_table()
-        steps: list[Step] = [(each.field, getattr(each, "partial", each.combine)) for _, each in self.aggregates]
+        steps: list[Step] = [step_of(each) for _, each in self.aggregates]
         rows = self._reduce(pa.concat_tables(tables), steps)
         if self.limits is not None:
             self.limits.check(rows, len(self.key))

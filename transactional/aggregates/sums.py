@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from transactional.aggregates.places import comparable
 from transactional.arrow import arrow_schema, spark_type
-from transactional.errors import SumOverflow
+from transactional.errors import ProtocolError, SumOverflow
 from transactional.schema import Field, Schema
 
 _BITS: Final = {"byte": 8, "short": 16, "int": 32, "long": 64}
@@ -29,9 +29,11 @@ _ENDS: Final = {"first": "min", "last": "max"}
 """The first and the last value by their place: Arrow has neither for nested types, and leaves out a NULL at the
 end where there is no key."""
 
+REDUCTIONS: Final = ("sum", "min", "max", "first", "last", "count")
+"""How many values of a column become one."""
+
 Step = tuple[str | None, str]
-"""A column and how its values meet: `sum`, `min`, `max`, `first`, `last`, `count`; None for the column: the rows are
-counted."""
+"""A column and one of `REDUCTIONS`; None for the column: the rows are counted."""
 
 
 @cache
@@ -76,11 +78,13 @@ def reduced(
 ) -> pa.Table:
     """One row per key of `table`: key columns, then one column per step, with the names and types of `columns`.
 
-    Raises `SumOverflow`.
+    Raises `SumOverflow`, and `ProtocolError` for a word that is not known.
     """
     specs: list[tuple[Any, ...]] = []
     nans: dict[int, str] = {}
     for number, (name, how) in enumerate(steps):
+        if how not in REDUCTIONS:
+            raise ProtocolError(f"values become one by {', '.join(REDUCTIONS)}; {how!r} is not known")
         if name is None:
             specs.append(([], "count_all"))
             continue

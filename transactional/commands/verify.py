@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from transactional.aggregates import Count
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.commands.output.display import plain_line
 from transactional.errors import ConfigError, OperatingError
@@ -179,7 +180,7 @@ def _counted(topology: Topology, component: Component) -> str | None:
         return None
     bolt: Any = component.bolt
     aggregates = getattr(bolt.aggregator(), "aggregates", ())
-    return next((name for name, aggregate in aggregates if aggregate.field is None), None)
+    return next((name for name, aggregate in aggregates if isinstance(aggregate, Count)), None)
 
 
 def _places(target: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:

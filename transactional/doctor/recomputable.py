@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from transactional.aggregates import Aggregate, step_of
 from transactional.doctor.replaying import expiry_of
 from transactional.expiry import Time
 from transactional.groupings import GroupingKind
@@ -19,15 +20,6 @@ from verifier.floors import Expires
 from verifier.keys import KeyedTuple, RecomputedKeys
 from verifier.windows import Recomputed, TimedTuple, WindowRules
 
-_HOW: Mapping[str, str] = {
-    "Count": "sum",
-    "CountOf": "count",
-    "Sum": "sum",
-    "Min": "min",
-    "Max": "max",
-    "First": "first",
-    "Last": "last",
-}
 _IN_ORDER = ("first", "last")
 """Windows of several parts have them part by part, and sessions that become one session by session."""
 
@@ -124,7 +116,7 @@ def _known(update: Any) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
     aggregates = getattr(getattr(aggregator, "inner", aggregator), "aggregates", None)
     if aggregates is None:
         return {}, ["all"]
-    known = {name: (_HOW[type(each).__name__], each.field) for name, each in aggregates if type(each).__name__ in _HOW}
+    known = {name: (step_of(each)[1], each.field) for name, each in aggregates if isinstance(each, Aggregate)}
     return known, [name for name, _ in aggregates if name not in known]
 
 
@@ -152,7 +144,7 @@ def kept_columns(
     if not reader.is_update or reader.state is None or [g.origin for g in reader.inputs] != [(windows, CLOSED)]:
         return None
     aggregates = getattr(reader.bolt.aggregator(), "aggregates", ())  # type: ignore[union-attr]
-    kept = {each.field: name for name, each in aggregates if type(each).__name__ == "Last"}
+    kept = {each.field: name for name, each in aggregates if isinstance(each, Aggregate) and each.combine == "last"}
     if len(kept) < len(aggregates) or set(reader.state.key.names) != set(key):
         return None
     return {name: kept[name] for name in recomputed.rules.columns if name in kept}

@@ -24,7 +24,7 @@ from transactional.phases.refused_puts import Given, those_at_fault
 from transactional.phases.step_tasks import BoltWork
 from transactional.ports import Partials, Processed
 from transactional.ports.split import WrittenPart
-from transactional.reading import Lookups
+from transactional.reading import Lookup, Lookups
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import Topology, committer_of
 
@@ -123,12 +123,14 @@ class BoltStep(CommitStep):
 
         A replay gives the same: by then the states have been brought to this transaction again.
         """
-        lookups = dict[str, partial[pa.Table]]()
+        lookups = dict[str, Lookup]()
         for read in self.component.reads:
             committer, is_before = committer_of(read)
-            state = self.context.topology.component(committer).state
+            read_from = self.context.topology.component(committer)
+            state = read_from.state
             assert state is not None
-            lookups[read] = partial(state.rows_before if is_before else state.rows_after, passing.attempt)
+            rows = partial(state.rows_before if is_before else state.rows_after, passing.attempt)
+            lookups[read] = read_from.computed.after(rows)
         return lookups
 
     def _replaces(self, passing: Passing) -> bool:

@@ -57,11 +57,13 @@ def with_state(
 def emit_tables(
     program: TaskProgram, attempt: TransactionAttempt, component_id: str, task: int, tables: Mapping[str, pa.Table]
 ) -> Emitter:
-    """Emit what an update emits, by stream. Raises `TaskFailed` for what those behind it refuse."""
+    """Emit what an update emits, by stream, with what is computed of it when rows are read. Raises `TaskFailed` for
+    what those behind it refuse."""
     emitter, outputs = make_emitter(program, component_id, task), program.outputs_of(component_id)
     if program.record is not None:
         emitter.record_to(partial(program.record, attempt, component_id))
     for stream, table in tables.items():
-        emitter.emit_batch(table.select(list(outputs[stream].names)), stream=stream)
+        rows = program.aggregators[component_id].computed.appended(table)
+        emitter.emit_batch(rows.select(list(outputs[stream].names)), stream=stream)
     emitter.flush()
     return emitter

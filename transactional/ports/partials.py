@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from transactional.arrow.computed import ComputedColumns
 from transactional.errors import ProtocolError
 from transactional.ports.staged import StagedFile
 
@@ -48,6 +49,10 @@ class Aggregator(Protocol):
     @property
     def combine_kinds(self) -> Mapping[str, str]:
         """How the partial values of each value column are combined: one of `COMBINES`, or a word of its own."""
+
+    @property
+    def computed(self) -> ComputedColumns:
+        """The columns that are computed of the stored ones when rows are read."""
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """Input tuples → partial aggregates: key columns and value columns, one row per key. May raise for values that

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from transactional.arrow.computed import ComputedColumns
 from transactional.attempt import TransactionAttempt
 from transactional.facts import BatchFacts
 from transactional.ports.partials import Aggregator, are_known
@@ -83,6 +84,11 @@ class PersistentAggregate(ABC):
     def update_kind(self) -> UpdateKind:
         """How what a transaction brings becomes rows of the state."""
         return UpdateKind.COMBINED if are_known(self.aggregator().combine_kinds) else UpdateKind.COMPUTED
+
+    @property
+    def computed(self) -> ComputedColumns:
+        """The columns that are computed of the stored ones when rows are read."""
+        return self.aggregator().computed
 
     # --- windows that close -----------------------------------------------------------------------------------------
 

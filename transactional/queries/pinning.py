@@ -6,7 +6,7 @@ before. So tables are pinned between two looks at the store: if it stands at n b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -16,11 +16,10 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import NO_TRANSACTION, TxId
 from transactional.errors import ConfigError, OperatingError, QueryFailed
 from transactional.names import owner_of
-from transactional.ports import State
 from transactional.reading import StateReader
 from transactional.schema import Schema
 from transactional.store import StoreReader
-from transactional.topology.topology import Topology
+from transactional.topology.topology import Component, Topology
 
 TRIES = 200
 """So often the store may move on while tables are pinned."""
@@ -34,17 +33,18 @@ class Tables:
 
     topology_id: str
     store: StoreReader
-    states: Mapping[str, State]
+    components: Mapping[str, Component]
     readers: Mapping[str, StateReader]
     _pinned: list[StateReader] = field(default_factory=list)
 
     @classmethod
     def of(cls, topology: Topology, store: StoreReader, committers: Iterable[str]) -> Tables:
         """Those of a topology. Raises `ConfigError` for one that can't be read from outside."""
-        every = {component.id: component.state for component in topology.committers if component.state is not None}
-        states = {each: every[each] for each in committers}
+        every = {component.id: component for component in topology.committers}
+        components = {each: every[each] for each in committers}
+        states = {each: component.state for each, component in components.items() if component.state is not None}
         readers = {each: state.reader(owner_of(topology.id, each)) for each, state in states.items()}
-        return cls(topology.id, store, states, readers)
+        return cls(topology.id, store, components, readers)
 
     def pin(self, committers: Iterable[str] | None = None, txid: TxId | None = None) -> TxId:
         """Pin some of the tables, or all: as of the committed transaction, or of `txid`; as of which one.
@@ -107,16 +107,20 @@ class Tables:
 
     def lookup(self, committer: str, txid: TxId, keys: pa.Table) -> pa.Table:
         """The rows of a pinned table with these keys, maybe more; none before the first transaction."""
-        return self._nothing(committer) if txid == NO_TRANSACTION else self.readers[committer].lookup(txid, keys)
+        return self._read(committer, txid, lambda reader: reader.lookup(txid, keys))
 
     def rows(self, committer: str, txid: TxId) -> pa.Table:
         """All rows of a pinned table."""
-        return self._nothing(committer) if txid == NO_TRANSACTION else self.readers[committer].rows(txid)
+        return self._read(committer, txid, lambda reader: reader.rows(txid))
 
-    def _nothing(self, committer: str) -> pa.Table:
-        """The table may not be there yet."""
-        state = self.states[committer]
-        return arrow_schema(Schema((*state.key, *state.values))).empty_table()
+    def _read(self, committer: str, txid: TxId, read: Callable[[StateReader], pa.Table]) -> pa.Table:
+        """With the columns that are computed when rows are read. Before the first transaction there may be no table."""
+        component = self.components[committer]
+        if txid != NO_TRANSACTION:
+            return component.computed.appended(read(self.readers[committer]))
+        assert component.state is not None
+        stored = Schema((*component.state.key, *component.state.values))
+        return component.computed.appended(arrow_schema(stored).empty_table())
 
     def release(self) -> None:
         """Let go of what is pinned."""

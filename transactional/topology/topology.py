@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from transactional.arrow.computed import ComputedColumns
 from transactional.batch import BatchMetadata, PartitionId
 from transactional.bolts import Bolt
 from transactional.config import TopologyConfig
@@ -128,6 +129,11 @@ class Component:
     def update(self) -> PersistentAggregate | None:
         """A state's update; None for a bolt."""
         return None if isinstance(self.bolt, Bolt | BoltFunction) else self.bolt
+
+    @property
+    def computed(self) -> ComputedColumns:
+        """The columns of its state that are computed when rows are read."""
+        return ComputedColumns() if self.update is None else self.update.computed
 
     @property
     def windows(self) -> Windowed | None:

@@ -258,9 +258,10 @@ class _Wiring:
         key, values = declared.state.key, declared.state.values
         groupings = [grouping for other in self.bolts.values() for grouping in other.inputs]
         streams = {grouping.stream for grouping in groupings if grouping.source == declared.id}
-        outputs = {DEFAULT_STREAM: Schema((*key, *values)) if DEFAULT_STREAM in streams else Schema(())}
+        row, old = Schema((*key, *values)), (Field(old_name(f.name), f.type) for f in values)
+        outputs = {DEFAULT_STREAM: update.computed.fields(row) if DEFAULT_STREAM in streams else Schema(())}
         if NEW_AND_OLD in streams:
-            outputs[NEW_AND_OLD] = Schema((*key, *values, *(Field(old_name(f.name), f.type) for f in values)))
+            outputs[NEW_AND_OLD] = update.computed.fields(Schema((*row, *old)))
         if CLOSED in streams and update.closed_fields:
             outputs[CLOSED] = update.closed_fields
         return outputs

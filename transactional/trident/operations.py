@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow.compute import Expression
 
 from transactional.arrow import arrow_schema, declared_schema
+from transactional.arrow.computed import type_of
 from transactional.errors import ConfigError
 from transactional.groupings import CustomStreamGrouping, GroupingKind
 from transactional.schema import Field, Schema
@@ -16,7 +17,7 @@ from transactional.topology.wiring import check_id, check_parallelism
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Cut, StreamNode
 from transactional.trident.pipelines import steps
-from transactional.trident.pipelines.expressions import as_expression, checked_filter, field, type_of
+from transactional.trident.pipelines.expressions import as_expression, checked_filter, field
 from transactional.trident.pipelines.functions import check_function, declared_output, parsed
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from pyarrow.compute import Expression
-
-from transactional.aggregates import Last, Min
+from transactional.aggregates import Last, Min, StoredColumns
+from transactional.arrow.computed import ComputedColumns
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.ports import PersistentAggregate
 from transactional.schema import Field, Schema
 from transactional.topology.topology import NEW_AND_OLD, old_name
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.trident.aggregates.aggregating import (
     Picked,
-    WantedColumns,
     aggregate_step,
     completed_step,
+    is_associative,
     named_aggregates,
 )
 from transactional.trident.aggregates.committing import OwnUpdate, reducing_bolt, updating_bolt
@@ -185,20 +185,17 @@ class GroupedStream:
         if isinstance(aggregate, BatchAggregator) and not aggregates:
             return self._completed(self.stream, "partition_aggregate", aggregate)
         columns = named_aggregates(aggregate, aggregates, self.stream.fields)
-        return self._finished(self._then(self.stream, "partition_aggregate", columns, self.stream.fields), columns)
+        return self._then(self.stream, "partition_aggregate", columns)
 
     def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple for each key of a batch: the key and the aggregates."""
         if isinstance(aggregate, BatchAggregator) and not aggregates:
             return self._completed(self._met(self.stream), "aggregate", aggregate)
-        fields = self.stream.fields
-        columns = named_aggregates(aggregate, aggregates, fields)
-        if not columns.is_associative:
-            return self._finished(
-                self._then(self._met(self.stream), "aggregate", columns, fields, is_whole=True), columns
-            )
-        met = self._met(self._then(self.stream, "partition_aggregate", columns, fields))
-        return self._finished(self._then(met, "aggregate", columns, fields, is_final=True, is_whole=True), columns)
+        columns = named_aggregates(aggregate, aggregates, self.stream.fields)
+        if not is_associative(columns.aggregates):
+            return self._then(self._met(self.stream), "aggregate", columns, is_whole=True)
+        parts = self._then(self.stream, "partition_aggregate", columns, finishes=False)
+        return self._then(self._met(parts), "aggregate", columns, is_final=True, is_whole=True)
 
     def persistent_aggregate(
         self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
@@ -207,7 +204,7 @@ class GroupedStream:
         return self._persisted(state, named_aggregates(aggregate, aggregates, self.stream.fields), name)
 
     def _persisted(
-        self, state: Any, columns: WantedColumns, name: str | None, wrapped: Callable[[Any], Any] | None = None
+        self, state: Any, columns: StoredColumns, name: str | None, wrapped: Callable[[Any], Any] | None = None
     ) -> TridentState:
         """As `persistent_aggregate`, by the state's own update, or by what that is `wrapped` in."""
         return persisted_aggregates(self.stream, self.key, state, columns, name, wrapped=wrapped)
@@ -222,22 +219,8 @@ class GroupedStream:
     def _met(self, stream: Stream) -> Stream:
         return stream.partition_by(*self.key) if self.key else stream.global_()
 
-    def _then(
-        self,
-        stream: Stream,
-        operation: str,
-        columns: WantedColumns,
-        fields: Schema,
-        *,
-        is_final: bool = False,
-        is_whole: bool = False,
-    ) -> Stream:
-        return stream._then(aggregate_step(operation, self.key, columns, fields, is_final=is_final, is_whole=is_whole))
-
-    def _finished(self, stream: Stream, columns: WantedColumns) -> Stream:
-        if not columns.finished:
-            return stream
-        return stream.with_columns(**columns.finished).project(*self.key, *columns.names)
+    def _then(self, stream: Stream, operation: str, columns: StoredColumns, **how: bool) -> Stream:
+        return stream._then(aggregate_step(operation, self.key, columns, self.stream.fields, **how))
 
     def _completed(self, stream: Stream, operation: str, aggregator: BatchAggregator) -> Stream:
         return stream._then(completed_step(operation, self.key, aggregator, stream.fields))
@@ -249,7 +232,6 @@ class TridentState:
 
     declarations: Declarations
     persisted: Persisted
-    finished: Mapping[str, Expression]
 
     @property
     def name(self) -> str:
@@ -258,8 +240,13 @@ class TridentState:
 
     @property
     def fields(self) -> Schema:
-        """Key and values."""
-        return Schema((*self.persisted.state.key, *self.persisted.state.values))
+        """Key and values, also those that are computed when rows are read."""
+        return self._computed.fields(Schema((*self.persisted.state.key, *self.persisted.state.values)))
+
+    @property
+    def _computed(self) -> ComputedColumns:
+        update = self.persisted.bolt
+        return update.computed if isinstance(update, PersistentAggregate) else ComputedColumns()
 
     def new_values(self, *, old: bool = False) -> Stream:
         """The rows that each transaction has changed, as they are after it: key and values. With `old`, the values
@@ -275,14 +262,15 @@ class TridentState:
                 raise ConfigError(f"new_values: state {self.name!r} is updated by code of yours, which emits no {what}")
             fields = of_bolt
         elif old:
-            fields = Schema((*fields, *(Field(old_name(f.name), f.type) for f in self.persisted.state.values)))
+            state = self.persisted.state
+            olds = (Field(old_name(f.name), f.type) for f in state.values)
+            fields = self._computed.fields(Schema((*state.key, *state.values, *olds)))
         return self._emitted(NEW_AND_OLD if old else DEFAULT_STREAM, fields)
 
     def _emitted(self, stream: str, fields: Schema) -> Stream:
-        """What its update emits on one of its streams, with the columns that are computed of others."""
+        """What its update emits on one of its streams."""
         node = StreamNode(fields, origin=Origin(self.name, stream, is_late=True))
-        emitted = Stream(self.declarations, self.declarations.graph.add(node))
-        return emitted.with_columns(**self.finished) if self.finished else emitted
+        return Stream(self.declarations, self.declarations.graph.add(node))
 
 
 def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
@@ -337,7 +325,7 @@ def persisted_aggregates(
     stream: Stream,
     key: tuple[str, ...],
     state: Any,
-    columns: WantedColumns,
+    columns: StoredColumns,
     name: str | None,
     *,
     wrapped: Callable[[Any], Any] | None = None,
@@ -345,25 +333,21 @@ def persisted_aggregates(
     """End a stream in a state that it aggregates into, by the state's own update, or what that is `wrapped` in."""
     operation = "persistent_aggregate"
     check_state(operation, state)
-    aggregates, fields, declarations = columns.aggregates, stream.fields, stream._declarations
+    fields, declarations = stream.fields, stream._declarations
     cut = Cut(GroupingKind.FIELDS, key) if key else Cut(GroupingKind.GLOBAL)
-    if columns.is_associative:
+    if is_associative(columns.aggregates):
         update: Any
-        if all(map(is_built_in, aggregates.values())):
-            update = state.aggregate(aggregates).group_by(*key)
+        if all(map(is_built_in, columns.aggregates.values())):
+            update = state.aggregate(columns.requested).group_by(*key)
         else:
-            update = OwnUpdate(state, aggregates, key)
+            update = OwnUpdate(state, columns, key)
         update = update if wrapped is None else wrapped(update)
         update.check_input(fields, used_by=operation)
         persisted = declarations.persist(operation, Update(update, state), stream._node, cut, name)
     else:
-        bolt = reducing_bolt(operation, state, aggregates, key, fields)
+        bolt = reducing_bolt(operation, state, columns.aggregates, key, fields)
         persisted = declarations.persist(operation, Update(bolt, state, bolt.made), stream._node, cut, name)
-    if columns.finished:
-        for finished in columns.finished:
-            if finished in (*state.key.names, *state.values.names):
-                raise ConfigError(f"{operation}: the state has a column {finished!r}; call the average differently")
-    return TridentState(declarations, persisted, columns.finished)
+    return TridentState(declarations, persisted)
 
 
 def persisted_rows(stream: Stream, state: Any, name: str | None) -> TridentState:
@@ -378,7 +362,7 @@ def persisted_rows(stream: Stream, state: Any, name: str | None) -> TridentState
     values = [field.name for field in stream.fields if field.name not in key]
     if not values:
         raise ConfigError("persist: all fields of the stream are the key of the state; there must be another one")
-    columns = WantedColumns({value: Last(value) for value in values}, {}, tuple(values))
+    columns = StoredColumns.of({value: Last(value) for value in values})
     return persisted_aggregates(stream, tuple(key), state, columns, name)
 
 
@@ -391,4 +375,4 @@ def persisted_by_updater(
     bolt = updating_bolt(operation, updater, output)
     cut, declarations = Cut(GroupingKind.LOCAL_OR_SHUFFLE), stream._declarations
     persisted = declarations.persist(operation, Update(bolt, state, bolt.made), stream._node, cut, name)
-    return TridentState(declarations, persisted, {})
+    return TridentState(declarations, persisted)

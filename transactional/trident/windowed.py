@@ -3,20 +3,20 @@ they make."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pyarrow.compute import field
 
-from transactional.aggregates import Max
+from transactional.aggregates import Max, StoredColumns
 from transactional.errors import ConfigError
 from transactional.expiry import Expiry, Time
 from transactional.schema import Schema
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
 from transactional.topology.windows import EVENT, PANE, PANES_MAX, CountWindow, Session, Window
-from transactional.trident.aggregates.aggregating import WantedColumns, named_aggregates
+from transactional.trident.aggregates.aggregating import is_associative, named_aggregates
 from transactional.trident.declarations import check_state
 from transactional.trident.graph import StreamGraph, StreamNode
 from transactional.trident.operations import Operations
@@ -66,7 +66,7 @@ class WindowedStream(Generic[StreamT]):
         )
         return WindowedState(persisted, stream, window, self.time)
 
-    def _sessions(self, state: Any, columns: WantedColumns, name: str | None) -> WindowedState[StreamT]:
+    def _sessions(self, state: Any, columns: StoredColumns, name: str | None) -> WindowedState[StreamT]:
         """Its key are the grouped fields and `window_start`, and `window_end` is a value, which changes."""
         stream, window, key = self.stream, self.window, self.key
         assert isinstance(window, Session)
@@ -77,7 +77,7 @@ class WindowedStream(Generic[StreamT]):
             state.allow_deletes()
         except ConfigError as error:
             raise type(error)(f"persistent_aggregate: {error}, as sessions that merge do") from error
-        columns = replace(columns, aggregates={WINDOW_END: Max(WINDOW_END), **columns.aggregates})
+        columns = StoredColumns.of({WINDOW_END: Max(WINDOW_END), **columns.requested})
         after = Schema((*stream.fields, *Schema.parse(f"{WINDOW_START} timestamp, {WINDOW_END} timestamp")))
         on_time: Any = stream._then(InSessions(f"window({window.label})", after, window, self.time))
         how: dict[str, Any] = {"time": self.time, "goes_by_end": _goes_by_end(stream, self.time)}
@@ -86,7 +86,7 @@ class WindowedStream(Generic[StreamT]):
         state.expire(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
         return WindowedState(persisted, stream, window, self.time)
 
-    def _counted(self, state: Any, columns: WantedColumns, name: str | None) -> WindowedState[StreamT]:
+    def _counted(self, state: Any, columns: StoredColumns, name: str | None) -> WindowedState[StreamT]:
         """Its key are the grouped fields, and `pane` for windows that overlap; places are values, which change."""
         stream, window, key = self.stream, self.window, self.key
         assert isinstance(window, CountWindow)
@@ -98,7 +98,7 @@ class WindowedStream(Generic[StreamT]):
                 f"{PANES_MAX}: let every be longer, and divide the length"
             )
         places = {place: Max(place) for place in (window.start, window.end)}
-        columns = replace(columns, aggregates={**places, **columns.aggregates})
+        columns = StoredColumns.of({**places, **columns.requested})
         after = Schema((*stream.fields, *Schema.parse(", ".join(f"{each} long" for each in window.columns))))
         in_order: Any = stream._then(InOrder(f"window({window.label})", after, window))
         wrapped = partial(CountUpdate, window=window, key=key)
@@ -106,14 +106,14 @@ class WindowedStream(Generic[StreamT]):
         return WindowedState(in_order._by(by)._persisted(state, columns, name, wrapped), stream, window, None)
 
 
-def _check_names(columns: WantedColumns, taken: tuple[str, ...]) -> None:
+def _check_names(columns: StoredColumns, taken: tuple[str, ...]) -> None:
     for name in taken:
-        if name in columns.names:
+        if name in columns.requested:
             raise ConfigError(f"persistent_aggregate: windows have {name!r}; give the aggregate another name")
 
 
-def _check_associative(columns: WantedColumns) -> None:
-    if not columns.is_associative:
+def _check_associative(columns: StoredColumns) -> None:
+    if not is_associative(columns.aggregates):
         raise ConfigError("persistent_aggregate: windows are computed in parts, which a Reducer can't; use a Combiner")
 
 

@@ -25,12 +25,36 @@ from datetime import UTC, datetime, timedelta
 
 from spouts.memory import MemoryTransactionalSpout
 from state import DeltaMapState
-from transactional.trident import Avg, Collect, Count, First, Last, Max, Sum
+from transactional.aggregates import Aggregate, Min
+from transactional.trident import Avg, Collect, Combiner, Count, First, Last, Max, Sum, field
 from transactional.trident import TridentTopology, count, session, sliding, tumbling
 
 NOON = datetime(2020, 5, 1, 12, tzinfo=UTC)
 SECONDS = (1, 4, 12, 3, 13, 26, 11, 31, 30, 55, 56)
 ROWS = [("ab"[n % 2], NOON + timedelta(seconds=s), n) for n, s in enumerate(SECONDS)]
+
+
+class Own:
+    class Sum(Combiner):
+        """Called as one of ours, and none of them."""
+
+        output, field = "odd long", "n"
+
+        def init(self, row):
+            return row.n % 2
+
+        def combine(self, one, other):
+            return one + other
+
+
+class Range(Aggregate):
+    """Two columns of which a third is made."""
+
+    def columns(self, name):
+        return {"least": Min("n"), "most": Max("n")}
+
+    def finish(self):
+        return field("most") - field("least")
 
 
 def build():
@@ -51,7 +75,7 @@ def build():
             twenties = tens.persistent_aggregate(DeltaMapState("twenty"), Count())
             twenties.closed().persist(DeltaMapState("twenty-closed", ("page", "window_start")))
     windows = clicks.group_by("page").window(tumbling("10 seconds"))
-    others = {"first": First("n"), "last": Last("n"), "mean": Avg("n")}
+    others = {"first": First("n"), "last": Last("n"), "mean": Avg("n"), "range": Range(), "odd": Own.Sum()}
     state = windows.persistent_aggregate(DeltaMapState("others"), Collect(), **others)
     state.closed().persist(DeltaMapState("others-closed", ("page", "window_start")))
     by_page = state.closed().filter(lambda row: row.mean > 1).group_by("page")
@@ -128,6 +152,8 @@ WRONG = [
     ("others", "sum_n", "sum_n + 1", "first = 11", "window"),
     ("others", "last", "last + 1", "first = 9", "window"),
     ("others", "count_n", "count_n + 1", "first = 9", "window"),
+    ("others", "least", "least - 1", "first = 9", "window"),
+    ("others", "odd", "odd + 1", "first = 9", "row"),
     ("others", "collect", "'[]'", "first = 9", "row"),
     ("others-closed", "collect", "'[]'", "first = 0", "row"),
     ("totals", "top", "top + 1", None, "window"),

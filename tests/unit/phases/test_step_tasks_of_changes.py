@@ -18,6 +18,7 @@ from state.delta.tables.staging import RUNS
 from state.memory import MemoryTable
 from tests.unit.fakes import builder
 from tests.unit.phases.test_step_tasks import attempt, live_files, opened
+from transactional.aggregates import StoredColumns
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Tuple
 from transactional.errors import AttemptLost, BoltFailed, SumOverflow, TableConflict
@@ -64,7 +65,7 @@ def known(state: Any) -> Any:
 
 def own(state: Any) -> Any:
     """One whose values it can't combine."""
-    return OwnUpdate(state, {"n": Longest(), "count": Count()}, ("word", "day"))
+    return OwnUpdate(state, StoredColumns.of({"n": Longest(), "count": Count()}), ("word", "day"))
 
 
 UPDATES = {"known": known, "own": own}

@@ -217,7 +217,8 @@ def test_aggregates_in_a_state(rows: Rows, take: int, kind: Any) -> None:
 
     def of(group: Rows) -> tuple[Any, ...]:
         count, total, *_, first, last, longest = summary(group)
-        return count, first, last, longest, total, len(known(group))
+        numbers = known(group)
+        return count, first, last, longest, total, len(numbers), total / len(numbers) if numbers else None
 
     expected = sorted(((word, *of(group)) for word, group in by_word(rows).items()), key=repr)
     assert persisted(make, rows, take, kind) == expected

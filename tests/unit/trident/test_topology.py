@@ -227,7 +227,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a state that has the average": (
         lambda s: s.group_by("n").persistent_aggregate(state("other"), n=Avg("n")),
-        "persistent_aggregate: the state has a column 'n'; call the average differently",
+        "persistent_aggregate: the state has a column 'n'; give the one that is computed another name",
     ),
     "a reducer among others": (
         lambda s: s.persistent_aggregate(state(), Count(), path=Path()),

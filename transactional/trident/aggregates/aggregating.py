@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.compute import Expression
 
-from transactional.aggregates import Count, CountOf, Sum, TableAggregator
+from transactional.aggregates import Aggregate, StoredColumns, TableAggregator
 from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.arrow.computed import ComputedColumns
 from transactional.errors import ConfigError
 from transactional.execution.pickling import check_picklable
 from transactional.schema import Field, Schema
@@ -31,32 +31,7 @@ from transactional.trident.pipelines.steps import Aggregated, GatheringStep
 Aggregates = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Avg:
-    """The average of a field, as double; NULL counts as nothing.
-
-    A state keeps a sum and a count of which it is computed, `sum_<field>` and `count_<field>`.
-    """
-
-    field: str
-
-
-@dataclass(frozen=True, slots=True)
-class WantedColumns:
-    """What is to be computed: aggregates by column; and, of those, columns of their own."""
-
-    aggregates: Aggregates
-    finished: Mapping[str, Expression]
-    names: tuple[str, ...]
-    """The columns that were wanted, in order."""
-
-    @property
-    def is_associative(self) -> bool:
-        """Whether it can be computed in parts."""
-        return not any(isinstance(each, Reducer) for each in self.aggregates.values())
-
-
-def named_aggregates(alone: Any, named: Aggregates, fields: Schema) -> WantedColumns:
+def named_aggregates(alone: Any, named: Aggregates, fields: Schema) -> StoredColumns:
     """The aggregates of a stream with these fields by the names of their columns; one that stands alone has the name of
     its class."""
     wanted = dict(named)
@@ -66,22 +41,12 @@ def named_aggregates(alone: Any, named: Aggregates, fields: Schema) -> WantedCol
         raise ConfigError("there is nothing to aggregate: pass Count(), or columns such as total=Sum('amount')")
     for name, aggregate in wanted.items():
         _check(name, aggregate)
-    wanted = bound(wanted.items(), fields)
-    columns = {name: aggregate for name, aggregate in wanted.items() if not isinstance(aggregate, Avg)}
-    finished: dict[str, Expression] = {}
-    for name, aggregate in wanted.items():
-        if isinstance(aggregate, Avg):
-            total, count = f"sum_{aggregate.field}", f"count_{aggregate.field}"
-            for part, needed in ((total, Sum(aggregate.field)), (count, CountOf(aggregate.field))):
-                if columns.setdefault(part, needed) != needed:
-                    raise ConfigError(f"{name}={aggregate} needs the column {part!r}; give yours another name")
-            finished[name] = _average(pc.field(total), pc.field(count))
-    return WantedColumns(columns, finished, tuple(wanted))
+    return StoredColumns.of(bound(wanted.items(), fields))
 
 
-def _average(total: Expression, count: Expression) -> Expression:
-    """NULL of nothing."""
-    return pc.if_else(count > 0, pc.divide(total.cast("double"), count.cast("double")), pa.scalar(None, pa.float64()))
+def is_associative(aggregates: Aggregates) -> bool:
+    """Whether they can be computed in parts."""
+    return not any(isinstance(each, Reducer) for each in aggregates.values())
 
 
 def _check(name: str, aggregate: Any) -> None:
@@ -95,7 +60,7 @@ def _check(name: str, aggregate: Any) -> None:
         check_picklable(_shown(aggregate), aggregate, advice="create what it needs in its methods")
         if len(parsed(_shown(aggregate), aggregate.output)) != 1:
             raise ConfigError(f"{_shown(aggregate)}: output={aggregate.output!r} must declare one field")
-    elif not hasattr(aggregate, "type_for") and not isinstance(aggregate, Avg):
+    elif not isinstance(aggregate, Aggregate):
         raise ConfigError(f"{name}={aggregate!r} is no aggregate such as Count(), Sum('amount'), Min(…), Max(…)")
 
 
@@ -138,29 +103,35 @@ def column_types(operation: str, key: tuple[str, ...], aggregates: Aggregates, f
 
 
 def aggregate_step(
-    operation: str, key: tuple[str, ...], columns: WantedColumns, fields: Schema, *, is_final: bool, is_whole: bool
+    operation: str,
+    key: tuple[str, ...],
+    columns: StoredColumns,
+    fields: Schema,
+    *,
+    is_final: bool = False,
+    is_whole: bool = False,
+    finishes: bool = True,
 ) -> Aggregated:
     """The step that reduces tuples with these fields, or, `is_final`, what tasks have made of them. One that sees all
-    tuples of the batch, and has no key, makes a row of nothing."""
-    aggregates = columns.aggregates
+    tuples of the batch, and has no key, makes a row of nothing. Unless it `finishes`, it makes what another one is to
+    reduce."""
+    aggregates, names = columns.aggregates, list(columns.requested)
     values = column_types(operation, key, aggregates, fields)
-    label, of_key = labelled(operation, key, aggregates), fields.select(key)
+    label, of_key = labelled(operation, key, columns.requested), fields.select(key)
+    computed = columns.computed if finishes else ComputedColumns()
+    after = computed.fields(values).select(names) if finishes else values
+    stored = tuple(aggregates.items())
     aggregator: TableAggregator | OwnAggregator
     if all(map(is_built_in, aggregates.values())):
-        aggregator = TableAggregator(of_key, values, tuple(aggregates.items()), label)
+        aggregator = TableAggregator(of_key, values, stored, label, computed=computed)
     else:
-        aggregator = OwnAggregator(of_key, values, tuple(aggregates.items()), fields, label)
+        aggregator = OwnAggregator(of_key, values, stored, fields, label, computed=computed)
     nothing = tuple(map(_of_nothing, aggregates.values())) if is_whole and not key else None
-    return Aggregated(label, Schema((*of_key, *values)), aggregator, is_final, nothing)
+    return Aggregated(label, Schema((*of_key, *after)), aggregator, is_final, nothing)
 
 
 def _of_nothing(aggregate: Any) -> Any:
-    """As in Storm, nothing adds up to 0."""
-    if isinstance(aggregate, Combiner):
-        return aggregate.zero()
-    if isinstance(aggregate, Reducer):
-        return aggregate.init()
-    return 0 if isinstance(aggregate, Count | Sum | CountOf) else None
+    return aggregate.init() if isinstance(aggregate, Reducer) else aggregate.zero()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.aggregates import aggregates_shown
+from transactional.aggregates import StoredColumns, aggregates_shown
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
@@ -25,9 +25,10 @@ from transactional.trident.pipelines.functions import many_rows, name_of, parsed
 class OwnUpdate(PersistentAggregate):
     """As a state's own update, with aggregates of yours."""
 
-    def __init__(self, state: Any, aggregates: Aggregates, key: tuple[str, ...]) -> None:
+    def __init__(self, state: Any, columns: StoredColumns, key: tuple[str, ...]) -> None:
         check_key(state, key)
-        self._state, self._aggregates, self._key = state, dict(aggregates), key
+        self._state, self._columns, self._aggregates, self._key = state, columns, dict(columns.aggregates), key
+        state.computed = columns.computed
         self._input = Schema(())
 
     @property
@@ -59,7 +60,8 @@ class OwnUpdate(PersistentAggregate):
     def aggregator(self) -> OwnAggregator:
         """The picklable part, which runs on executors."""
         state, aggregates = self._state, tuple(self._aggregates.items())
-        return OwnAggregator(state.key, state.values, aggregates, self._input, state.table, state.value_limits)
+        how = self._input, state.table, state.value_limits, self._columns.computed
+        return OwnAggregator(state.key, state.values, aggregates, *how)
 
 
 def check_key(state: Any, key: tuple[str, ...]) -> None:

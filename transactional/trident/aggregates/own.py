@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.aggregates import ValueCheck
+from transactional.aggregates import ValueCheck, step_of
 from transactional.aggregates.places import places_in
 from transactional.aggregates.sums import reduced
 from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.arrow.computed import ComputedColumns
 from transactional.bolts import Tuple
 from transactional.errors import TooManyCollected
 from transactional.execution.failing.faults import tuples
@@ -97,20 +98,18 @@ class OwnAggregator:
     input: Schema
     label: str
     limits: ValueCheck | None = None
+    computed: ComputedColumns = field(default_factory=ComputedColumns)
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:
         """How the partial values of each value column are combined."""
-        return {
-            name: getattr(aggregate, "combine", OWN) if is_built_in(aggregate) else OWN
-            for name, aggregate in self.aggregates
-        }
+        return {name: aggregate.combine if is_built_in(aggregate) else OWN for name, aggregate in self.aggregates}
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """Input tuples → one row per key."""
         schema = arrow_schema(self.input)
         table = pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
-        rows = self._reduced(table, lambda each: (each.field, getattr(each, "partial", each.combine)), _of_rows)
+        rows = self._reduced(table, step_of, _of_rows)
         if self.limits is not None:
             self.limits.check(rows, len(self.key))
         return rows

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow.compute import Expression
 
 from transactional.aggregates.places import places_in, rows_at
 from transactional.arrow import arrow_schema
@@ -17,7 +15,6 @@ from transactional.errors import ConfigError, SchemaMismatch
 from transactional.reading import Lookups, StaticTable
 from transactional.schema import Field, Schema
 from transactional.topology.topology import before
-from transactional.trident.pipelines.expressions import evaluated, type_of
 from transactional.trident.pipelines.steps import GatheringStep
 
 FEW_ROWS = 1_000
@@ -34,8 +31,6 @@ class AppendedValues(GatheringStep):
     """The fields that are looked up, in the order of the key's columns."""
     key: Schema
     values: Schema
-    finished: Mapping[str, Expression]
-    """Values that are computed from those of the state."""
 
     @abstractmethod
     def rows_of(self, keys: pa.Table) -> pa.Table:
@@ -51,17 +46,14 @@ class AppendedValues(GatheringStep):
         # Without a column a table has no number of rows.
         places = places_in(wanted if self.key else table, found, self.key.names)
         values = rows_at(found, places)
-        columns = [*table.columns, *(values[name] for name in [*self.values.names, *self.finished])]
+        columns = [*table.columns, *(values[name] for name in self.values.names)]
         made = pa.Table.from_arrays(columns, names=list(self.after.names)).cast(arrow_schema(self.after))
         yield from made.combine_chunks().to_batches()
 
     def _found(self, wanted: pa.Table) -> pa.Table:
         schema = arrow_schema(Schema((*self.key, *self.values)))
         names = list(self.key.names)
-        found = self.rows_of(_unique(wanted) if names else wanted).select(schema.names).cast(schema)
-        if not self.finished:
-            return found
-        return evaluated(found, {**{name: pc.field(name) for name in found.column_names}, **self.finished})
+        return self.rows_of(_unique(wanted) if names else wanted).select(schema.names).cast(schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +115,16 @@ def look_up(fields: Schema, state: Any, on: Any, output: Any, when: Any) -> Look
     """The step that looks tuples with these fields up in a `TridentState`. Raises `ConfigError`."""
     if when not in ("after", "before"):
         raise ConfigError(f"state_query: when={when!r} is 'after' or 'before' the transaction")
-    of_state: Any = state.persisted.state
-    label = ", before" * (when == "before")
-    given = _appended(fields, state.name, label, of_state.key, of_state.values, state.finished, on, output)
+    label, key = ", before" * (when == "before"), state.persisted.state.key
+    values = state.fields.select(name for name in state.fields.names if name not in key.names)
+    given = _appended(fields, state.name, label, key, values, on, output)
     return LookUp(**given, committer=state.name, is_before=when == "before")
 
 
 def look_up_static(fields: Schema, table: StaticTable, on: Any, output: Any) -> LookUpStatic:
     """The step that looks tuples with these fields up in a table of others. Raises `ConfigError`."""
     name = table.table.rstrip("/").rsplit("/", 1)[-1]
-    return LookUpStatic(**_appended(fields, name, ", static", table.key, table.values, {}, on, output), table=table)
+    return LookUpStatic(**_appended(fields, name, ", static", table.key, table.values, on, output), table=table)
 
 
 def _appended(
@@ -141,7 +133,6 @@ def _appended(
     how: str,
     key: Schema,
     values: Schema,
-    finished: Mapping[str, Expression],
     on: Any,
     output: Any,
 ) -> dict[str, Any]:
@@ -159,10 +150,7 @@ def _appended(
                 f"state_query: field {wanted!r} is a {fields[wanted].type}, and the key {column.name!r} of state "
                 f"{name!r} is a {column.type}; make the types equal: with_columns(…)"
             )
-    rows = Schema((*key, *values))
-    types = {each: type_of("state_query", made, rows) for each, made in finished.items()}
-    new = [*values, *(Field(each, type_) for each, type_ in types.items())]
-    new = _renamed(new, output)
+    new = _renamed(list(values), output)
     for added in new:
         if added.name in fields.names:
             raise ConfigError(
@@ -176,7 +164,6 @@ def _appended(
         "on": names,
         "key": key,
         "values": values,
-        "finished": dict(finished),
     }
 
 

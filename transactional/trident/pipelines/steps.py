@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyarrow.compute import Expression
 
 from transactional.arrow import arrow_schema, conform
+from transactional.arrow.computed import evaluated
 from transactional.bolts import Tuple
 from transactional.facts import BatchFacts
 from transactional.schema import Schema
-from transactional.trident.pipelines.expressions import evaluated
 from transactional.trident.pipelines.functions import appended_rows, id_name, many_rows, one_row
 
 Rows = Iterable[tuple[Any, ...]]
@@ -205,5 +205,6 @@ class Aggregated(GatheringStep):
         else:
             table = self.aggregator.partial(kept)
         if not table.num_rows and self.nothing is not None and is_first:
-            table = pa.Table.from_pylist([dict(zip(self.after.names, self.nothing, strict=True))], table.schema)
+            table = pa.Table.from_pylist([dict(zip(table.column_names, self.nothing, strict=True))], table.schema)
+        table = self.aggregator.computed.appended(table).select(list(self.after.names))
         yield from conform(table, arrow_schema(self.after), component=self.label)

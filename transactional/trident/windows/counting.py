@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.arrow import arrow_schema
+from transactional.arrow.computed import ComputedColumns
 from transactional.attempt import TransactionAttempt
 from transactional.facts import BatchFacts
 from transactional.ports import Merged, UpdateKind
@@ -58,6 +59,12 @@ class CountAggregator:
         """No state can combine them."""
         return dict.fromkeys(self.inner.combine_kinds, COUNTED)
 
+    @property
+    def computed(self) -> ComputedColumns:
+        """Those of the inner one."""
+        computed: ComputedColumns = self.inner.computed
+        return computed
+
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """Input tuples → a row for each."""
         start, came, schema = self.window.start, 0, self._schema()
@@ -88,7 +95,7 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
         return CountAggregator(self._update.aggregator(), self.window)
 
     @property
-    def closed_fields(self) -> Schema:
+    def closed_columns(self) -> Schema:
         """The key, the places where the window begins and ends, and the values."""
         key, values = self.state.key.select(self.key), self.state.values
         others = [name for name in values.names if name not in (self.window.start, self.window.end)]
@@ -176,7 +183,7 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
 
     def _full(self, panes: pa.Table, before: pa.ChunkedArray, after: pa.ChunkedArray, apart: Any) -> pa.Table:
         """The windows whose last tuple has come, each of its parts: the first parts of all, then the second ones."""
-        of, start, schema = self.window.windows, self.window.start, arrow_schema(self.closed_fields)
+        of, start, schema = self.window.windows, self.window.start, arrow_schema(self.closed_columns)
         parts = []
         if pc.any(pc.greater(_floored(after, of.every_us), before)).as_py():
             for distance in range(of.length_us, 0, -of.pane_us):

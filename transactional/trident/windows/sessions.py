@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.arrow import arrow_schema
+from transactional.arrow.computed import ComputedColumns
 from transactional.attempt import TransactionAttempt
 from transactional.core.windows import Sessions, WindowTimes, times_of
 from transactional.facts import BatchFacts
@@ -85,6 +86,11 @@ class SessionAggregator:
         """No state can combine them."""
         return dict.fromkeys(self.inner.combine_kinds, MERGED)
 
+    @property
+    def computed(self) -> ComputedColumns:
+        """Those of the inner one."""
+        return self.inner.computed
+
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """Input tuples → sessions."""
         return self._merged(self.inner.partial(batches))
@@ -126,7 +132,7 @@ class SessionUpdate(UpdateOfWindows[Session]):
         return SessionAggregator(self._update.aggregator(), self.key, self.window.sessions)
 
     @property
-    def closed_fields(self) -> Schema:
+    def closed_columns(self) -> Schema:
         """The key, start and end of the session, and the values."""
         values, key = self.state.values, self.state.key
         others = [name for name in values.names if name != WINDOW_END]
@@ -152,7 +158,7 @@ class SessionUpdate(UpdateOfWindows[Session]):
 
     def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
         """As they are."""
-        schema = arrow_schema(self.closed_fields)
+        schema = arrow_schema(self.closed_columns)
         return rows.select(schema.names).cast(schema)
 
     def touched(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:

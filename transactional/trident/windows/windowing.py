@@ -3,6 +3,7 @@ update that emits the windows that close."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -101,6 +102,16 @@ class UpdateOfWindows(PersistentAggregate, Windowed, Generic[WindowT]):
         return self._update.aggregates_shown
 
     @property
+    @abstractmethod
+    def closed_columns(self) -> Schema:
+        """The fields of windows that close, as they are stored."""
+
+    @property
+    def closed_fields(self) -> Schema:
+        """These, and those that are computed of them."""
+        return self._update.computed.fields(self.closed_columns)
+
+    @property
     def closes_without_input(self) -> bool:
         """By the transaction's own time they do."""
         return self.window.by_transaction
@@ -126,7 +137,7 @@ class WindowedUpdate(UpdateOfWindows[Window]):
         return self._update.aggregator()
 
     @property
-    def closed_fields(self) -> Schema:
+    def closed_columns(self) -> Schema:
         """The key, start and end of the window, and the values."""
         key, values = self.state.key.select(self.key), self.state.values
         times = (Field(WINDOW_START, "timestamp"), Field(WINDOW_END, "timestamp"))
@@ -165,4 +176,4 @@ class WindowedUpdate(UpdateOfWindows[Window]):
 
     def closer(self) -> WindowCloser:
         """What combines panes, without the state."""
-        return WindowCloser(self.closed_fields, self.window, self.aggregator(), self.state.table)
+        return WindowCloser(self.closed_columns, self.window, self.aggregator(), self.state.table)
