@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_CREATING = threading.Lock()
 UNNAMED = "memory"
 """The name of a table that was given none."""
 
@@ -44,6 +46,8 @@ class MemoryTable:
     floors: Floors = NO_FLOORS
     columns: tuple[Schema, Schema] | None = None
     """Key and values of the rows; None: those of the state that uses it."""
+    store_id: str | None = None
+    """The one that it was created with, which the first that opens it does."""
 
     def rows_as(self, key: Schema, values: Schema) -> dict[Key, StoredValue]:
         """The rows with these columns, by their names: None for values that they do not have."""
@@ -168,6 +172,9 @@ class MemoryMapState(TableState[FencedTable]):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Check the columns; the table needs no creation. Raises `SchemaMismatch` for those of other rows."""
         self._own(owner, txid_of)
+        if self.stored.version is None and self._store_id is not None:
+            with _CREATING:
+                self.stored.store_id = self.stored.store_id or self._store_id
         if self.stored.columns is None or not self.stored.rows:
             return
         key, values = self.stored.columns
@@ -177,6 +184,10 @@ class MemoryMapState(TableState[FencedTable]):
                 f"'{self.key}' and the values '{self.values}': use another table, or declare the existing columns "
                 "(value columns can be added, but nothing else can change)"
             )
+
+    def created_for(self) -> str | None:
+        """The `store_id` that the table was created with."""
+        return self.stored.store_id
 
     def version(self) -> AttemptId | None:
         """The attempt id that was last written to the table."""

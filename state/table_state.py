@@ -39,6 +39,9 @@ class FencedTable(Protocol):
     def judge(self) -> AttemptId | None:
         """Load the table, over which is written from now on; the attempt id that it was last written by."""
 
+    def created_for(self) -> str | None:
+        """The `store_id` that it was created with."""
+
     def version(self) -> AttemptId | None:
         """The version that was loaded last, or written since."""
 
@@ -115,6 +118,7 @@ class TableState(Updatable, Generic[TableT]):
         self._kind = kind
         self._declared = DeclaredColumns(table, key, values, columns, deletes=deletes)
         self._fence = Fence(table, "", kind, self._unopened)
+        self._store_id: str | None = None
         self._opened: TableT | None = None
         self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
         self._expiry: Expiry | None = None
@@ -227,6 +231,14 @@ class TableState(Updatable, Generic[TableT]):
         """As `read`, with the columns that are stored."""
 
     # --- the port -------------------------------------------------------------------------------------------------
+
+    def create_for(self, store_id: str | None) -> None:
+        """What a table records that `open` creates (see the port)."""
+        self._store_id = store_id
+
+    def created_for(self) -> str | None:
+        """What the open table has recorded (see the port)."""
+        return self._open_table.created_for()
 
     def version(self) -> AttemptId | None:
         """Load the table; the attempt id that it was last written by."""

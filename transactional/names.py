@@ -67,6 +67,8 @@ def joining_of(component_id: str) -> str:
 
 OWNER_PROPERTY: Final = "transactional.owner"
 """The owner of a Delta table, also before its first app transaction."""
+STORE_PROPERTY: Final = "transactional.storeId"
+"""The coordinator's store that a Delta table was created for."""
 COMBINE_PROPERTY: Final = "transactional.combine"
 """How the runs of a table in the log layout are combined."""
 LOG_COMMITS_PROPERTY: Final = "transactional.logCommits"

@@ -18,16 +18,17 @@ from state.delta.merged import MergedTable, Turn
 from state.delta.segments.folding import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
 from state.delta.tables.durability import set_aside, torn_files, without
-from state.delta.tables.table import DeltaLocation, create_table, features_used, is_there, load_table, properties_of
+from state.delta.tables.table import DeltaLocation, features_used, is_there, load_table, properties_of
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_properties, under_fence
+from state.delta.writing.creating import create_table
 from state.delta.writing.layout import Layout, Writer
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.arrow import declared_schema
 from transactional.attempt import AttemptId, TxId
 from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch
-from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_PROPERTY
+from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_PROPERTY, STORE_PROPERTY
 from transactional.ports import TornFiles
 from transactional.schema import Schema
 
@@ -47,6 +48,7 @@ class TableRequest:
     folding: LogLayout | None = None
     by_spark: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
+    store_id: str | None = None
 
     def loaded(self, *, as_segments: bool) -> TableVersion:
         """The newest version of the table that is there."""
@@ -93,7 +95,7 @@ def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
 def create(request: TableRequest) -> None:
     """Create the table; of two creators at once, both have the same one. Raises `SchemaMismatch`."""
     columns, partition_by = shape_of(request)
-    properties = properties_of(request.columns, with_owner(request.properties, request.owner))
+    properties = properties_of(request.columns, with_owner(request.properties, request.owner, request.store_id))
     create_table(request.location, columns, properties, partition_by=[partition_by] if partition_by else [])
 
 
@@ -196,9 +198,9 @@ def is_log(location: DeltaLocation, columns: StateColumns) -> bool | None:
 # --- whose it is --------------------------------------------------------------------------------------------------
 
 
-def with_owner(properties: Mapping[str, str], owner: str) -> dict[str, str]:
-    """The properties of a table that is created for an owner."""
-    return {**properties, OWNER_PROPERTY: owner}
+def with_owner(properties: Mapping[str, str], owner: str, store_id: str | None) -> dict[str, str]:
+    """The properties of a table that is created for an owner, and for a store."""
+    return {**properties, OWNER_PROPERTY: owner, **({} if store_id is None else {STORE_PROPERTY: store_id})}
 
 
 def claim(table: TableVersion) -> None:

@@ -154,7 +154,7 @@ class DeltaMapState(TableState[Layout]):
         delta_session()
         if self.location.is_catalog_name:
             columns, partition_by = shape_of(self._request)
-            own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner)
+            own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner, self._store_id)
             properties = properties_of(columns, own)
             self._resolved = resolve(self.location, columns, properties, partition_by)
 
@@ -353,6 +353,7 @@ class DeltaMapState(TableState[Layout]):
             self._folding,
             by_spark=self._engine == "spark",
             properties=self._properties,
+            store_id=self._store_id,
         )
 
     def _turned(self, attempt: TransactionAttempt, combine: Mapping[str, str]) -> Layout:

@@ -24,6 +24,7 @@ local meta = KEYS[1]
 if redis.call('EXISTS', meta) == 0 then
   redis.call('HSET', meta, 'layout', ARGV[1], 'key', ARGV[2], 'columns', ARGV[3], 'owner', ARGV[4])
   if ARGV[5] ~= '' then redis.call('HSET', meta, 'expires', ARGV[5]) end
+  if ARGV[6] ~= '' then redis.call('HSET', meta, 'store', ARGV[6]) end
 end
 local found = redis.call('HMGET', meta, 'layout', 'key', 'columns', 'owner', 'expires')
 return {found[1], found[2], found[3], found[4], found[5] or ''}
@@ -32,11 +33,15 @@ _HAND_OVER: Final = """
 local meta, rows = KEYS[1], KEYS[2]
 if redis.call('HGET', meta, 'owner') ~= ARGV[1] or redis.call('HLEN', rows) > 0 then return 0 end
 redis.call('HSET', meta, 'owner', ARGV[2])
-redis.call('HDEL', meta, 'attempt', 'floors', 'rewound', 'written', 'length')
+redis.call('HDEL', meta, 'attempt', 'floors', 'rewound', 'written', 'length', 'store')
+if ARGV[3] ~= '' then redis.call('HSET', meta, 'store', ARGV[3]) end
 return 1
 """
 
-FIELDS: Final = ("layout", "key", "columns", "owner", "expires", "attempt", "floors", "rewound", "written", "length")
+FIELDS: Final = (
+    *("layout", "key", "columns", "owner", "expires", "attempt", "floors", "rewound", "written", "length"),
+    "store",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +77,13 @@ class Registered:
     """How many there are."""
     length: int | None = None
     """How many there have to be; None: not known, as after a writer of an older release."""
+    store_id: str | None = None
+    """The one that it was created with; None: an older release has created it, or it had none."""
 
     @classmethod
     def of(cls, found: list[Any], rows: int) -> Registered | None:
         """From the values of `FIELDS`, and the number of rows at the same moment; None: there is no such table."""
-        layout, key, columns, owner, expires, attempt, floors, rewound, written, length = (
+        layout, key, columns, owner, expires, attempt, floors, rewound, written, length, store_id = (
             part.decode() if isinstance(part, bytes) else part for part in found
         )
         if owner is None:
@@ -94,6 +101,7 @@ class Registered:
             read_written(written, version),
             rows,
             read_length(length, version),
+            store_id,
         )
 
 
@@ -175,20 +183,22 @@ class RedisRegistration:
             raise self._anothers(found.owner)
         return None
 
-    def create_or_check(self) -> bool:
+    def create_or_check(self, store_id: str | None = None) -> bool:
         """Create the table, or check the one that is there. True: its rows are to expire from the next write on.
+        `store_id` is recorded by one that is created.
 
         Raises as `check` does.
         """
         layout = LAYOUT if self.expires is None else LAYOUT_WITH_FLOORS
         with self._server.raising_ours():
-            self._server.client.eval(_CREATE, 1, self.meta, layout, *self._wanted, self.owner, self.expires or "")
+            declared = (layout, *self._wanted, self.owner, self.expires or "")
+            self._server.client.eval(_CREATE, 1, self.meta, *declared, store_id or "")
         found = self.find()
         assert found is not None
         self._check_shape(found)
         if found.owner != self.owner:
             with self._server.raising_ours():
-                arguments = (self.meta, self._rows, found.owner, self.owner)
+                arguments = (self.meta, self._rows, found.owner, self.owner, store_id or "")
                 is_ours = not found.length and self._server.client.eval(_HAND_OVER, 2, *arguments)
             if not is_ours:
                 raise self._anothers(found.owner)

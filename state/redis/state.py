@@ -103,7 +103,7 @@ class RedisMapState(TableState[FencedRedisTable]):
         self._own(owner, txid_of)
         self._server.check(self._durability)
         table = self._table(owner)
-        table.create_or_check()
+        table.create_or_check(self._store_id)
         self._opened = table
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:

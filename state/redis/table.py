@@ -89,13 +89,18 @@ class FencedRedisTable:
         self._written: Written | None = None
         self._write = server.client.register_script(WRITE)
 
-    def create_or_check(self) -> None:
+    def create_or_check(self, store_id: str | None = None) -> None:
         """Create the table, or check the one that is there (see `RedisRegistration`).
 
         Raises `ConfigError` for a user who may not use one of the commands, before anything is written.
         """
         self._server.try_commands(self._keys)
-        self._gains_floors = self._registration.create_or_check()
+        self._gains_floors = self._registration.create_or_check(store_id)
+
+    def created_for(self) -> str | None:
+        """The `store_id` that it was created with."""
+        found = self._registration.find()
+        return None if found is None else found.store_id
 
     # --- the version ------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,11 @@ class FencedSqlTable:
             self._loaded, self._floors = self._registration.version(connection)
         return self._loaded
 
+    def created_for(self) -> str | None:
+        """The `store_id` that it was created with."""
+        with raising_ours(self._name), self._database.reading() as connection:
+            return self._registration.created_for(connection)
+
     def version(self) -> AttemptId | None:
         """The attempt id that was found last, or written since."""
         return self._loaded

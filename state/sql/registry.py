@@ -26,6 +26,8 @@ from state.sql.floors import floors_of, recorded
 from state.sql.floors import move as move_floors
 from state.sql.floors import note as note_expiry
 from state.sql.quick import QuickQuery
+from state.sql.stores import note as note_store
+from state.sql.stores import recorded as store_recorded
 from state.sql.table import StateTable
 from transactional.attempt import AttemptId
 from transactional.errors import SchemaMismatch, StoreMismatch
@@ -72,8 +74,9 @@ class Registration:
         self._wanted, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
         self._layout = LAYOUT if columns.expires is None else LAYOUT_WITH_FLOORS
 
-    def create_or_check(self, connection: Connection) -> bool:
-        """Create the state's table if there is none; of two processes that do so at once, one creates it.
+    def create_or_check(self, connection: Connection, store_id: str | None = None) -> bool:
+        """Create the state's table if there is none; of two processes that do so at once, one creates it, with its
+        `store_id`.
 
         False: the table lacks value columns that the state has gained, which the first write has to add.
         Raises `SchemaMismatch` for a table that is not this state's, `StoreMismatch` for one of another owner.
@@ -83,9 +86,11 @@ class Registration:
         row = self._checked(connection)
         if row is None:
             self._create(connection)
+            note_store(connection, self._table_name, store_id)
             return True
         if row.owner != self._owner:
             connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})
+            note_store(connection, self._table_name, store_id)
         return bool(row.columns == self._columns) and row.layout == self._layout
 
     def check(self, connection: Connection) -> AttemptId | None:
@@ -93,6 +98,10 @@ class Registration:
         row = self._checked(connection)
         is_written = row is not None and row.owner == self._owner and row.attempt_id is not None
         return AttemptId(row.attempt_id) if row is not None and is_written else None
+
+    def created_for(self, connection: Connection) -> str | None:
+        """The `store_id` that the table was created with."""
+        return store_recorded(connection, self._table_name)
 
     def lacking(self, connection: Connection) -> frozenset[str]:
         """The columns that the table does not have yet, since no writer of the state as it is now has come."""

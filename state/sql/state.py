@@ -130,7 +130,7 @@ class SqlMapState(TableState[FencedSqlTable]):
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=owner)
         with raising_ours(self.table), self._database.writing() as connection:
-            is_complete = registration.create_or_check(connection)
+            is_complete = registration.create_or_check(connection, self._store_id)
         table = FencedSqlTable(self._database, rows, registration, self.columns, self.table)
         table.is_complete = is_complete
         self._opened = table

@@ -54,5 +54,6 @@ MIGRATIONS: Final = {
         "ALTER TABLE transactional_minutes ADD COLUMN waiting_ms BIGINT",
         "ALTER TABLE transactional_minutes ADD COLUMN committing_ms BIGINT",
     ),
+    5: ("ALTER TABLE transactional_topologies ADD COLUMN store_id TEXT",),
 }
 """The statements by the version that they start from."""

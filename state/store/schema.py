@@ -32,7 +32,7 @@ from state.store.migrations import MIGRATIONS
 from state.store.older import read_as_it_is
 from transactional.errors import ConfigError, CorruptRecord, ProtocolError, StoreTooNew, StoreUnavailable
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 PHASES: Final = ("planning", "processing", "waiting", "committing")
 """The phases whose times by minute have columns of their own."""
 _metadata = MetaData()
@@ -59,6 +59,7 @@ topologies = Table(
     Column("failing_txid", BigInteger),
     Column("failing_error", Text),
     Column("rewinding_to", BigInteger),
+    Column("store_id", Text),
 )
 
 attempts = Table(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from uuid import uuid4
 
 from sqlalchemy import Connection, Delete, Row, Update
 
@@ -109,14 +110,15 @@ class SqlCoordinatorStore(SqlStoreReader):
             connection.execute(sql.TAKE, {"topology": topology_id, **taken})
             fence_id = AttemptId(before.attempt_id + 1)
             progress = self._progress(connection, row, fence_id)
-            lease = Lease(topology_id, Epoch(before.epoch + 1), owner, progress, fence_id, desired)
+            epoch = Epoch(before.epoch + 1)
+            lease = Lease(topology_id, epoch, owner, progress, fence_id, desired, row.store_id)
             history.begin_run(connection, lease, name, about or RunAbout())
             return lease
 
-    def record_start(self, lease: Lease, fingerprint: Mapping[str, object]) -> None:
-        """Store the fingerprint of a run that has started successfully."""
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, object], *, store_id: str | None = None) -> None:
+        """Store the fingerprint of a run that has started successfully, and the `store_id` if there is none yet."""
         with self._database.writing() as connection:
-            _hold(connection, lease, sql.START, new_fingerprint=fingerprint_json(fingerprint))
+            _hold(connection, lease, sql.START, new_fingerprint=fingerprint_json(fingerprint), new_store_id=store_id)
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         """Extend the lease to `lease_ms` from now, by the database's clock."""
@@ -300,7 +302,7 @@ class SqlCoordinatorStore(SqlStoreReader):
         """Add the topology's row, unless it exists or another process is just adding it."""
         create = sql.CREATE_IN_SQLITE if self._database.is_sqlite else sql.CREATE_IN_POSTGRESQL
         new = {"epoch": 0, "attempt_id": 0, "committed_txid": NO_TRANSACTION, "fingerprint": "{}"}
-        connection.execute(create, {"topology_id": topology_id, **new})
+        connection.execute(create, {"topology_id": topology_id, "store_id": uuid4().hex, **new})
 
     def _progress(self, connection: Connection, topology: Row[Any], fence_id: AttemptId) -> Progress:
         return Progress(
@@ -339,13 +341,13 @@ def _end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
     connection.execute(sql.GIVE_UP, {**every, "why": given_up_text(end)})
 
 
-def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int | str) -> bool:
+def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int | str | None) -> bool:
     """Make the change to the topology's row if the lease is the current one; return whether it was made."""
     held = {"topology": lease.topology_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
     return connection.execute(claim, {**held, **values}).rowcount == 1
 
 
-def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **values: int | str) -> None:
+def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **values: int | str | None) -> None:
     """As `_compare_and_set`, for a change that only the loss of the lease can prevent; raises `Fenced` then."""
     if not _compare_and_set(connection, lease, claim, **values):
         raise fenced(lease, next(map(status_of, _topology(connection, lease)), None))

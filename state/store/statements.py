@@ -84,7 +84,14 @@ FAIL = (
     )
 )
 RECOVER = update(topologies).where(_HELD).values(dict.fromkeys(_TROUBLE))
-START = update(topologies).where(_HELD).values(fingerprint=bindparam("new_fingerprint"))
+START = (
+    update(topologies)
+    .where(_HELD)
+    .values(
+        fingerprint=bindparam("new_fingerprint"),
+        store_id=func.coalesce(topologies.c.store_id, bindparam("new_store_id", type_=Text)),
+    )
+)
 TAKE = (
     update(topologies)
     .where(topologies.c.topology_id == _TOPOLOGY, topologies.c.epoch == bindparam("epoch_before"))
@@ -160,7 +167,7 @@ REMOVE_FENCE = delete(fences).where(
 )
 ADD_FENCE = insert(fences)
 _ID = bindparam("id", type_=BigInteger)
-RECOUNT = HOLD.where(func.coalesce(topologies.c.committed_attempt_id, 0) <= _ID).values(attempt_id=_ID)
+RECOUNT = HOLD.where(func.coalesce(topologies.c.committed_attempt_id, 0) <= _ID).values(attempt_id=_ID, store_id=null())
 FORGET_AFTER = tuple(
     delete(table).where(table.c.topology_id == _TOPOLOGY, table.c.attempt_id > _ID)
     for table in (transactions, attempts, fences)

@@ -208,6 +208,8 @@ class Place:
         after: str | None = None,
         expiry: Expiry | None = None,
         columns: Mapping[str, str] | None = None,
+        store_id: str | None = None,
+        owner: str = OWNER,
     ) -> AnyState:
         """One process' handle of the table, opened."""
         goes: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
@@ -215,7 +217,8 @@ class Place:
         if expiry is not None:
             state.expire(expiry)
         self.opened.append(state)
-        state.open(OWNER, self.txids.__getitem__)
+        state.create_for(store_id)
+        state.open(owner, self.txids.__getitem__)
         return state
 
     def unopened(

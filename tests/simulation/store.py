@@ -86,8 +86,11 @@ class Line:
             self._faults.reached["a restart finds what was wished"] += 1
         return lease
 
-    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
-        self._write("record that the start went through", lambda: self._store.record_start(lease, fingerprint))
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any], *, store_id: str | None = None) -> None:
+        self._write(
+            "record that the start went through",
+            lambda: self._store.record_start(lease, fingerprint, store_id=store_id),
+        )
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         self._write("renew", lambda: self._store.renew(lease, lease_ms=lease_ms))

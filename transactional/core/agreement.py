@@ -56,6 +56,29 @@ def disagreement(
     return _rewound(version, txid) if is_rewound else None
 
 
+def of_another_store(
+    created_for: str | None, version: AttemptId | None, store_id: str | None, store: object
+) -> Disagreement | None:
+    """Compare the `store_id` that a table was created with to that of the `store` at hand, which is only shown. None if
+    they agree, or one is not known: then only attempt ids are compared."""
+    if None in (created_for, store_id) or created_for == store_id:
+        return None
+    what = (
+        f"it was created for the topology in another store, with the id {created_for}; this one, {store!r}, has the id "
+        f"{store_id}: two stores may not lead the same tables"
+    )
+    lost = (
+        "delete the table, to which nothing was ever written"
+        if version is None
+        else "let this one catch up with the tables, from a journal (transactional doctor --repair --journal)"
+    )
+    remedy = (
+        "run with the store that the table was created for, or give this one another table; if that store is no longer "
+        f"there, {lost}"
+    )
+    return Disagreement(Problem.STORE_WIPED, what, remedy)
+
+
 def as_torn(torn: str, wrong: Disagreement) -> Disagreement:
     """What is wrong with a table whose newest files are `torn`, and that would be `wrong` without them: they hold what
     the store has committed, and are not set aside."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from uuid import uuid4
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
-from transactional.core.agreement import Disagreement, as_torn, disagreement, refusal
+from transactional.core.agreement import Disagreement, as_torn, disagreement, of_another_store, refusal
 from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
 from transactional.ports import State, TornFiles
@@ -35,37 +36,58 @@ def fence_tables(
     *,
     durability: str = "disk",
     side_by_side: SideBySide = one_by_one,
-) -> None:
+) -> str:
     """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are fenced off.
 
     What is to be done is the same for each table, and `side_by_side` may do it for all at once. No table is fenced
     before every one has been compared with the store. Raises `StoreMismatch` if one is not where the store says it
-    should be.
+    should be, or was created for another store. Returns the `store_id` that the tables have, or are to have.
     """
-    txids = dict[str, TxId]()
+    txids, created_for = dict[str, TxId](), dict[str, str | None]()
 
     def compare(component: Component) -> None:
-        state = open_table(topology, component, store, durability=durability)
+        state = open_table(topology, component, store, lease.store_id, durability=durability)
         has_joined = store.has_fence(topology.id, component.id)
         txids[component.id] = _table_txid(component.id, state, store, lease, has_joined=has_joined)
+        created_for[component.id] = state.created_for()
 
     def raise_version(component: Component) -> None:
         assert component.state is not None
         fence(component.state, component.id, store, lease, txids[component.id])
 
-    for work in (compare, raise_version):
-        side_by_side([partial(work, component) for component in topology.committers])
+    works = [partial(compare, component) for component in topology.committers]
+    if lease.progress.committed_txid == NO_TRANSACTION and works:
+        # Of two new stores the one that creates this table creates the others, too.
+        works.pop(0)()
+    side_by_side(works)
+    store_id = lease.store_id or _one_of(created_for) or uuid4().hex
+    side_by_side([partial(raise_version, component) for component in topology.committers])
+    return store_id
+
+
+def _one_of(created_for: Mapping[str, str | None]) -> str | None:
+    """The store that the tables were created for. Raises `StoreMismatch` if they are of several."""
+    known = {store_id: component_id for component_id, store_id in sorted(created_for.items()) if store_id is not None}
+    if len(known) > 1:
+        (one, first), (other, second), *_ = known.items()
+        raise StoreMismatch(
+            f"committers {first!r} and {second!r}: their tables were created for two stores, with the ids {one} and "
+            f"{other}: give each store tables of its own"
+        )
+    return next(iter(known), None)
 
 
 def open_table(
     topology: Topology,
     component: Component,
     store: CoordinatorStore,
+    store_id: str | None,
     *,
     durability: str = "disk",
     goes_back: bool = False,
 ) -> State:
-    """Open a committer's table, once what a power failure has torn of it is set aside.
+    """Open a committer's table, once what a power failure has torn of it is set aside. One that is created records
+    `store_id`.
 
     Raises `StoreMismatch` if the store has committed what is torn. A table that `goes_back` is opened with it then, if
     its log can be read: what of its rows is gone shows when it is known where it goes back to.
@@ -84,6 +106,7 @@ def open_table(
 
     with suppress(*([StoreMismatch] if goes_back else [])):
         state.mend(owner, check)
+    state.create_for(store_id)
     state.open(owner, txid_lookup(store, topology.id, component.id))
     return state
 
@@ -123,6 +146,9 @@ def _table_txid(component_id: str, state: State, store: CoordinatorStore, lease:
     committed, version = lease.progress.committed_txid, state.version()
     txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
     wrong = wrong_place(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
+    if wrong is not None:
+        raise StoreMismatch(refusal(component_id, _in_words(state), wrong.what, wrong.remedy))
+    wrong = of_another_store(state.created_for(), version, lease.store_id, store)
     if wrong is not None:
         raise StoreMismatch(refusal(component_id, _in_words(state), wrong.what, wrong.remedy))
     return committed if txid is None else txid

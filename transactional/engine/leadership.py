@@ -125,7 +125,7 @@ class Leadership:
     def fence_tables(self) -> None:
         """Keep every earlier coordinator from writing to the tables, and check them against the store."""
         try:
-            fence_tables(
+            store_id = fence_tables(
                 *(self.topology, self.store, self.lease),
                 durability=self.config.durability,
                 side_by_side=self._side_by_side,
@@ -133,7 +133,7 @@ class Leadership:
         except StoreMismatch:
             self.renew()  # raises `Fenced` when another coordinator has taken over meanwhile: then that is why
             raise
-        self.store.record_start(self.lease, self.topology.fingerprint())
+        self.store.record_start(self.lease, self.topology.fingerprint(), store_id=store_id)
 
     def forget_old_attempts(self) -> None:
         """Delete what the store keeps no longer of attempts and runs."""

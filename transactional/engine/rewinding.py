@@ -100,7 +100,7 @@ def rewind(
     try:
         _write_down(journal, store, lease, txid, goes_back=False)
         for component, _ in rewindable(topology, store):
-            opened = open_table(topology, component, store, goes_back=True)
+            opened = open_table(topology, component, store, lease.store_id, goes_back=True)
             if not plan.is_begun:
                 # Whoever led before can neither write nor delete from here on.
                 fence(opened, component.id, store, lease)

@@ -234,6 +234,14 @@ class State(ABC):
         are none.
         """
 
+    def create_for(self, store_id: str | None) -> None:  # noqa: B027 - optional
+        """What a table has to record that `open` creates: the coordinator's store that it is for. Called before it."""
+
+    def created_for(self) -> str | None:
+        """What the open table has recorded of that: a start refuses the table of another store. None, as here: nothing,
+        as by an earlier release."""
+        return None
+
     # --- tasks that read and write it -----------------------------------------------------------------------------
 
     @property

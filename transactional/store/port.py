@@ -48,6 +48,9 @@ class Lease:
     fence_id: AttemptId
     """An attempt id drawn with the lease; higher than any that an earlier coordinator can have written to a table."""
     desired: Desired = Desired()
+    store_id: str | None = None
+    """Drawn with the topology's row in the store, and recorded by each table that is created; None: the row was written
+    by an earlier release, or follows its tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +220,9 @@ class CoordinatorStore(StoreReader, Protocol):
         `to_rewind`, `StoreTooNew` for a store written by a newer version.
         """
 
-    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any]) -> None:
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, Any], *, store_id: str | None = None) -> None:
         """Store the fingerprint of a run that has started successfully: its tables are fenced, and it continues from
-        here."""
+        here. `store_id` is stored where the lease has none."""
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         """Extend the lease to `lease_ms` from now, by the store's clock."""
@@ -307,7 +310,8 @@ class CoordinatorStore(StoreReader, Protocol):
         """Let the attempt counter continue from here, and forget the attempts and fences after it, in one write.
 
         Only for a store that is brought to where its tables are: what they were written by is recorded next, and the
-        counter then continues above whatever any of them has seen. Raises `ProtocolError` if one of the attempts that
+        counter then continues above whatever any of them has seen. The next start stores the `store_id` that they have
+        recorded. Raises `ProtocolError` if one of the attempts that
         would be forgotten has committed the committed transaction.
         """
 

@@ -81,6 +81,9 @@ class MemoryCoordinatorStore:
         self._topologies: dict[str, MemoryTopology] = {}
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     # --- leases -------------------------------------------------------------------------------------------------
 
     def acquire(
@@ -118,12 +121,14 @@ class MemoryCoordinatorStore:
             topology.desire(desired.state, topology.stop_at_ms if desired.stop_in_ms else None)
             run = RunRecord(topology.epoch, owner, name, about or RunAbout(), now_ms, topology.committed_txid)
             topology.runs[topology.epoch] = run
-            return Lease(topology_id, topology.epoch, owner, progress_of(topology), topology.attempt_id, desired)
+            progress, store_id = progress_of(topology), topology.store_id
+            return Lease(topology_id, topology.epoch, owner, progress, topology.attempt_id, desired, store_id)
 
-    def record_start(self, lease: Lease, fingerprint: Mapping[str, object]) -> None:
-        """Store the fingerprint of a run that has started successfully."""
+    def record_start(self, lease: Lease, fingerprint: Mapping[str, object], *, store_id: str | None = None) -> None:
+        """Store the fingerprint of a run that has started successfully, and the `store_id` if there is none yet."""
         with self._held(lease) as topology:
             topology.fingerprint = fingerprint_json(fingerprint)
+            topology.store_id = topology.store_id or store_id
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         """Extend the lease to `lease_ms` from now, by the store's clock."""
@@ -270,7 +275,7 @@ class MemoryCoordinatorStore:
         with self._held(lease) as topology:
             if (topology.committed_attempt_id or NO_ATTEMPT) > attempt_id:
                 raise can_not_recount(self._status(lease.topology_id, topology), attempt_id)
-            topology.attempt_id = attempt_id
+            topology.attempt_id, topology.store_id = attempt_id, None
             forget_after(topology, attempt_id)
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
@@ -387,6 +392,7 @@ class MemoryCoordinatorStore:
                 return False
             check_free_to_reset(self._status(topology_id, topology), self._clock.wall_ms())
             new = MemoryTopology("{}", Epoch(topology.epoch + 1), attempt_id=topology.attempt_id)
+            new.store_id = topology.store_id
             self._topologies[topology_id] = new
             return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from uuid import uuid4
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
@@ -54,6 +55,7 @@ class MemoryTopology:
     savepoints: dict[str, Savepoint] = field(default_factory=dict)
     runs: dict[Epoch, RunRecord] = field(default_factory=dict)
     minutes: list[MinuteRecord] = field(default_factory=list)
+    store_id: str | None = field(default_factory=lambda: uuid4().hex)
 
     def desire(self, state: DesiredState, stop_at_ms: int | None = None) -> None:
         self.desired, self.stop_at_ms = state, stop_at_ms

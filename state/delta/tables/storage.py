@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import obstore
 import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
-from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
@@ -75,7 +75,8 @@ class _Objects(DeltaStorageHandler):
 
     def __init__(self, uri: str, options: Mapping[str, str], store: Any) -> None:
         super().__init__(uri, dict(options))
-        self._store = store
+        self.store = store
+        self.is_locked = any(name.endswith("s3_locking_provider") for name in options)
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
         return [self._info(path) for path in paths]
@@ -83,32 +84,49 @@ class _Objects(DeltaStorageHandler):
     def _info(self, path: str) -> FileInfo:
         try:
             with _as_os_error():
-                return _described(obstore.head(self._store, path))
+                return _described(obstore.head(self.store, path))
         except FileNotFoundError:
             return FileInfo(path, FileType.NotFound)
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
         with _as_os_error():
             if selector.recursive:
-                found = [each for page in obstore.list(self._store, selector.base_dir) for each in page]
+                found = [each for page in obstore.list(self.store, selector.base_dir) for each in page]
             else:
-                found = list(obstore.list_with_delimiter(self._store, selector.base_dir)["objects"])
+                found = list(obstore.list_with_delimiter(self.store, selector.base_dir)["objects"])
         if not found and not selector.allow_not_found:
             raise FileNotFoundError(f"there is nothing in {selector.base_dir}")
         return list(map(_described, found))
 
     def delete_file(self, path: str) -> None:
         with _as_os_error():
-            obstore.delete(self._store, path)
+            obstore.delete(self.store, path)
 
     def open_input_file(self, path: str) -> pa.PythonFile:
         with _as_os_error():
-            return pa.PythonFile(_Read(obstore.open_reader(self._store, path)), mode="r")
+            return pa.PythonFile(_Read(obstore.open_reader(self.store, path)), mode="r")
 
     open_input_stream = open_input_file
 
     def open_output_stream(self, path: str, metadata: Mapping[str, str] | None = None) -> pa.PythonFile:
-        return pa.PythonFile(_Written(obstore.open_writer(self._store, path)), mode="w")
+        return pa.PythonFile(_Written(obstore.open_writer(self.store, path)), mode="w")
+
+
+def put_new(storage: FileSystem, path: str, content: bytes) -> bool | None:
+    """Put a file in an object store, unless there is one. False: there is one; None: only delta-rs writes to this
+    storage, in a way of its own. Raises `OSError`."""
+    handler = getattr(storage, "handler", None)
+    if not isinstance(handler, _Objects) or handler.is_locked:
+        return None
+    try:
+        obstore.put(handler.store, path, content, mode="create")
+    except AlreadyExistsError:
+        return False
+    except NotSupportedError:
+        return None
+    except BaseError as error:
+        raise OSError(_in_one_line(str(error))) from None
+    return True
 
 
 def _described(found: Any) -> FileInfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,8 +60,6 @@ PATIENCE = {"retry_timeout": "30s"}
 _S3_SCHEMES = ("s3", "s3a")
 _SCHEMES = ("abfs", "abfss", "adl", "az", "azure", "file", "gcs", "gs", "hdfs", "lakefs", *_S3_SCHEMES, "viewfs")
 """Of the storages that delta-rs writes to. Of others it looks for minutes, or says that no table is there."""
-_FOR_GOOD = re.compile(r"\(os error (1|13|20|30)\)")
-"""What a disk says of a folder that nobody may write to; what else it says may pass, as may what a store says."""
 _TRUE = ("1", "true", "yes", "on", "y", "ok")
 
 
@@ -254,36 +252,7 @@ def _described(schema: pa.Schema) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in schema)
 
 
-# --- creating and loading by delta-rs ----------------------------------------------------------------------------
-
-
-def create_table(
-    location: DeltaLocation,
-    columns: StateColumns,
-    properties: Mapping[str, str],
-    partition_by: Sequence[str] = (),
-) -> None:
-    """Create the table of a state, unless there is one. Raises `SchemaMismatch` when it can't be created,
-    `OperatingError` while its storage does not answer."""
-    configuration = {**DEFAULT_PROPERTIES, **properties}
-    check_properties(configuration, str(location))
-    try:
-        DeltaTable.create(
-            location.uri,
-            delta_schema(columns),
-            mode="ignore",
-            partition_by=list(partition_by) or None,
-            configuration=configuration,
-            storage_options=dict(location.storage_options),
-            raise_if_key_not_exists=False,
-        )
-    except (DeltaError, OSError) as error:
-        check_links(location)
-        # Another creator may have been first; then there is a table now.
-        if not is_there(location):
-            is_outage = isinstance(error, OSError) and not _FOR_GOOD.search(str(error))
-            kind = OperatingError if is_outage else SchemaMismatch
-            raise kind(f"Delta table {location} can't be created: {location.reason(error)}") from None
+# --- loading by delta-rs ----------------------------------------------------------------------------
 
 
 def storage_of(location: DeltaLocation) -> FileSystem:

@@ -30,6 +30,7 @@ from state.rows.expiring import Floors, alive, in_range
 from state.rows.sums import SumCheck
 from transactional.aggregates.sums import Step, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.names import STORE_PROPERTY
 from transactional.ports import CommitFacts
 from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
@@ -86,6 +87,10 @@ class Layout(ABC):
     def judge(self) -> AttemptId | None:
         """Load the table (see `TableVersion.judge`)."""
         return self.loaded.judge()
+
+    def created_for(self) -> str | None:
+        """The `store_id` that it was created with."""
+        return self.loaded.properties.get(STORE_PROPERTY)
 
     def version(self) -> AttemptId | None:
         """The attempt id that the loaded version was written by."""

@@ -39,7 +39,7 @@ def stored_owner(place: Place) -> str | None:
 def of_an_earlier_release(place: Place, layout: str, monkeypatch: pytest.MonkeyPatch) -> DeltaMapState:
     """A table that does not say whose it is."""
     with monkeypatch.context() as earlier:
-        earlier.setattr(state.delta.opening, "with_owner", lambda properties, _: properties)
+        earlier.setattr(state.delta.opening, "with_owner", lambda properties, *_: properties)
         earlier.setattr(state.delta.state, "claim", lambda _: None)
         return opened(place, layout=layout)
 

@@ -2,138 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
-from state.table_state import TableState
-from tests.rewinding import build, contents, delta_states, end_lease, expected
-from transactional import Topology, TopologyConfig, TopologyDriver
-from transactional.doctor.examine import examine
-from transactional.doctor.repairs import repair
-from transactional.engine.fencing import one_by_one
-from transactional.engine.history.journal import JournalWriter
+from tests.contract.conftest import postgres_names, postgres_schema, postgres_sockets, redis_server, redis_url
+from tests.integration.faults.room import LENGTH, ONE, OTHER, Room, check_one_line, right
+from tests.integration.postgres import url_of
+from tests.rewinding import end_lease
 from transactional.errors import ConfigError, Fenced, StoreMismatch, TopologyInUse, TransactionalError
-from transactional.phases.local_executor import LocalExecutor
-from verifier import CheckedSqlTable, CheckedTable, verify
+
+__all__ = ["postgres_names", "postgres_schema", "postgres_sockets", "redis_server", "redis_url"]
 
 # `make check` has the rule itself: tests/unit/doctor/test_examine.py.
 pytestmark = pytest.mark.sampled(9, tests=True)
-ONE, OTHER = "store.db", "other.db"
-LENGTH = 3
-CONFIG = TopologyConfig(
-    stop_when_drained=True, attempts_max=1, retry_pause_ms=1, idle_pause_ms=1, tick_ms=10, window_tick_ms=None
-)
-STORE_WRITES = ("acquire", "record_fence", "record_start", "record_attempt", "record_commit", "release")
-Hook = Callable[[str, int], None]
-"""Told before each write: its name, and the how manieth of that name it is."""
+KINDS = [
+    *("merge", "log", "sqlite", "memory"),
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    pytest.param("redis", marks=pytest.mark.redis),
+]
+
+PREFIXES = itertools.count(1)
 
 
-@dataclass
-class Room:
-    """A folder with the tables of a topology, and with stores."""
-
-    folder: Path
-    kind: str
-
-    @property
-    def journal(self) -> Path:
-        """Where runs write their journal."""
-        return self.folder / "journal"
-
-    def url(self, store: str) -> str:
-        """The URL of a store."""
-        return f"sqlite:///{self.folder}/{store}"
-
-    def topology(self, transactions: int) -> Topology:
-        """The topology, whose source has the rows of so many transactions."""
-
-        def in_sqlite(name: str, key: str | None = None, values: str = "", **named: Any) -> TableState[Any]:
-            return SqlMapState(f"sqlite:///{self.folder}/states.db", name, key, values, **named)
-
-        states = in_sqlite if self.kind == "sqlite" else delta_states(self.folder, self.kind)
-        return build(self.folder, states, transactions=transactions, letters=False)
-
-    def lead(self, transactions: int, store: str = ONE, before: Hook | None = None) -> TransactionalError | None:
-        """Lead until the source is drained; what ends it before."""
-        topology = self.topology(transactions)
-        with closing(SqlCoordinatorStore(self.url(store))) as opened, closing(JournalWriter(self.journal)) as journal:
-            driver = TopologyDriver(topology, opened, LocalExecutor(topology), CONFIG, observers=[journal])
-            driver.leadership._side_by_side = one_by_one
-            with pytest.MonkeyPatch.context() as patch:
-                if before is not None:
-                    watch(patch, opened, topology, before)
-                try:
-                    driver.run()
-                except TransactionalError as error:
-                    return error
-        return None
-
-    def contents(self) -> Any:
-        """What readers find."""
-        return contents(self.topology(LENGTH))
-
-    def findings(self, transactions: int, store: str = ONE) -> list[Any]:
-        """What the doctor and the checker find, that is wrong."""
-        topology, url = self.topology(transactions), self.url(store)
-        states: dict[str, Any] = {each.id: each.state for each in topology.committers}
-        if self.kind == "sqlite":
-            tables: list[Any] = [CheckedSqlTable(name, f"sqlite:///{self.folder}/states.db", name) for name in states]
-        else:
-            tables = [CheckedTable(name, state.address().uri) for name, state in states.items()]
-        report = verify(url, topology.id, tables)
-        with closing(SqlCoordinatorStore(url)) as opened:
-            examined = examine(topology, opened, url)
-        return [*(each for each in examined if not each.is_harmless), *report.findings]
-
-    def repair(self, transactions: int, journal: Path | None) -> list[str]:
-        """What `transactional doctor --repair` does."""
-        topology = self.topology(transactions)
-        with closing(SqlCoordinatorStore(self.url(ONE))) as opened:
-            return repair(topology, opened, examine(topology, opened, self.url(ONE)), journal)
-
-
-def watch(patch: pytest.MonkeyPatch, store: SqlCoordinatorStore, topology: Topology, before: Hook) -> None:
-    """Tell before each write to this store, and to the tables of this topology."""
-    names = list[str]()
-
-    def told(name: str, write: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
-            names.append(name)
-            before(name, names.count(name))
-            return write(*given, **named)
-
-        return call
-
-    for name in STORE_WRITES:
-        patch.setattr(store, name, told(name, getattr(store, name)))
-    for component in topology.committers:
-        state: Any = component.state
-        confirm = state._confirm
-        patch.setattr(state, "_confirm", lambda by, write, confirm=confirm: confirm(by, told("table", write)))
-
-
-def right(transactions: int) -> Any:
-    """What a plain count gives."""
-    return {name: rows for name, rows in expected(transactions, transactions).items() if name != "dead-letters"}
-
-
-def check_one_line(refused: TransactionalError | None, *kinds: type[TransactionalError]) -> str:
-    assert isinstance(refused, kinds), repr(refused)
-    assert "\n" not in str(refused)
-    return str(refused)
-
-
-@pytest.fixture(params=["merge", "log", "sqlite"])
+@pytest.fixture(params=KINDS)
 def room(request: pytest.FixtureRequest, tmp_path: Path) -> Room:
-    return Room(tmp_path, request.param)
+    server = request.getfixturevalue("redis_url") if request.param == "redis" else ""
+    if request.param == "postgres":
+        server = url_of(request.getfixturevalue("postgres_sockets"), request.getfixturevalue("postgres_schema"))
+    return Room(tmp_path, request.param, server, f"{next(PREFIXES)} ")
 
 
 # --- two stores -------------------------------------------------------------------------------------------------------
@@ -152,10 +54,17 @@ def test_another_store_is_refused_however_often_it_is_tried(room: Room) -> None:
 
 
 WRITES = [
-    *(("acquire", 1), ("record_fence", 1), ("table", 1), ("table", 2), ("record_start", 1), ("record_attempt", 1)),
-    *(("table", 4), ("table", 5), ("record_commit", 1), ("record_attempt", 2), ("release", 1)),
+    *(("acquire", 1), ("open", 1), ("open", 2), ("record_fence", 1), ("table", 1), ("table", 2), ("record_start", 1)),
+    *(("record_attempt", 1), ("table", 4), ("table", 5), ("record_commit", 1), ("record_attempt", 2), ("release", 1)),
 ]
-"""Three tables are fenced, and then written in each transaction."""
+"""Three tables are opened and fenced, and then written in each transaction."""
+PAIRS = [
+    *itertools.product(("record_fence", "table"), ("record_start", "record_attempt", "table 4")),
+    *(("acquire", "table 4"), ("open", "open"), ("open", "open 2"), ("open 2", "open"), ("open 2", "record_start")),
+]
+"""The first ones by name. Without the ids of stores the first six let both in, in each kind of table; none of the other
+163 pairs of those writes does."""
+AFTER_ONE = "table 7"
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: "{} {}".format(*write))
@@ -179,6 +88,50 @@ def test_of_two_at_once_one_is_refused(room: Room, write: tuple[str, int]) -> No
     assert room.contents() == right(LENGTH + 1)
 
 
+@pytest.mark.parametrize(("write", "until"), PAIRS)
+def test_of_two_new_ones_in_one_instant_one_is_refused(room: Room, write: str, until: str) -> None:
+    """The first one stands still before a write while the other one, which draws the same ids, comes as far as another
+    write; then the first one commits a transaction, the other one goes on to its end, and then the first one."""
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def stand(name: str, number: int) -> None:
+        if f"{name} {number}" in (until, f"{until} 1"):
+            stands.set()
+            assert goes_on.wait(60)
+
+    def other() -> TransactionalError | None:
+        try:
+            return room.lead(LENGTH, OTHER, stand, take=2)
+        finally:
+            stands.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = list[Any]()
+
+        def come(name: str, number: int) -> None:
+            now = f"{name} {number}"
+            if now in (write, f"{write} 1") and not coming:
+                coming.append(pool.submit(other))
+                assert stands.wait(60)
+            if now == AFTER_ONE and coming:
+                goes_on.set()
+                coming[0].exception()
+
+        try:
+            said = {ONE: room.lead(LENGTH, ONE, come)}
+        finally:
+            goes_on.set()
+        said[OTHER] = coming[0].result()
+    [leader] = [store for store, error in said.items() if error is None]
+    [loser] = [store for store in said if store != leader]
+    check_one_line(said[loser], StoreMismatch, Fenced)
+    assert room.contents() == right(LENGTH)
+    assert room.findings(LENGTH, leader) == []
+    check_one_line(room.lead(LENGTH, loser), StoreMismatch)
+    assert room.lead(LENGTH + 1, leader) is None
+    assert room.contents() == right(LENGTH + 1)
+
+
 # --- a store from a backup --------------------------------------------------------------------------------------------
 
 COPIED = {"the file": ("",), "the file and its log": ("", "-wal")}
@@ -186,6 +139,7 @@ COPIED = {"the file": ("",), "the file and its log": ("", "-wal")}
 BACKUP, AFTERWARDS = 4, 24
 
 
+@pytest.mark.parametrize("room", [kind for kind in KINDS if kind != "memory"], indirect=True)
 @pytest.mark.parametrize("copied", COPIED)
 def test_a_store_restored_from_a_backup_is_refused_until_it_has_caught_up(room: Room, copied: str) -> None:
     backup = room.folder / "backup"

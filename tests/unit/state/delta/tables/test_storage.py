@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 from state.delta.doctor import ExaminedDelta
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.storage import _Objects, storage_at
-from state.delta.tables.table import DeltaLocation, create_table, is_there
+from state.delta.tables.storage import _Objects, put_new, storage_at
+from state.delta.tables.table import DeltaLocation, is_there, load_table
+from state.delta.writing.creating import create_table
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.standing_s3 import BUCKET, FIRST_S, StandingS3
@@ -94,12 +94,9 @@ def test_a_table_is_created_in_a_store_that_needs_the_same_interpreter(options: 
     assert is_there(DeltaLocation.of(TABLE, options))
 
 
-@pytest.mark.parametrize("refuses", ["GET words", "PUT words"])
-def test_a_store_that_fails_while_a_table_is_created_is_an_outage(
-    store: StandingS3, options: dict[str, str], refuses: str
-) -> None:
+def test_a_store_that_fails_while_a_table_is_created_is_an_outage(store: StandingS3, options: dict[str, str]) -> None:
     columns = StateColumns(Schema.parse("word string"), Schema.parse("count long"), {})
-    store.refuses = refuses
+    store.refuses = "PUT words"
     with pytest.raises(OperatingError, match=r"Delta table .*/words can.t be (created|looked for): Generic S3"):
         create_table(DeltaLocation.of(TABLE, options), columns, {})
     store.refuses = ""
@@ -107,14 +104,22 @@ def test_a_store_that_fails_while_a_table_is_created_is_an_outage(
     assert is_there(DeltaLocation.of(TABLE, options))
 
 
-def test_a_folder_that_nobody_may_write_to_is_no_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any, **__: Any) -> None:
-        raise OSError("Generic LocalFileSystem error: Unable to create dir: Permission denied (os error 13)")
-
-    monkeypatch.setattr(DeltaTable, "create", refused)
+def test_a_folder_that_nobody_can_write_to_is_no_outage(tmp_path: Path) -> None:
     columns = StateColumns(Schema.parse("word string"), Schema.parse("count long"), {})
-    with pytest.raises(SchemaMismatch, match="can't be created: Generic LocalFileSystem error: Unable to create dir"):
-        create_table(DeltaLocation.of(tmp_path / "t"), columns, {})
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SchemaMismatch, match=r"can't be created: \[Errno 20\] Not a directory"):
+        create_table(DeltaLocation.of(file / "t"), columns, {})
+
+
+def test_what_was_created_meanwhile_stays_as_it_is(store: StandingS3, options: dict[str, str], tmp_path: Path) -> None:
+    """Also if the other creator has looked for it before."""
+    columns = StateColumns(Schema.parse("word string"), Schema.parse("count long"), {})
+    for place in (DeltaLocation.of(TABLE, options), DeltaLocation.of(tmp_path / "words")):
+        for name in ("first", "second"):
+            create_table(place, columns, {"transactional.storeId": name})
+        table = load_table(place)
+        assert (table.version(), table.metadata().configuration["transactional.storeId"]) == (0, "first")
 
 
 ASKED: Mapping[str, Callable[[FileSystem], object]] = {
@@ -126,6 +131,7 @@ ASKED: Mapping[str, Callable[[FileSystem], object]] = {
     "streaming": lambda files: files.open_input_stream("a").read(),
     "deleting": lambda files: files.delete_file("a"),
     "writing": lambda files: _write(files, "w", b"rows"),
+    "putting": lambda files: put_new(files, "w", b"rows"),
 }
 
 
@@ -145,6 +151,7 @@ def _write(files: FileSystem, path: str, data: bytes) -> None:
         ("streaming", b"abc"),
         ("deleting", None),
         ("writing", None),
+        ("putting", True),
     ],
 )
 def test_others_go_on_while_a_store_does_not(
@@ -158,7 +165,7 @@ def test_others_go_on_while_a_store_does_not(
         assert not waiting.done()
         store.go_on()
         assert waiting.result() == answer
-    assert ("words/w" in store.stored) == (asked == "writing")
+    assert ("words/w" in store.stored) == (asked in ("writing", "putting"))
     assert ("words/a" not in store.stored) == (asked == "deleting")
 
 
@@ -219,7 +226,7 @@ class TestOptions:
             "AWS_S3_ADDRESSING_STYLE": "path",
             "of nobody": "x",
         }
-        store = handler("s3a://tables/words", **said)._store
+        store = handler("s3a://tables/words", **said).store
         assert store.config == {
             "bucket": "tables",
             "access_key_id": "k",
@@ -241,7 +248,7 @@ class TestOptions:
             "ALLOW_HTTP": "1",
         }.items():
             monkeypatch.setenv(f"AWS_{name}", value)
-        store = handler("s3a://tables/words", region="eu-2", timeout="3s")._store
+        store = handler("s3a://tables/words", region="eu-2", timeout="3s").store
         assert store.config["region"] == "eu-2"
         assert store.client_options == {"allow_http": "1", "timeout": "3s"}
 

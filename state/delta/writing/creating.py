@@ -1,0 +1,85 @@
+"""Creating the table of a state, by one of several that do so at once.
+
+delta-rs' own creation looks for a table first, and what comes in between it takes for a commit that it may follow: its
+metadata, properties and all, then replace those of the table that is there. So it creates in a scratch folder, and the
+entry goes to its place, unless there is one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from state.delta.tables.names import LOG_FOLDER, entry_name
+from state.delta.tables.storage import put_new
+from state.delta.tables.table import (
+    DEFAULT_PROPERTIES,
+    DeltaLocation,
+    check_links,
+    check_properties,
+    delta_schema,
+    is_there,
+    storage_of,
+)
+from state.delta.writing.commit import write_entry
+from state.rows.columns import StateColumns
+from transactional.errors import OperatingError, SchemaMismatch
+
+_FOR_GOOD = re.compile(r"\(os error (1|13|20|30)\)")
+"""What a disk says of a folder that nobody may write to; what else it says may pass, as may what a store says."""
+
+
+def create_table(
+    location: DeltaLocation,
+    columns: StateColumns,
+    properties: Mapping[str, str],
+    partition_by: Sequence[str] = (),
+) -> None:
+    """Create the table of a state, unless there is one. Raises `SchemaMismatch` when it can't be created,
+    `OperatingError` while its storage does not answer."""
+    configuration = {**DEFAULT_PROPERTIES, **properties}
+    check_properties(configuration, str(location))
+    given: dict[str, Any] = {
+        "schema": delta_schema(columns),
+        "partition_by": list(partition_by) or None,
+        "configuration": configuration,
+        "raise_if_key_not_exists": False,
+    }
+    try:
+        _create(location, given)
+    except (DeltaError, OSError) as error:
+        check_links(location)
+        # Another creator may have been first; then there is a table now.
+        if not is_there(location):
+            is_outage = isinstance(error, OSError) and not _is_for_good(error)
+            kind = OperatingError if is_outage else SchemaMismatch
+            raise kind(f"Delta table {location} can't be created: {location.reason(error)}") from None
+
+
+def _create(location: DeltaLocation, given: Mapping[str, Any]) -> None:
+    entry = f"{LOG_FOLDER}/{entry_name(0)}"
+    with TemporaryDirectory() as scratch:
+        DeltaTable.create(scratch, **given)
+        actions = [json.loads(line) for line in Path(scratch, entry).read_text("utf-8").splitlines()]
+    actions[0]["commitInfo"]["operationParameters"]["location"] = location.uri
+    if location.scheme == "file":
+        path = Path(location.uri, entry)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_entry(path, actions, None)
+    elif put_new(storage_of(location), entry, "\n".join(map(json.dumps, actions)).encode()) is None:
+        # A storage that only delta-rs writes to.
+        options = dict(location.storage_options)
+        DeltaTable.create(location.uri, mode="ignore", storage_options=options, **given)
+
+
+def _is_for_good(error: OSError) -> bool:
+    known = (errno.EPERM, errno.EACCES, errno.ENOTDIR, errno.EEXIST, errno.EROFS)
+    return error.errno in known or _FOR_GOOD.search(str(error)) is not None
