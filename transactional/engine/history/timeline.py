@@ -24,7 +24,7 @@ from transactional.core.protocol import (
 from transactional.store import AttemptRecord
 from transactional.store.rules import PROCESSING
 
-Step = Literal["planning", "processing", "processed", "committing", "aborting", "committed"]
+Step = Literal["planning", "idle", "processing", "processed", "committing", "aborting", "committed"]
 
 
 class Moment(NamedTuple):
@@ -40,7 +40,8 @@ NEVER = Moment(0, 0)
 
 @dataclass(slots=True)
 class Flight:
-    """One attempt in flight: its step, since when, and when it reached each step."""
+    """One attempt in flight: its step, since when, and when it reached each step. As long as its source has nothing to
+    read it is idle, and is issued only when it is planned again."""
 
     attempt: TransactionAttempt
     issued: Moment
@@ -111,6 +112,8 @@ class Timeline:
     def note_event(self, event: Event, at: Moment) -> None:
         """Take in an event; a copy of one, or one that comes late, changes nothing."""
         match event:
+            case BatchPlanned(attempt, None) if attempt in self._flights:
+                self._reach(attempt, "idle", at)
             case BatchPlanned(attempt, _, limit) if attempt in self._flights:
                 self._flights[attempt].limit = limit
             case ProcessingSucceeded(attempt) if attempt in self._flights:
@@ -123,7 +126,8 @@ class Timeline:
         """Take in an action. What is replayed as recorded was never planned: it is issued only then."""
         match action:
             case PlanBatch(attempt):
-                self._reach(attempt, "planning", at)
+                flight = self._reach(attempt, "planning", at)
+                flight.issued, flight.commits_before = at, self._commits
             case RecordAttempt(attempt, batch, _, work_of):
                 if work_of is not None:
                     self._flights[attempt] = replace(self._flights.pop(work_of), attempt=attempt)

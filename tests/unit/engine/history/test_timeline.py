@@ -64,10 +64,12 @@ def test_a_replay_as_recorded_is_issued_with_its_record() -> None:
     assert times[FIRST].issued == times[FIRST].planned == at(15)
 
 
-def test_an_idle_source_that_is_read_again_counts_from_the_first_time() -> None:
+def test_waiting_for_records_is_idle_and_counts_for_nothing() -> None:
     times = issued(1)
+    times.note_event(BatchPlanned(FIRST, None, None), at(20))
+    assert (times[FIRST].step, times[FIRST].since) == ("idle", at(20))
     plan(times, FIRST, 99)
-    assert (times[FIRST].issued, times[FIRST].since) == (at(10), at(99))
+    assert (times[FIRST].step, times[FIRST].issued, times[FIRST].since) == ("planning", at(99), at(99))
 
 
 def test_the_limit_is_the_one_that_the_batch_was_planned_with() -> None:
