@@ -25,6 +25,7 @@ from transactional.commands.output.display import (
     first_line,
     plain_line,
     print_attempts,
+    print_header,
     print_table,
 )
 from transactional.commands.output.logs import Logs, end, leave, leave_unexpectedly, show_warnings_briefly
@@ -126,8 +127,7 @@ def run(
         topology.check_provider(resolved.config)
         refuse_one_port(metrics, ui_port if ui else 0)
         observers = observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
-        coordinator_store = open_store(store)
-        stack.callback(coordinator_store.close)
+        coordinator_store = stack.enter_context(closing(open_store(store)))
         if ui:
             observers.append(stack.enter_context(console_of_run(topology, store, f"127.0.0.1:{ui_port}", plain_line)))
         if master != "none":
@@ -143,6 +143,7 @@ def run(
             standby=standby,
         )
         stop_on_signals(driver)
+        print_header(topology, store, master)
         summary = driver.run()
     if logs is None:
         plain_line(

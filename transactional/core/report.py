@@ -32,5 +32,12 @@ class CommitReport:
             **{name: dict(values) for name, values in optional.items() if values},
         }
 
+    @property
+    def set_aside(self) -> str:
+        """How many tuples were set aside, and of which components, in words; empty: none."""
+        count = sum(self.letters.values())
+        components = ", ".join(map(repr, self.letters))
+        return f"{count} tuple{'' if count == 1 else 's'} set aside, of {components}" if count else ""
+
     def __str__(self) -> str:
         return "; ".join(f"{component}: {place}" for component, place in self.steps.items())

@@ -14,6 +14,7 @@ from transactional.core.protocol import (
     DrainRequested,
     Event,
     PauseRequested,
+    RecordCommit,
     RecordFailure,
     ResumeRequested,
     StopRequested,
@@ -35,8 +36,8 @@ REQUESTS: Final[Mapping[type[Event], tuple[str, str]]] = {
 
 
 class RunLog:
-    """Logs the start of a run, a takeover, failed attempts, the recovery from them, long table maintenance, requests of
-    operators, and the end with its reason."""
+    """Logs the start of a run, a takeover, failed attempts, tuples that are set aside, the recovery from failures, long
+    table maintenance, requests of operators, and the end with its reason."""
 
     def __init__(self, topology_id: str) -> None:
         self.topology_id = topology_id
@@ -44,13 +45,17 @@ class RunLog:
         """The error that ended the run, once that is logged."""
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Log requests and failed attempts."""
+        """Log requests, failed attempts and what is set aside."""
         if type(event) in REQUESTS:
             name, text = REQUESTS[type(event)]
             self._line(logging.INFO, name, text)
         for action in actions:
-            if isinstance(action, RecordFailure):
-                self._failed(action)
+            match action:
+                case RecordFailure():
+                    self._failed(action)
+                case RecordCommit(attempt, _, report) if report.letters:
+                    about = {"txid": attempt.txid, "attempt": attempt.attempt_id, "letters": dict(report.letters)}
+                    self._line(logging.WARNING, "set_aside", f"attempt {attempt}: {report.set_aside}", **about)
 
     def notice(self, at_ms: int, notice: Notice) -> None:
         """Log everything else."""

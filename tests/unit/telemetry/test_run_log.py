@@ -12,7 +12,8 @@ from tests.unit.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
 from transactional.attempt import TxId
 from transactional.batch import EMPTY_BATCH
-from transactional.core.protocol import DrainRequested, RecordFailure, StopRequested, Tick
+from transactional.core.protocol import DrainRequested, RecordCommit, RecordFailure, StopRequested, Tick
+from transactional.core.report import CommitReport
 from transactional.engine.history.observing import (
     Committed,
     Ended,
@@ -125,6 +126,14 @@ def test_requests_of_operators_and_waiting_are_worth_a_line(caplog: pytest.LogCa
         log(0, event, ())
     log.notice(0, StandingBy())
     assert [event for event, _, _ in lines(caplog)] == ["draining", "stopping", "standing_by"]
+
+
+def test_what_is_set_aside_is_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    RunLog("words")(0, Tick(1), [RecordCommit(tried(3, 7), EMPTY_BATCH, CommitReport(letters={"parse": 1}))])
+    assert lines(caplog) == [("set_aside", "WARNING", "topology 'words': attempt 3:7: 1 tuple set aside, of 'parse'")]
+    assert vars(caplog.records[0])["letters"] == {"parse": 1}
+    RunLog("words")(0, Tick(1), [RecordCommit(tried(4, 8), EMPTY_BATCH)])
+    assert len(lines(caplog)) == 1
 
 
 def test_a_line_has_its_facts_in_fields(caplog: pytest.LogCaptureFixture) -> None:

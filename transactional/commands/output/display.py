@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from transactional.attempt import TxId
 from transactional.batch import BatchMetadata
 from transactional.config_sources import Given, Setting
 from transactional.core.protocol import (
@@ -69,6 +70,12 @@ def print_table(table: Table | Tree) -> None:
     with console.capture() as printed:
         console.print(table)
     plain_line("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def print_header(topology: Topology, store: str, master: str) -> None:
+    """What a run on a terminal begins with: what runs, and how it is stopped."""
+    if sys.stdout.isatty():
+        plain_line(f"{topology.id}: store {without_login(store)}, master {master}; Ctrl-C stops it")
 
 
 def components_tree(topology: Topology) -> Tree:
@@ -133,6 +140,8 @@ class Display:
         self._timeline = Timeline()
         self._live: Live | None = None
         self._stopping = False
+        self._failed: TxId | None = None
+        """The transaction that failed last, until one is committed: a replay may come empty, which is worth a line."""
         self._recent = deque[Spell](maxlen=RECENT)
 
     def __enter__(self) -> Display:
@@ -163,10 +172,14 @@ class Display:
     def _show(self, action: Action, at_ms: int) -> None:
         match action:
             case RecordFailure(attempt, phase, reason, retry_in_ms):
+                self._failed = attempt.txid
                 when = f"in {retry_in_ms} ms" if retry_in_ms else "immediately"
                 again = "" if self._stopping else f", retrying {when}"
                 self._line(f"transaction {attempt} failed in {phase.value}{again}: {first_line(reason)}")
-            case RecordCommit(attempt, batch):
+            case RecordCommit(_, batch) if not batch.offset_count and self._failed is None:
+                pass  # a tick: only time has passed
+            case RecordCommit(attempt, batch, report):
+                self._failed = None
                 flight = self._timeline.find(attempt)
                 began_ms = flight.issued.wall_ms if flight else at_ms
                 self._recent.append(Spell(began_ms, at_ms, batch.record_count or 0))
@@ -175,6 +188,8 @@ class Display:
                 self._line(
                     f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; {self._pace(batch)}"
                 )
+                if report.letters:
+                    self._line(f"transaction {attempt}: {report.set_aside}; `transactional deadletters` shows them")
 
     def _pace(self, batch: BatchMetadata) -> str:
         lag = self._topology.spout.lag(batch)

@@ -15,7 +15,16 @@ from rich.console import Console
 from tests.unit.drivers import World
 from tests.unit.fakes import words
 from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId, PendingMessage
+from transactional.batch import (
+    EMPTY_BATCH,
+    BatchLimit,
+    BatchMetadata,
+    Digest,
+    Offset,
+    OffsetRange,
+    PartitionId,
+    PendingMessage,
+)
 from transactional.commands.output.display import (
     RECENT,
     Display,
@@ -50,6 +59,7 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.core.report import CommitReport
 from transactional.store import AttemptRecord, DesiredState, TopologyStatus
 from transactional.store.history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
 from transactional.store.progress import Phase
@@ -135,6 +145,26 @@ def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[
     committed, failed = capsys.readouterr().out.splitlines()
     assert committed.startswith("transaction 1:2 committed: 8 rows in 250 ms; 32 rows/s")
     assert failed == "transaction 2:3 failed in committing, retrying in 100 ms: no [/red] luck"
+
+
+def test_what_is_set_aside_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(World().topology(words([[]])))
+    report = CommitReport(letters={"parse": 2, "sum": 1})
+    display(1_000, Tick(0), [RecordCommit(attempt(1, 2), READ, report)])
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "transaction 1:2: 3 tuples set aside, of 'parse', 'sum'; `transactional deadletters` shows them"
+    ]
+
+
+def test_a_transaction_in_which_only_time_passes_is_no_line_unless_it_is_a_replay(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    display = Display(World().topology(words([[]])))
+    display(1_000, Tick(0), [RecordCommit(attempt(1, 2), EMPTY_BATCH)])
+    assert capsys.readouterr().out == ""
+    display(1_100, Tick(0), [RecordFailure(attempt(2, 3), Phase.COMMITTING, "no luck", 100)])
+    display(1_200, Tick(0), [RecordCommit(attempt(2, 4), EMPTY_BATCH)])
+    assert "transaction 2:4 committed: 0 rows" in capsys.readouterr().out
 
 
 def test_a_failure_that_is_the_last_one_promises_no_other_attempt(capsys: pytest.CaptureFixture[str]) -> None:
