@@ -18,9 +18,9 @@ from transactional.execution.step_work import StepWork, TaskInput, Waiting, batc
 from transactional.execution.task_loop import Received, run_through
 from transactional.phases.commit_steps import CommitStep, error_of_tasks
 from transactional.phases.commit_task import CommitTask, with_state
+from transactional.phases.fault_finding import Inputs, find_faults
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.passing import Passing
-from transactional.phases.refused_puts import Given, those_at_fault
 from transactional.phases.step_tasks import BoltWork
 from transactional.ports import Partials, Processed
 from transactional.ports.split import WrittenPart
@@ -79,7 +79,7 @@ class BoltStep(CommitStep):
         if self.component.state is not None:
             self.component.state.put_parts(passing.attempt, written)
 
-    def _run_tasks(self, info: TaskInfo, passing: Passing) -> Given:
+    def _run_tasks(self, info: TaskInfo, passing: Passing) -> Inputs:
         """Run all tasks; returns what they have received, if it may be needed once more."""
         component, sets_aside = self.component, self.context.topology.dead_letters is not None
         failures, kept = list[tuple[TaskInfo, TaskFailed]](), dict[int, partial[Received]]()
@@ -153,7 +153,7 @@ class BoltStep(CommitStep):
         return ((batch, *each[1:]) for each in received for batch in batches_of(each, self.context.scratch))
 
     def _error_of_refused(
-        self, info: TaskInfo, passing: Passing, received: Given, refused: SchemaMismatch
+        self, info: TaskInfo, passing: Passing, received: Inputs, refused: SchemaMismatch
     ) -> BaseException:
         """The error for what a state has refused to store: with the tuples at fault, where tuples are set aside."""
         component, topology = self.component, self.context.topology
@@ -161,11 +161,11 @@ class BoltStep(CommitStep):
             return refused
         if component.id in self.context.program.plan.early:
             received = _received_before(topology, component.id, passing.processed, info)
-        failures = those_at_fault(component.id, component.state, info, received)
+        failures = find_faults(component.id, component.state, info, received)
         return error_of_tasks(failures) if failures else refused
 
 
-def _received_before(topology: Topology, component: str, processed: Processed, info: TaskInfo) -> Given:
+def _received_before(topology: Topology, component: str, processed: Processed, info: TaskInfo) -> Inputs:
     """The tuples of a bolt that were consumed in the processing phase: all is processed once more in this process, up
     to that bolt. Nothing if that is not possible here."""
     if processed.batch is None:

@@ -104,19 +104,13 @@ class CommitStep(ABC):
             for stays in (failure.stays for failure in failures if failure.stays):
                 self.context.places.keep_in_driver(self.plan, stays)
             raise _error_of_job(failures)
-        if [answer.task for answer in answers] != [given.task for given in work.inputs]:
-            count = len(work.inputs)
-            raise TuplesLost(
-                f"{count} tasks of {self._in_words()} were to answer once each, {len(answers)} have answered"
-            )
+        state, given = self.component.state, [each.task for each in work.inputs]
+        step = f"step {self.component.id!r}" + ("" if state is None else f", which writes the state {state.table}")
+        if [answer.task for answer in answers] != given:
+            raise TuplesLost(f"{len(given)} tasks of {step} were to answer once each, {len(answers)} have answered")
         received, expected = sum(answer.received for answer in answers), work.rows_of(answers)
         if received != expected:
-            raise TuplesLost(f"the tasks of {self._in_words()} have received {received} of {expected} {work.counted}")
-
-    def _in_words(self) -> str:
-        state = self.component.state
-        named = "" if state is None else f", which writes the state {state.table}"
-        return f"step {self.component.id!r}{named}"
+            raise TuplesLost(f"the tasks of {step} have received {received} of {expected} {work.counted}")
 
 
 def error_of_tasks(failures: Sequence[tuple[TaskInfo, TaskFailed]]) -> BaseException:

@@ -82,11 +82,15 @@ class Passing:
         if isinstance(partial, SplitRows):
             self.left += partial.parts
 
+    def part_of(self, committer: str) -> Partials:
+        """What has come out of the processing phase for a state's update."""
+        part = self.processed.parts[committer]
+        assert isinstance(part, Partials)
+        return part
+
     def partials_of(self, committer: str) -> list[Waits]:
         """All that waits for a state's update, in order."""
-        whole = self.processed.parts[committer]
-        assert isinstance(whole, Partials)
-        return [whole.table, *self.partials.get(committer, ())]
+        return [self.part_of(committer).table, *self.partials.get(committer, ())]
 
     def size_bytes(self, target: str, tasks: int) -> int:
         """How much waits for all tasks of a bolt."""

@@ -23,8 +23,8 @@ from transactional.execution.task_loop import run_through
 from transactional.letters import Exclusion
 from transactional.phases.changed_rows import changed_rows
 from transactional.phases.commit_task import CommitTask, emit_tables, with_state
+from transactional.phases.fault_finding import find_faults
 from transactional.phases.passing import Addressed
-from transactional.phases.refused_puts import those_at_fault
 from transactional.phases.split_rows import in_order
 from transactional.phases.staging import staged
 from transactional.ports import DeadLetter, are_known
@@ -63,7 +63,7 @@ class BoltWork(StepWork):
         except SchemaMismatch:
             if not program.sets_aside or given.instance is not None:
                 raise  # the driver looks for the tuples that a bolt has had in the processing phase
-            failures = those_at_fault(component, part, info, {given.task: lambda: iter(received)})
+            failures = find_faults(component, part, info, {given.task: lambda: iter(received)})
             if not failures:
                 raise
             return TaskDone(given.task, count, failure=_failure(*failures[0]))

@@ -74,13 +74,16 @@ class UpdateStep(CommitStep):
 
     def partials(self, passing: Passing) -> Partials:
         """All partial aggregates, in whatever phase they were made."""
-        part = passing.processed.parts[self.component.id]
-        assert isinstance(part, Partials)
+        part = passing.part_of(self.component.id)
         if late := passing.partials.get(self.component.id):
             part = replace(part, table=self.aggregator.combine([part.table, *whole(late, self.context.scratch)]))
         if staged := passing.staged.get(self.component.id):
             part = replace(part, staged=[*part.staged, *staged])
         return part
+
+    def facts(self, passing: Passing) -> BatchFacts | None:
+        """What the update knows of the batch."""
+        return passing.processed.facts_of(self.component.id)
 
     def merge(self, passing: Passing, part: Partials) -> None:
         """Merge them into the state."""
@@ -116,8 +119,7 @@ class ChangingStep(UpdateStep):
         return ChangingWork(passing.attempt, plan, part, passing.processed.facts, inputs, size_of(waiting)[0])
 
     def _take(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
-        part = passing.processed.parts[self.component.id]
-        assert isinstance(part, Partials)
+        part = passing.part_of(self.component.id)
         none = part.table.slice(0, 0)
         rows = [each.rows.select(none.schema.names).cast(none.schema) for each in written if each.rows is not None]
         files = [each.file for each in written if each.file is not None]
@@ -130,8 +132,7 @@ class ReplacingStep(UpdateStep):
 
     def write(self, passing: Passing) -> Mapping[str, pa.Table]:
         """Put the rows, and emit those that change; and windows that are filled, if they do not close by time."""
-        attempt, facts = passing.attempt, passing.processed.facts_of(self.component.id)
-        merged = self._put(attempt, self.partials(passing).table, facts)
+        merged = self._put(passing.attempt, self.partials(passing).table, self.facts(passing))
         passing.written[self.component.id] = merged.changed.num_rows + merged.gone.num_rows
         emitted = {stream: merged.changed for stream in self.emits if stream != CLOSED}
         if CLOSED in self.emits and merged.closed is not None:
@@ -172,20 +173,20 @@ class ClosingStep(UpdateStep):
     def _closed(self, passing: Passing) -> pa.Table:
         """The windows that close in the transaction, as they were before it. A replay of the same batch reads the same
         rows; one with other facts, which closes others, reads them as before, too."""
-        plan, facts = self.plan, passing.processed.facts_of(self.component.id)
+        plan, facts = self.plan, self.facts(passing)
         if (rows := self.update.closing(facts)) is None:
             return arrow_schema(self.update.closed_fields).empty_table()
         closed = self.update.closed(self.state.rows_between(passing.attempt, *rows), facts)
         return in_order_of_tasks(closed, plan.split_by, plan.tasks, self.update.window_key) if plan.in_order else closed
 
     def _size(self, passing: Passing) -> tuple[int, int]:
-        rows = self.update.closing(passing.processed.facts_of(self.component.id))
+        rows = self.update.closing(self.facts(passing))
         count = 0 if rows is None else self.state.count_between(passing.attempt, *rows)
         passing.rows[self.component.id] += count
         return count, count * CLOSING_BYTES
 
     def _work(self, passing: Passing) -> StepWork | None:
-        plan, facts = self.plan, passing.processed.facts_of(self.component.id)
+        plan, facts = self.plan, self.facts(passing)
         part, rows = self._for_tasks(passing), self.update.closing(facts)
         if part is None:
             return None

@@ -1,7 +1,7 @@
-"""Which tuples led to what a bolt has put and its state refuses: it is run once more, over a state that writes nothing.
+"""Finds the tuples at fault when a state refuses what a bolt has put: the bolt is run again, and nothing is written.
 
-A stateful bolt is given all of its tuples again, and what it puts is checked at once. A committer puts when its batch
-ends, so it is given halves of its tuples, and halves of those that are refused again.
+A stateful bolt gets all of its tuples again, and each value is checked when it is put. A committer puts when its batch
+ends, so it gets halves of its tuples, and halves of those with which it is refused again (bisection).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from transactional.phases.commit_task import CommitTask
 
 Check = Callable[[Mapping[Any, Any]], None]
 Failures = list[tuple[TaskInfo, TaskFailed]]
-Given = Mapping[int, Callable[[], Received]]
+Inputs = Mapping[int, Callable[[], Received]]
 """The tuples of each task, as often as they are needed."""
 
 
-def those_at_fault(component: str, state: ReadState, info: TaskInfo, given: Given) -> Failures:
+def find_faults(component: str, state: ReadState, info: TaskInfo, inputs: Inputs) -> Failures:
     """The failures of the tasks whose tuples were found; none if no single tuple is the cause. `info` is that of the
     attempt in which the state has refused what was put: nothing is written yet."""
     check, failures = state.check_put, Failures()
-    for task, received in given.items():
+    for task, received in inputs.items():
         of_task = replace(info, task=task)
         if info.key_values is not None:
             closer = replace(of_task, key_values=info.key_values.looking_closer(check))
