@@ -1,4 +1,4 @@
-"""What large batches and large tables may cost, and do cost: computed from the files of `bench.scale` and the grid."""
+"""What large batches and large tables may cost, and do cost: computed from `scale.json` and the grid's file."""
 
 from __future__ import annotations
 

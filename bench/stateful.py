@@ -2,19 +2,16 @@
 
 Both count words, and emit each with its new count. Measured are whole transactions, both phases in one thread, over a
 state in memory; and of the stateful bolt's commit phase how many calls of `execute` it makes in a second. In turns.
-
-With `--keys`, what `bench.steps` measures instead: `python -m bench.stateful --keys 1000000 --choice jobs`, on Spark.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from time import thread_time
 from typing import Any
 
-from bench import steps
 from bench.figures import Spread
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
@@ -174,18 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.stateful", description=__doc__)
     parser.add_argument("--tuples", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--keys", type=int, default=0, help="distinct keys in each batch, on Spark")
-    parser.add_argument("--choice", choices=["auto", "driver", "jobs"], default="auto")
-    parser.add_argument("--transactions", type=int, default=30)
-    parser.add_argument("--tasks", type=int, default=2)
-    parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--emits", action="store_true", help="with --keys: an update that emits what it changes")
-    parser.add_argument("--heap", default="", help="with --keys: of the driver's JVM, 512m for example")
     arguments = parser.parse_args()
-    if arguments.keys:
-        given = {each.name: getattr(arguments, each.name) for each in fields(steps.Run)}
-        steps.report(steps.Run(**given))
-        return
     print("\n".join(shown(measure(arguments.tuples, arguments.rounds))))
 
 

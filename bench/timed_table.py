@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state.delta.segments.folding import LogLayout
-from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -107,14 +106,6 @@ class Table:
             raise ValueError(
                 f"{self.path} holds {table.num_rows} keys, {pc.sum(table['count'])} in all, not {expected}"
             )
-
-
-def finish_fold(state: DeltaMapState, newest: int) -> None:
-    """Wait for a fold that is written apart, and commit it."""
-    table = state._open_table
-    if isinstance(table, SegmentsTable) and table.folds.apart._future is not None:
-        table.folds.apart._future.exception(timeout=FOLD_S)
-        state.tidy(TxId(newest), lambda: True)
 
 
 def folds_in(table: Path) -> int:

@@ -1,10 +1,9 @@
-"""What `python -m bench.scale` measures, and what is told of it, without servers."""
+"""What is shown of large batches and large tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bench.scale import PARTS, cases, lines_of
 from bench.scale_targets import scale_targets
 from bench.sheets import scale_sheet
 
@@ -56,10 +55,3 @@ def test_large_batches_and_tables_are_held_against_their_targets() -> None:
     }
     assert len(scale_sheet(documents).rows) == 16
     assert not scale_sheet({}).rows
-
-
-def test_every_measurement_of_a_part_has_a_name_of_its_own() -> None:
-    for part in PARTS:
-        named = [case.name for case in cases(part)]
-        assert len(set(named)) == len(named) > 0
-    assert lines_of('starting Spark\n{"rows": 1}\nended\n') == [{"rows": 1}]

@@ -1,8 +1,8 @@
-"""What metrics and traces cost; `python -m bench.telemetry` measures it at length."""
+"""What metrics and traces cost, of processor time."""
 
 from __future__ import annotations
 
-from bench.telemetry import BUDGET_MS, costs
+from tests.unit.telemetry.costs import BUDGET_MS, costs
 
 
 def test_metrics_and_traces_cost_what_is_promised_give_or_take_a_busy_machine() -> None:

@@ -1,4 +1,4 @@
-"""Long histories are checked in seconds; `python -m bench.verifier` has the figures for the whole lengths."""
+"""Long histories are checked in seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.verifier import measure
+from tests.unit.verifier.long_histories import measure
 
 TRANSACTIONS = 5_000
 

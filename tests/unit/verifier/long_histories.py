@@ -1,4 +1,4 @@
-"""`python -m bench.verifier`: how long `transactional verify` takes for long histories, which are made by hand.
+"""Long histories, which are made by hand, and how long `transactional verify` takes for them.
 
 `logs`: a table whose whole log is there, a Delta commit per transaction. `checkpoint`: a table whose log is cleaned
 away behind a checkpoint, and whose rows show every transaction.
@@ -6,11 +6,9 @@ away behind a checkpoint, and whose rows show every transaction.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sqlite3
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from time import monotonic
@@ -125,14 +123,3 @@ def measure(kind: str, transactions: int, folder: Path) -> tuple[float, Report]:
     table = CheckedTable(COMPONENT, str(folder / COMPONENT), counts=counts)
     report = verify(f"sqlite:///{folder}/store.db", ID, [table])
     return monotonic() - started, report
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m bench.verifier", description=__doc__)
-    parser.add_argument("--logs", type=int, default=100_000, help="transactions in the log")
-    parser.add_argument("--checkpoint", type=int, default=1_000_000, help="transactions behind the checkpoint")
-    options = parser.parse_args()
-    for kind in ("logs", "checkpoint"):
-        with tempfile.TemporaryDirectory() as folder:
-            seconds, report = measure(kind, getattr(options, kind), Path(folder))
-        print(f"{kind}: {getattr(options, kind)} transactions in {seconds:.1f} s; {report.checked}; {report.findings}")

@@ -1,4 +1,4 @@
-"""`python -m bench.telemetry`: what logs, health, metrics and traces cost of processor time per transaction.
+"""What logs, health, metrics and traces cost of processor time per transaction.
 
 One run is recorded, a spout with 8 partitions, two bolts and two states; then each observer is notified of all that was
 recorded. For traces the time is that of all threads, with spans encoded as they are sent, but sent nowhere.
@@ -6,10 +6,7 @@ recorded. For traces the time is that of all threads, with spans encoded as they
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
-from statistics import median
 from time import process_time, thread_time
 from typing import Any
 
@@ -111,18 +108,3 @@ def costs(transactions: int, rounds: int) -> dict[str, list[float]]:
         traced = cost_ms(recorder, Traces("words", batches), transactions, clock=process_time)
         found["traces"].append(traced - nothing)
     return found
-
-
-def main(arguments: Sequence[str]) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transactions", type=int, default=2_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args(arguments)
-    for name, took in costs(options.transactions, options.rounds).items():
-        budget = f", of {BUDGET_MS[name]} ms" if name in BUDGET_MS else ""
-        print(f"{name:8} {median(took):.4f} ms a transaction ({min(took):.4f} to {max(took):.4f}){budget}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
