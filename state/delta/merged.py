@@ -1,39 +1,36 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
-A small table is rewritten from memory (`state/delta/merging/small.py`); of a larger one every file that has a touched
-key (`state/delta/merging/rewriting.py`), by delta-rs' MERGE where files can't be written without it. Another way may be
-plugged in: a `Writer` of `state/delta/writing/layout.py`.
+A small table is one file, rewritten from memory (`state/delta/merging/small.py`); of a larger one every file that has a
+touched key is rewritten (`state/delta/merging/rewriting.py`). A table whose files delta-rs alone can replace is written
+again as a whole, a part at a time.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
+from pyarrow.fs import FileSystem
 
-from state.delta.merging.bounds import Footers, Reached
+from state.delta.merging.bounds import Footers
+from state.delta.merging.change import Change, visible
+from state.delta.merging.lanes import write_file
 from state.delta.merging.ranges import TimeRange
-from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
-from state.delta.merging.small import DataFile, SmallTable, data_files, is_small, replaceable_files, visible
+from state.delta.merging.rewriting import rewrite_files, rewritten_parts
+from state.delta.merging.small import SmallTable
+from state.delta.tables.data_files import DataFile, WrittenFile, replaceable_files
 from state.delta.tables.files import TARGET_BYTES, compact
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
-from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, merge_clauses, visible_rows
+from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, visible_rows
+from state.delta.tables.storage import can_create
 from state.delta.tables.table import delta_schema, refused, unreadable
 from state.delta.tables.version import TableVersion
-from state.delta.writing.commit import (
-    as_attempt,
-    by_delta_rs,
-    commit_merge,
-    commit_overwrite,
-    commit_replaced,
-    commit_rows,
-)
-from state.delta.writing.layout import Layout, Writer
+from state.delta.writing.commit import as_attempt, by_delta_rs, commit_overwrite, commit_replaced
+from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from state.rows.expiring import NO_FLOORS, Floors
 from transactional.attempt import TransactionAttempt, TxId
@@ -62,14 +59,12 @@ Turn = Callable[[TransactionAttempt, Mapping[str, str]], Layout]
 class MergedTable(Layout):
     """A table of a state in the merge layout. `turn` is called with the first new transaction."""
 
-    def __init__(
-        self, loaded: TableVersion, state: str, writer: Writer | None = None, turn: Turn | None = None
-    ) -> None:
-        super().__init__(loaded, state, writer)
-        self._small, self._turn = SmallTable(loaded.columns), turn
+    def __init__(self, loaded: TableVersion, state: str, turn: Turn | None = None) -> None:
+        super().__init__(loaded, state)
+        self._small, self._turn = SmallTable(), turn
         self._copies = SegmentCopies(loaded.columns.key.names, self._load_sorted)
         self._searched = (-1, Files(), 0)
-        self._footers = Footers(Path(loaded.location.uri), loaded.columns)
+        self._footers = Footers(loaded.storage, loaded.columns)
         self._files: tuple[int, Mapping[DataFile, int]] = (-1, {})
 
     def apply(
@@ -88,71 +83,70 @@ class MergedTable(Layout):
             self._turn(attempt, combine).apply(attempt, rows, combine, is_replay=is_replay, floors=floors)
             return
         self.will_record(attempt.attempt_id, floors)
-        given = floors or NO_FLOORS
         try:
-            if self._writer is not None and rows.num_rows:
-                self._writer.write(self.loaded, attempt, rows, combine, given)
-            else:  # without rows it only rolls back
-                self._apply(attempt, rows, combine, given)
+            self._apply(attempt, Change(self.columns, attempt.txid, rows, combine, floors or NO_FLOORS, self._removes))
         except WriteRefused as error:
             check = self._sum_check(combine)
             if check.columns and not error.is_conflict:
                 self._check_sums(attempt.txid, rows, check, floors)
             raise
-        if self.version() != attempt.attempt_id:
-            # A merge without effect writes no Delta commit; without one, a dead coordinator could still slip in.
-            self.write_version(attempt.attempt_id, attempt, floors)
 
-    # --- a small table ----------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------------------------
 
-    def _apply(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors) -> None:
+    def _apply(self, attempt: TransactionAttempt, change: Change) -> None:
         try:
-            version = self.loaded.delta_version
-            after = self._small.after(attempt.txid, rows, combine, version, self._rows_if_small, floors)
-            if after is None:
-                self._merge(attempt, rows, combine, floors)
-            else:
-                self._rewrite(attempt, after)
+            files = self._rewritable_files()
+            if files is None:
+                parts = rewritten_parts(self.loaded.query("SELECT * FROM t"), self.loaded.column_names, change)
+                commit_overwrite(self.loaded, parts, as_attempt(self.loaded, attempt.attempt_id, attempt))
+            elif not self._as_small(attempt, change, files):
+                self._by_files(attempt, change, files)
         except (DeltaError, OSError) as error:
             raise refused(self.loaded.location, error) from None
+        except pa.ArrowException as error:
+            raise unreadable(self.loaded.location, error) from None
 
-    def _rewrite(self, attempt: TransactionAttempt, rows: pa.Table) -> None:
-        rows = rows.select(self.loaded.column_names)
-        written, files = self.loaded.judged + 1, self._replaceable_files()
-        if files is None:
-            commit_overwrite(self.loaded, rows, as_attempt(self.loaded, attempt.attempt_id, attempt))
-            new = data_files(self.loaded.snapshot)
-        else:
-            new = [commit_rows(self.loaded, attempt, rows, files)]
+    def _as_small(self, attempt: TransactionAttempt, change: Change, files: Sequence[DataFile]) -> bool:
+        """Write all rows to one file, from memory; False: the table is not small."""
+        after = self._small.after(change, self.loaded.delta_version, files, self._rows_if_small)
+        if after is None:
+            return False
+        written = self.loaded.judged + 1
+        new = write_file(self.loaded.storage, after, change.schema(self.loaded.column_names))
+        self._replace(attempt, new, files, {})
         if self.loaded.delta_version == written:
-            self._small.keep(written, rows, new)
-
-    def _replaceable_files(self) -> Sequence[DataFile] | None:
-        """The files of this Delta version, where the next one can be written without delta-rs."""
-        if self.loaded.is_ahead:
-            return self._small.files(self.loaded.delta_version)
-        return replaceable_files(self.loaded.snapshot) if self.loaded.location.scheme == "file" else None
+            self._small.keep(written, after)
+        return True
 
     def _rows_if_small(self, rows_max: int) -> pa.Table | None:
-        known = self._known_files()
-        if known is not None and sum(known.values()) > rows_max:
-            return None
-        if not is_small(self.loaded.snapshot, rows_max):
+        if (stored := self._stored_rows()) is None or stored > rows_max:
             return None
         schema = delta_schema(self.columns)
         names = ", ".join(map(DATA_FUSION.name, schema.names))
-        try:
-            return self.loaded.query(f"SELECT {names} FROM t").read_all().cast(schema)
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            raise unreadable(self.loaded.location, error) from None
+        return self.loaded.query(f"SELECT {names} FROM t").read_all().cast(schema)
 
-    # --- a larger one -----------------------------------------------------------------------------------------------
+    def _by_files(self, attempt: TransactionAttempt, change: Change, files: Sequence[DataFile]) -> None:
+        """Rewrite the files that are touched."""
+        reached = self._footers.reached(files, change)
+        names = self.loaded.column_names
+        rewritten = rewrite_files(self.loaded.storage, reached.touched, names, change, reached.aging)
+        old = [*rewritten.old, *reached.past]
+        left = {file: rows for file, rows in reached.rows.items() if file not in old}
+        self._replace(attempt, rewritten.new, old, left)
 
-    def _merge(self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors) -> None:
-        change = Change(self.columns, attempt.txid, rows, combine, floors, self._removes)
-        reached = self._reached(change)
-        if reached is None or not self._by_files(attempt, change, reached):
-            self._by_delta_rs(attempt, rows, combine, floors)
+    def _replace(
+        self,
+        attempt: TransactionAttempt,
+        new: Sequence[WrittenFile],
+        old: Sequence[DataFile],
+        left: Mapping[DataFile, int],
+    ) -> None:
+        """Commit files in place of others; `left` are those that stay, with their numbers of rows."""
+        written = self.loaded.judged + 1
+        commit_replaced(self.loaded, attempt, new, old)
+        if self.loaded.delta_version == written:
+            self._files = (written, {**left, **{file.as_part: file.rows for file in new}})
+            self._footers.add(new)
 
     def _stored_rows(self) -> int | None:
         """How many rows the files have, as far as it is known."""
@@ -163,8 +157,8 @@ class MergedTable(Layout):
         return found
 
     def _rewritable_files(self) -> Sequence[DataFile] | None:
-        """The files, where they may be rewritten without delta-rs."""
-        if self.loaded.location.scheme != "file" or not len(self.columns.key):
+        """The files, where they may be replaced without delta-rs."""
+        if not can_create(self.loaded.storage):
             return None
         if (known := self._known_files()) is not None:
             return list(known)
@@ -176,38 +170,10 @@ class MergedTable(Layout):
         known = self.loaded.is_ahead and self._files[0] == self.loaded.delta_version
         return self._files[1] if known else None
 
-    def _reached(self, change: Change) -> Reached | None:
-        """Which of the files a change reaches; None: they may not be rewritten, or can't be read."""
-        files = self._rewritable_files()
-        try:
-            return None if files is None else self._footers.reached(files, change)
-        except pa.ArrowException:
-            return None
-
-    def _by_files(self, attempt: TransactionAttempt, change: Change, reached: Reached) -> bool:
-        """Rewrite the files that are touched; False: it has to be left to delta-rs."""
-        folder = Path(self.loaded.location.uri)
-        try:
-            rewritten = rewrite_files(folder, reached.touched, self.loaded.column_names, change, reached.aging)
-        except NotAlike:
-            return False
-        written, old = self.loaded.judged + 1, [*rewritten.old, *reached.past]
-        commit_replaced(self.loaded, attempt, rewritten.new, old)
-        if self.loaded.delta_version == written:
-            left = {file: rows for file, rows in reached.rows.items() if file not in old}
-            self._files = (written, left | {file.as_part: file.rows for file in rewritten.new})
-        return True
-
     @property
     def _removes(self) -> bool:
         """Whether what has expired is removed from every file that has some."""
         return self._writes % REMOVAL_INTERVAL == 0
-
-    def _by_delta_rs(
-        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], floors: Floors
-    ) -> None:
-        clauses = merge_clauses(self.columns, attempt.txid, combine, DATA_FUSION, floors, removes=self._removes)
-        commit_merge(self.loaded, rows, clauses, as_attempt(self.loaded, attempt.attempt_id, attempt))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -224,8 +190,8 @@ class MergedTable(Layout):
             return super().rows_between(before, column, after, until)
         wanted, schema = TimeRange(column, after, until), delta_schema(self.columns)
 
-        def read(folder: Path, files: Sequence[DataFile]) -> pa.Table:
-            return pa.concat_tables([schema.empty_table(), *wanted.read(folder, files, schema)])
+        def read(storage: FileSystem, files: Sequence[DataFile]) -> pa.Table:
+            return pa.concat_tables([schema.empty_table(), *wanted.read(storage, files, schema)])
 
         found = self._in_files(wanted, read)
         if found is not None:
@@ -241,7 +207,7 @@ class MergedTable(Layout):
         found = self._in_files(wanted, wanted.count)
         return super().count_between(column, after, until) if found is None else found
 
-    def _in_files(self, wanted: TimeRange, look: Callable[[Path, Sequence[DataFile]], FoundT]) -> FoundT | None:
+    def _in_files(self, wanted: TimeRange, look: Callable[[FileSystem, Sequence[DataFile]], FoundT]) -> FoundT | None:
         """Look into the files that may have rows of a range; None: it can't be seen which they are, or how to read
         them."""
         # A value may be another one before the transaction.
@@ -249,7 +215,7 @@ class MergedTable(Layout):
         if files is None:
             return None
         try:
-            return look(self._footers.folder, self._footers.between(files, wanted))
+            return look(self.loaded.storage, self._footers.between(files, wanted))
         except OSError as error:
             raise unreadable(self.loaded.location, error) from None
         except pa.ArrowException:

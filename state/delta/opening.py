@@ -22,7 +22,7 @@ from state.delta.tables.table import DeltaLocation, features_used, is_there, loa
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_properties, under_fence
 from state.delta.writing.creating import create_table
-from state.delta.writing.layout import Layout, Writer
+from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.arrow import declared_schema
@@ -46,7 +46,6 @@ class TableRequest:
     columns: StateColumns
     layout: str = "auto"
     folding: LogLayout | None = None
-    by_spark: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     store_id: str | None = None
 
@@ -54,18 +53,9 @@ class TableRequest:
         """The newest version of the table that is there."""
         return TableVersion(self.location, self.owner, segment_columns(self.columns) if as_segments else self.columns)
 
-    def writer(self, *, of_segments: bool) -> Writer | None:
-        """How rows are written, where it is not by delta-rs."""
-        if not self.by_spark:
-            return None
-        from state.delta.writing.spark import SparkMerge, SparkSegments
-
-        return SparkSegments() if of_segments else SparkMerge()
-
     def segments(self) -> SegmentsTable:
         """The table that is there, in the log layout."""
-        loaded = self.loaded(as_segments=True)
-        return SegmentsTable(loaded, self.state, self.writer(of_segments=True), self.folding)
+        return SegmentsTable(self.loaded(as_segments=True), self.state, self.folding)
 
 
 def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
@@ -85,9 +75,9 @@ def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
         table.loaded.check()
         return table
     turns = turn if request.folding is not None else None
-    merged = MergedTable(request.loaded(as_segments=False), request.state, request.writer(of_segments=False), turns)
+    merged = MergedTable(request.loaded(as_segments=False), request.state, turns)
     merged.loaded.check()
-    if request.layout == "auto" and not request.by_spark:
+    if request.layout == "auto":
         merged.warn_when_large()
     return merged
 

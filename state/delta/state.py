@@ -8,6 +8,7 @@ which a lower one was read. A writer that comes too late finds a higher version,
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,8 +64,7 @@ class DeltaMapState(TableState[Layout]):
     With `deletes` keys can be deleted: the table has a column more, and releases that do not know it refuse the table.
     With `expires`, the name of a timestamp column of key or values, and `after`, an age like `"30 days"`, a row goes
     once that column is so much before the time at which a batch was planned.
-    `engine` is `delta-rs` (in the driver, also for `auto`), or `spark` (a job per transaction), for a table that only
-    Spark can write.
+    `engine` is left out: tables are written in one way. `spark` is deprecated, and does no more.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
     are combined on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
     `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation:
@@ -92,7 +92,7 @@ class DeltaMapState(TableState[Layout]):
         self.location = DeltaLocation.of(table, storage_options)
         name = repr(str(self.location))
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
-        self._engine = _checked_engine(engine, self.location)
+        _check_engine(engine, self.location)
         self._layout, self._folding = _checked_layout(layout, self.location)
         if self._folding is not None:
             check_folder((columns or {}).get("txid", "txid"), self.table)
@@ -140,23 +140,20 @@ class DeltaMapState(TableState[Layout]):
         `ConfigError` when Spark is needed and not set up.
         """
         self._own(owner, txid_of)
-        if self.location.is_catalog_name or self._engine == "spark":
-            self._ask_spark()
+        if self.location.is_catalog_name:
+            self._resolve()
         self._opened = open_table(self._request, self._turned)
         if self._is_durable:
             self._opened.loaded.keep_durable()
         claim(self._opened.loaded)
 
-    def _ask_spark(self) -> None:
-        """At the start, not at the first transaction that needs it: so what is missing shows."""
-        from state.delta.writing.spark import delta_session, resolve
+    def _resolve(self) -> None:
+        """Have Spark's catalog say where the table lies."""
+        from state.delta.catalog import resolve  # nobody else needs Spark
 
-        delta_session()
-        if self.location.is_catalog_name:
-            columns, partition_by = shape_of(self._request)
-            own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner, self._store_id)
-            properties = properties_of(columns, own)
-            self._resolved = resolve(self.location, columns, properties, partition_by)
+        columns, partition_by = shape_of(self._request)
+        own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner, self._store_id)
+        self._resolved = resolve(self.location, columns, properties_of(columns, own), partition_by)
 
     def set_durability(self, durability: str) -> None:
         """Whether what is written has to outlive a power cut (see the port)."""
@@ -292,7 +289,7 @@ class DeltaMapState(TableState[Layout]):
 
     def for_tasks(self, attempt: TransactionAttempt) -> DeltaTaskState | None:
         """What tasks of a step read and write (see the port). Raises `Fenced` or `OperatingError`."""
-        if self.location.is_catalog_name or self._engine == "spark":
+        if self.location.is_catalog_name:
             return None
         self._judge_to_read(attempt)
         loaded, owner = self._open_table.loaded, self._fence.owner
@@ -333,7 +330,7 @@ class DeltaMapState(TableState[Layout]):
     def _log_on_disk(self) -> LogLayout | None:
         """The settings of a table in the log layout whose folder executors can write to."""
         is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
-        if not is_on_disk or self._engine == "spark" or not self._declared.are_complete:
+        if not is_on_disk or not self._declared.are_complete:
             return None
         if not is_plain(self.columns.txid):
             return None
@@ -351,7 +348,6 @@ class DeltaMapState(TableState[Layout]):
             self.columns,
             self._layout,
             self._folding,
-            by_spark=self._engine == "spark",
             properties=self._properties,
             store_id=self._store_id,
         )
@@ -363,15 +359,12 @@ class DeltaMapState(TableState[Layout]):
         return self._opened
 
 
-def _checked_engine(engine: str, location: DeltaLocation) -> str:
+def _check_engine(engine: str, location: DeltaLocation) -> None:
     if engine not in ENGINES:
         raise ConfigError(f"engine {engine!r} of state {location} is not known; there are {', '.join(ENGINES)}")
-    if engine == "spark" and not location.is_writable_by_spark:
-        raise ConfigError(
-            f"state {location} is on S3, where Spark's Delta commits are not guarded against another writer's, nor "
-            "against the fence; use engine='delta-rs'"
-        )
-    return engine
+    if engine == "spark":
+        warning = "engine='spark' is deprecated: rows are written in the same way without it (ADR 025); leave it out"
+        warnings.warn(warning, DeprecationWarning, stacklevel=3)
 
 
 def _checked_layout(layout: str | LogLayout, location: DeltaLocation) -> tuple[str, LogLayout | None]:

@@ -83,7 +83,7 @@ class Place:
         if self.name in ("sqlite", "postgres"):
             return InDatabase(self.url or f"sqlite:///{self.folder}/tables.db", table, kind=kind, **given)
         layout: Any = LogLayout(fold_after=2, fan_out=2) if self.name == "log" else "merge"
-        return InDelta(self.folder / table, kind=kind, engine="delta-rs", layout=layout, **given)
+        return InDelta(self.folder / table, kind=kind, layout=layout, **given)
 
     def whole(self) -> Any:
         """All that is stored: what a start that is refused may not change."""

@@ -1,7 +1,7 @@
 """An adversary: another writer of a Delta table, who strikes in the moment before something of ours is committed.
 
 When that is, is known from the libraries alone, not from the code under test: each way to a Delta commit goes through
-one of their functions, or makes the log's next entry by a link.
+one of their functions, or makes the log's next entry by a link, in an object store by a put.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import obstore
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.table import TableAlterer, TableMerger
+from deltalake.table import TableAlterer
 
 ALWAYS = 1_000
 
@@ -31,7 +32,7 @@ class Adversary:
         self._passes, self._times = 0, 0
         self._is_striking = False
         self._wrap(patch, os, "link")
-        self._wrap(patch, TableMerger, "execute")
+        self._wrap(patch, obstore, "put")
         self._wrap(patch, DeltaTable, "create_write_transaction")
         self._wrap(patch, DeltaTable, "restore")
         self._wrap(patch, TableAlterer, "set_table_properties")

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.contract.places import ENGINES, QUICK, place_of
+from tests.contract.places import ENGINES, place_of
 from tests.contract.redis_server import RedisServer
 from tests.contract.states import Place
 from tests.contract.storages import Storage, Store
@@ -57,13 +57,6 @@ def redis_url(redis_server: RedisServer) -> str:
 @pytest.fixture(params=ENGINES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """An empty place for a table."""
-    with place_of(request, tmp_path) as place:
-        yield place
-
-
-@pytest.fixture(params=QUICK)
-def quick_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """An empty place, without Spark."""
     with place_of(request, tmp_path) as place:
         yield place
 

@@ -13,23 +13,20 @@ import pytest
 from tests.contract.states import STAGED, Place, look_up_always
 from tests.integration.postgres import url_of
 
-QUICK = [
+ENGINES = [
     "memory",
     "sqlite",
     "sqlite in memory",
     pytest.param("postgres", marks=pytest.mark.postgres),
     "delta-rs",
-    "delta-rs/merge",
     "delta-rs/files",
-    "delta-rs/switched",
+    "delta-rs/overwritten",
     "delta-rs/log",
     "delta-rs/lookup",
-    "delta-rs/merge, lookup",
+    "delta-rs/files, lookup",
     *(f"delta-rs/{layout}" for layout in STAGED),
     pytest.param("redis", marks=pytest.mark.redis),
 ]
-"""All but Spark, which takes seconds for what takes others milliseconds."""
-ENGINES = [*QUICK, *(pytest.param(engine, marks=pytest.mark.spark) for engine in ("spark", "spark/log"))]
 NUMBERS = itertools.count(1)
 
 
@@ -37,8 +34,6 @@ NUMBERS = itertools.count(1)
 def place_of(request: pytest.FixtureRequest, folder: Path, engine: str = "") -> Iterator[Place]:
     """An empty place for a table of the engine, by default the one that a fixture is asked for."""
     engine = engine or request.param
-    if engine.startswith("spark"):
-        request.getfixturevalue("spark")
     prepare(engine, request.getfixturevalue("monkeypatch"))
     url = url_in(folder, engine)
     if engine == "postgres":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from state.delta.merged import MergedTable
-from state.delta.merging.bounds import Reached
-from state.delta.merging.rewriting import Change
 from state.delta.merging.small import SmallTable
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
@@ -33,8 +28,8 @@ from transactional.schema import Schema
 
 AnyState = MemoryMapState | DeltaMapState | SqlMapState | RedisMapState
 OWNER = "words/count"
-LOOKED_UP = "merge, lookup"
-"""Merged by delta-rs, and looked up in a copy."""
+LOOKED_UP = "files, lookup"
+"""Rewritten file by file, and looked up in a copy."""
 STAGED = ("staged, lookup", "staged and folded")
 FOLD_AFTER = {"log": 1, "lookup": 1, "staged, lookup": None, "staged and folded": 1}
 """How often tables in the log layout are folded; 1: as often as they can be."""
@@ -69,29 +64,13 @@ class CommittedMapState(DeltaMapState):
         self.tidy(attempt.txid, always)
 
 
-class Way(Enum):
-    """A way of writing a table that is too large to be written as a whole."""
-
-    FILES = "file by file"
-    MERGE = "delta-rs' MERGE, as where files can't be written without it"
-
-
-def write_by(monkeypatch: pytest.MonkeyPatch, *ways: Way) -> None:
-    """From now on tables in the merge layout are too large to be written as a whole, and written in these ways, which
-    take turns."""
-    turns, reached = itertools.cycle(ways), MergedTable._reached
+def write_by_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on tables in the merge layout are too large to be written as a whole."""
     monkeypatch.setattr("state.delta.merging.small.REWRITTEN_ROWS_MAX", -1)
 
-    def in_turns(table: MergedTable, change: Change) -> Reached | None:
-        return reached(table, change) if next(turns) is Way.FILES else None
 
-    monkeypatch.setattr(MergedTable, "_reached", in_turns)
-
-
-class MergedMapState(CommittedMapState):
-    """A state whose table is never small enough to be written as a whole: delta-rs merges."""
-
-    turns: tuple[Way, ...] = (Way.MERGE,)
+class FilesMapState(CommittedMapState):
+    """A state whose table is never small enough to be written as a whole: file by file."""
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         class NeverSmall(SmallTable):
@@ -100,21 +79,16 @@ class MergedMapState(CommittedMapState):
 
         super().open(owner, txid_of)
         table: Any = self._open_table
-        turns, reached = itertools.cycle(self.turns), table._reached
-        table._small = NeverSmall(self.columns)
-        table._reached = lambda change: reached(change) if next(turns) is Way.FILES else None
+        table._small = NeverSmall()
 
 
-class FilesMapState(MergedMapState):
-    """The same, but files are rewritten in memory."""
+class OverwrittenMapState(CommittedMapState):
+    """A state whose table's files delta-rs alone can replace: by all rows once more."""
 
-    turns = (Way.FILES,)
-
-
-class SwitchedMapState(MergedMapState):
-    """The same, in another way with each transaction."""
-
-    turns = (Way.FILES, Way.MERGE)
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        super().open(owner, txid_of)
+        table: Any = self._open_table
+        table._rewritable_files = lambda: None
 
 
 class StagedMapState(DeltaMapState):
@@ -160,7 +134,7 @@ def _parts(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
 def look_up_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no Delta table is too small for its values to be looked up, in sorted local copies.
 
-    The engines `delta-rs/lookup`, a log, and `delta-rs/merge, lookup` are for this.
+    The engines `delta-rs/lookup`, a log, and `delta-rs/files, lookup` are for this.
     """
     monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
     monkeypatch.setattr("state.delta.tables.lookup.SORTED_ROWS_MIN", 0)
@@ -239,12 +213,11 @@ class Place:
         elif self.url:
             state = SqlMapState(self.url, self.table, key, values, kind=kind, **goes)
         else:
-            engine, _, layout = self.engine.partition("/")
+            layout = self.engine.partition("/")[2]
             how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"
-            merged = {"merge": MergedMapState, "files": FilesMapState, "switched": SwitchedMapState}
-            merged[LOOKED_UP] = MergedMapState
+            merged = {"files": FilesMapState, LOOKED_UP: FilesMapState, "overwritten": OverwrittenMapState}
             map_state = {**merged, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
-            options: dict[str, Any] = {"kind": kind, "engine": engine, "layout": how, **goes}
+            options: dict[str, Any] = {"kind": kind, "layout": how, **goes}
             state = map_state(self.folder / "table", key, values, **options)
         return state
 

@@ -203,7 +203,7 @@ class History:
 def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
     random = Random(f"{place.engine}{kind}{deletes}")
     ways = ("put" if deletes else "merge") if place.is_log else "both"
-    History(place, kind, deletes, ways).live_through(random, 4 if place.engine.startswith("spark") else 9)
+    History(place, kind, deletes, ways).live_through(random, 9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -244,8 +244,7 @@ def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> N
         assert ("cat" in content(state, txid - 1)) is (txid == 2)
     if isinstance(state, SqlMapState):
         state.tidy(TxId(3), lambda: True)
-    if place.engine != "spark":  # which leaves a file alone that has no key of the batch
-        assert stored_rows(state) == (3 if place.is_log else 1), "folds remove it from a log"
+    assert stored_rows(state) == (3 if place.is_log else 1), "folds remove it from a log"
 
 
 def stored_rows(state: AnyState) -> int:

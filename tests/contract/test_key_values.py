@@ -78,7 +78,7 @@ def live_through(
 def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
     """Storm row C11: of all states that a stateful bolt may have, with and without deleted keys."""
     random = Random(f"{place.engine}{kind}")
-    live_through(place, kind, random, 5 if place.engine.startswith("spark") else 8, deletes=deletes)
+    live_through(place, kind, random, 8, deletes=deletes)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.contract.places import QUICK, place_of
+from tests.contract.places import ENGINES, place_of
 from tests.contract.states import AnyState, Place, content, counts
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
@@ -58,7 +58,7 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=["memory", *(each for each in QUICK if isinstance(each, str) and each.startswith("delta-rs"))])
+@pytest.fixture(params=["memory", *(each for each in ENGINES if isinstance(each, str) and each.startswith("delta-rs"))])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """An empty place for a table."""
     for limit, rows in {

@@ -24,7 +24,7 @@ from transactional.reading import StateReader
 pytestmark = pytest.mark.sampled(3)
 ENGINES = [
     *("memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)),
-    *("delta-rs", "delta-rs/merge", "delta-rs/files", "delta-rs/merge, lookup"),
+    *("delta-rs", "delta-rs/files", "delta-rs/files, lookup"),
     *("delta-rs/log", "delta-rs/lookup", "delta-rs/staged and folded"),
     pytest.param("redis", marks=pytest.mark.redis),
 ]

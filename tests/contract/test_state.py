@@ -1,4 +1,4 @@
-"""What every state promises, wherever it is kept: in memory, SQLite, PostgreSQL, Delta (delta-rs, Spark's MERGE)."""
+"""What every state promises, wherever it is kept: in memory, SQLite, PostgreSQL, Delta."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.places import QUICK, prepare, url_in
+from tests.contract.places import ENGINES, prepare, url_in
 from tests.contract.states import AnyState, Place, content, counts
 from tests.examples import examples
 from transactional.attempt import AttemptId, TxId
@@ -155,19 +155,19 @@ class TestOneTransactionAfterTheOther:
             state.merge(place.attempt(1, 1), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": [1]})))
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_reads_all_that_was_put_in_transaction_after_transaction(self, quick_place: Place, kind: StateKind) -> None:
+    def test_reads_all_that_was_put_in_transaction_after_transaction(self, place: Place, kind: StateKind) -> None:
         """Whatever the state does between them; one process reads and writes all the time."""
-        state, expected = quick_place.state(kind=kind), dict[tuple[Any, ...], tuple[Any, ...]]()
+        state, expected = place.state(kind=kind), dict[tuple[Any, ...], tuple[Any, ...]]()
         asked = [("cat",), (None,), *((f"word {number}",) for number in range(12))]
         for txid in range(1, 12):
-            attempt = quick_place.attempt(txid, txid)
+            attempt = place.attempt(txid, txid)
             assert state.get(attempt, asked) == expected
             rows: dict[tuple[Any, ...], tuple[Any, ...]] = {("cat",): (txid,), (f"word {txid}",): (txid,)}
             if txid == 2:
                 rows[None,] = (7,)
             state.put(attempt, rows)
             expected |= rows
-        assert state.get(quick_place.attempt(12, 12), asked) == expected
+        assert state.get(place.attempt(12, 12), asked) == expected
 
 
 class TestReplays:
@@ -328,8 +328,8 @@ KEYS: dict[str, list[Any]] = {
 class TestKeys:
     @pytest.mark.sampled(6)
     @pytest.mark.parametrize("type_", KEYS)
-    def test_of_every_type_are_reported_apart_and_found_again(self, quick_place: Place, type_: str) -> None:
-        place, key, words = quick_place, f"K {type_}", [*KEYS[type_], None]
+    def test_of_every_type_are_reported_apart_and_found_again(self, place: Place, type_: str) -> None:
+        key, words = f"K {type_}", [*KEYS[type_], None]
         state = place.state(key)
         state.merge(place.attempt(1, 1), counts(dict.fromkeys(words, 1), key))
         state.merge(place.attempt(2, 2), counts(dict.fromkeys(words[1:], 1), key))
@@ -347,14 +347,14 @@ class TestKeys:
         state.merge(place.attempt(2, 2), counts({others: 1, nothing: 1}, key))
         assert content(state) == {some: 1, others: 2, nothing: 2}
 
-    def test_of_one_instant_are_one_key_in_whatever_zone_they_are_given(self, quick_place: Place) -> None:
+    def test_of_one_instant_are_one_key_in_whatever_zone_they_are_given(self, place: Place) -> None:
         """Without a zone it is UTC. A batch reads what it has written: Storm row R25."""
         aware = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
         naive = aware.replace(tzinfo=None)
         there = aware.astimezone(datetime.timezone(datetime.timedelta(hours=5)))
-        state = quick_place.state("at timestamp, word string")
-        state.put(quick_place.attempt(1, 1), {(naive, "a"): (1,)})
-        second = quick_place.attempt(2, 2)
+        state = place.state("at timestamp, word string")
+        state.put(place.attempt(1, 1), {(naive, "a"): (1,)})
+        second = place.attempt(2, 2)
         asked = [(naive, "a"), (aware, "a"), (there, "a")]
         assert state.get(second, asked) == dict.fromkeys(asked, (1,))
         view = MapStateView("it", state, second)
@@ -399,7 +399,7 @@ HISTORY = st.lists(
 EVERY_WORD = [("a",), ("b",), ("c",)]
 
 
-@pytest.mark.parametrize("engine", [engine for engine in QUICK if isinstance(engine, str)])
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if isinstance(engine, str)])
 @settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORY)
 def test_random_histories_count_every_committed_batch_once(

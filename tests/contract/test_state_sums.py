@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -71,21 +70,7 @@ SIGNED = [(type_, (-1) ** number) for number, type_ in enumerate(LARGEST)]
 
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize(("type_", "sign"), [*SIGNED, ("long", 1)])
-def test_a_sum_is_exact_up_to_the_limit_and_refused_beyond_it(quick_place: Place, type_: str, sign: int) -> None:
-    is_exact_up_to_the_limit(quick_place, type_, sign)
-
-
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize(("type_", "sign"), [("int", 1), ("long", -1), ("decimal(38,18)", 1)])
-@pytest.mark.parametrize("engine", ["spark", "spark/log"])
-def test_so_is_one_of_spark(tmp_path: Path, engine: str, type_: str, sign: int) -> None:
-    place = Place(engine, tmp_path)
-    is_exact_up_to_the_limit(place, type_, sign)
-    place.close()
-
-
-def is_exact_up_to_the_limit(place: Place, type_: str, sign: int) -> None:
+def test_a_sum_is_exact_up_to_the_limit_and_refused_beyond_it(place: Place, type_: str, sign: int) -> None:
     state, limit = place.state(values=f"total {type_}"), sign * LARGEST[type_]
     least = sign if sign > 0 or type_.startswith("decimal") else 2 * sign
     state.merge(place.attempt(1, 1), sums({"cat": limit - sign, "dog": sign}, type_))
@@ -120,13 +105,13 @@ def test_a_replay_starts_from_what_was_before_it(place: Place, type_: str) -> No
 
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("type_", list(LARGEST))
-def test_a_sum_fits_though_a_part_of_it_would_not(quick_place: Place, type_: str) -> None:
+def test_a_sum_fits_though_a_part_of_it_would_not(place: Place, type_: str) -> None:
     """In a log, what came after the oldest transaction is put together before it meets that."""
-    state, half = quick_place.state(values=f"total {type_}"), LARGEST[type_] // 2 + 1
+    state, half = place.state(values=f"total {type_}"), LARGEST[type_] // 2 + 1
     for txid, units in enumerate([-1 - LARGEST[type_] % 2, half, half], start=1):
-        state.merge(quick_place.attempt(txid, txid), sums({"cat": units}, type_))
+        state.merge(place.attempt(txid, txid), sums({"cat": units}, type_))
     assert totals(state, type_) == {"cat": 2 * half - 1 - LARGEST[type_] % 2}
-    assert state.get(quick_place.attempt(4, 4), [("cat",)]) == {
+    assert state.get(place.attempt(4, 4), [("cat",)]) == {
         ("cat",): (value_of(2 * half - 1 - LARGEST[type_] % 2, type_),)
     }
 
@@ -154,25 +139,25 @@ def near_limits(type_: str) -> st.SearchStrategy[int]:
     return st.one_of(st.sampled_from([sign * each for each in close for sign in (1, -1)]), st.integers(-limit, limit))
 
 
-def test_it_is_measured_again_after_a_transaction_without_rows(quick_place: Place) -> None:
-    state, limit = quick_place.state(values="total decimal(38,0)"), LARGEST["decimal(38,0)"]
+def test_it_is_measured_again_after_a_transaction_without_rows(place: Place) -> None:
+    state, limit = place.state(values="total decimal(38,0)"), LARGEST["decimal(38,0)"]
     for txid, batch in enumerate([{"a": limit - 1}, {}], start=1):
-        state.merge(quick_place.attempt(txid, txid), sums(dict(batch), "decimal(38,0)"))
+        state.merge(place.attempt(txid, txid), sums(dict(batch), "decimal(38,0)"))
     with pytest.raises(SumOverflow):
-        state.merge(quick_place.attempt(3, 3), sums({"a": limit // 2}, "decimal(38,0)"))
-    state.merge(quick_place.attempt(3, 4), sums({"a": 1}, "decimal(38,0)"))
+        state.merge(place.attempt(3, 3), sums({"a": limit // 2}, "decimal(38,0)"))
+    state.merge(place.attempt(3, 4), sums({"a": 1}, "decimal(38,0)"))
     assert totals(state, "decimal(38,0)") == {"a": limit}
 
 
 @given(data=st.data())
 @settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_sums_are_those_of_python(
-    data: st.DataObject, quick_place: Place, tmp_path_factory: pytest.TempPathFactory
+    data: st.DataObject, place: Place, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Per transaction a few rows; each is written or refused just as Python's own numbers fit or not."""
     type_ = data.draw(st.sampled_from(TYPES))
     folder = tmp_path_factory.mktemp("sums")
-    here = Place(quick_place.engine, folder, url=quick_place.url, table=folder.name)
+    here = Place(place.engine, folder, url=place.url, table=folder.name)
     low = -LARGEST[type_] - (0 if type_.startswith("decimal") else 1)
     word = st.sampled_from(["a", "b", "c"])
     batches = data.draw(st.lists(st.dictionaries(word, near_limits(type_), max_size=3), min_size=1, max_size=6))

@@ -39,7 +39,6 @@ class Way:
 
     write: Callable[[DeltaMapState, Place], None]
     leaves: dict[str, int]
-    engine: str = "delta-rs"
     layout: str | LogLayout = "merge"
     turns_to: LogLayout | None = None
     passes: int = 0
@@ -49,7 +48,6 @@ class Way:
     """What is refused then is left for the next time."""
     is_small: bool = True
     by_delta_rs: bool = False
-    by_files: bool = False
     puts: bool = False
     """Its values are put, not added up."""
     declared: Mapping[str, Any] = field(default_factory=dict)
@@ -214,19 +212,8 @@ WITH_DELETES = {"deletes": True}
 BACK = {"dog": 2, "cat": 1}
 WAYS = {
     "an entry of our own": Way(fourth, AFTER),
-    "an entry of our own, a put": Way(put, AFTER, puts=True),
-    "an entry of our own, a replay": Way(again, WITHOUT_COW, next_txid=4),
-    "an entry of our own, what has expired goes": Way(fourth, WITHOUT_COW, declared=EXPIRING),
-    "an entry of our own, by tasks": Way(tasks, AFTER, puts=True),
+    "file by file": Way(fourth, AFTER, is_small=False),
     "an overwrite": Way(fourth, AFTER, by_delta_rs=True),
-    "a MERGE": Way(fourth, AFTER, is_small=False),
-    "a MERGE, a replay": Way(again, WITHOUT_COW, next_txid=4, is_small=False),
-    "a MERGE, what has expired goes": Way(fourth, WITHOUT_COW, is_small=False, declared=EXPIRING),
-    "a MERGE, a put that deletes": Way(deletes, WITHOUT_COW, is_small=False, puts=True, declared=WITH_DELETES),
-    "file by file": Way(fourth, AFTER, is_small=False, by_files=True),
-    "file by file, a replay": Way(again, WITHOUT_COW, next_txid=4, is_small=False, by_files=True),
-    "file by file, what has expired goes": Way(fourth, WITHOUT_COW, is_small=False, by_files=True, declared=EXPIRING),
-    "file by file, by tasks": Way(tasks, AFTER, is_small=False, by_files=True, puts=True),
     "a version without rows": Way(nothing, BEFORE),
     "a fence": Way(fence, BEFORE, next_txid=4),
     "a fence, then a column more": Way(fence, BEFORE, next_txid=4, passes=1, gained={"values": "count long, top long"}),
@@ -237,20 +224,8 @@ WAYS = {
     "a compaction": Way(upkeep, AFTER, is_small=False, is_upkeep=True, passes=1),
     "a rewind": Way(rewind, BACK, next_txid=3, needs_log=True),
     "rows of a log": Way(fourth, AFTER, layout=NEVER),
-    "rows of a log, a replay": Way(again, WITHOUT_COW, next_txid=4, layout=NEVER),
-    "rows of a log, what has expired goes": Way(fourth, WITHOUT_COW, layout=NEVER, declared=EXPIRING),
-    "rows of a log, a put that deletes": Way(deletes, WITHOUT_COW, layout=NEVER, puts=True, declared=WITH_DELETES),
-    "a version without rows of a log": Way(nothing, BEFORE, layout=NEVER),
-    "a fence of a log": Way(fence, BEFORE, next_txid=4, layout=NEVER),
-    "an owner of a log, where there was none": Way(claim, BEFORE, next_txid=4, layout=NEVER, is_claimed=False),
     "staged files: that there are some": Way(staged, AFTER, layout=STAGED),
     "staged files": Way(staged, AFTER, layout=STAGED, passes=1),
-    "staged files, a replay": Way(staged_again, WITHOUT_COW, next_txid=4, layout=STAGED, passes=1),
-    "staged files, what has expired goes": Way(
-        staged, WITHOUT_COW, layout=STAGED, passes=1, declared={"key": "word string, seen timestamp", **EXPIRES}
-    ),
-    "staged files, by tasks": Way(tasks, AFTER, layout=STAGED, passes=1, puts=True),
-    "staged files, by tasks, a replay": Way(tasks_again, WITHOUT_COW, next_txid=4, layout=STAGED, passes=1, puts=True),
     "a fold": Way(fold, BEFORE, next_txid=4, layout=NEVER),
     "a fold that is due": Way(upkeep, AFTER, layout=OFTEN, is_upkeep=True, passes=1),
     "a fold apart: that there are staged files": Way(fold_apart, AFTER, layout=OFTEN, is_upkeep=True, passes=1),
@@ -260,9 +235,30 @@ WAYS = {
     "a table that becomes a log: its base": Way(fourth, AFTER, turns_to=NEVER, passes=1),
     "a table that becomes a log: its first rows": Way(fourth, AFTER, turns_to=NEVER, passes=2),
 }
-BY_SPARK = {
-    "rows by Spark": Way(fourth, AFTER, engine="spark"),
-    "rows by Spark, a replay": Way(again, WITHOUT_COW, next_txid=4, engine="spark"),
-    "rows of a log by Spark": Way(fourth, AFTER, engine="spark", layout=NEVER),
-    "rows of a log by Spark, a replay": Way(again, WITHOUT_COW, next_txid=4, engine="spark", layout=NEVER),
+"""Each Delta commit that is made by code of its own."""
+CONTENTS = {
+    "an entry of our own, a put": Way(put, AFTER, puts=True),
+    "an entry of our own, a replay": Way(again, WITHOUT_COW, next_txid=4),
+    "an entry of our own, what has expired goes": Way(fourth, WITHOUT_COW, declared=EXPIRING),
+    "an entry of our own, by tasks": Way(tasks, AFTER, puts=True),
+    "file by file, a replay": Way(again, WITHOUT_COW, next_txid=4, is_small=False),
+    "file by file, what has expired goes": Way(fourth, WITHOUT_COW, is_small=False, declared=EXPIRING),
+    "file by file, a put that deletes": Way(deletes, WITHOUT_COW, is_small=False, puts=True, declared=WITH_DELETES),
+    "file by file, by tasks": Way(tasks, AFTER, is_small=False, puts=True),
+    "an overwrite, a replay": Way(again, WITHOUT_COW, next_txid=4, by_delta_rs=True),
+    "an overwrite, a put that deletes": Way(deletes, WITHOUT_COW, by_delta_rs=True, puts=True, declared=WITH_DELETES),
+    "rows of a log, a replay": Way(again, WITHOUT_COW, next_txid=4, layout=NEVER),
+    "rows of a log, what has expired goes": Way(fourth, WITHOUT_COW, layout=NEVER, declared=EXPIRING),
+    "rows of a log, a put that deletes": Way(deletes, WITHOUT_COW, layout=NEVER, puts=True, declared=WITH_DELETES),
+    "a version without rows of a log": Way(nothing, BEFORE, layout=NEVER),
+    "a fence of a log": Way(fence, BEFORE, next_txid=4, layout=NEVER),
+    "an owner of a log, where there was none": Way(claim, BEFORE, next_txid=4, layout=NEVER, is_claimed=False),
+    "staged files, a replay": Way(staged_again, WITHOUT_COW, next_txid=4, layout=STAGED, passes=1),
+    "staged files, what has expired goes": Way(
+        staged, WITHOUT_COW, layout=STAGED, passes=1, declared={"key": "word string, seen timestamp", **EXPIRES}
+    ),
+    "staged files, by tasks": Way(tasks, AFTER, layout=STAGED, passes=1, puts=True),
+    "staged files, by tasks, a replay": Way(tasks_again, WITHOUT_COW, next_txid=4, layout=STAGED, passes=1, puts=True),
 }
+"""The same Delta commits with what else a transaction may be, or in the other layout."""
+EVERY_WAY = {**WAYS, **CONTENTS}

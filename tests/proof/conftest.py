@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.proof.coverage import Coverage
 
@@ -83,13 +82,6 @@ def counts(pytestconfig: pytest.Config) -> Counter[str]:
 def coverage(told: list[str], counts: Counter[str], seed: int) -> Iterator[Coverage]:
     """The crash points of tables that this process writes by itself."""
     yield from counted(Coverage("crash points, delta-rs", seed), told, counts)
-
-
-@pytest.fixture(scope="session")
-def spark_coverage(told: list[str], counts: Counter[str], seed: int, spark: SparkSession) -> Iterator[Coverage]:
-    """The crash points of tables that are merged by Spark."""
-    del spark
-    yield from counted(Coverage("crash points, Spark MERGE", seed), told, counts)
 
 
 def counted(coverage: Coverage, told: list[str], counts: Counter[str]) -> Iterator[Coverage]:

@@ -61,12 +61,9 @@ def live(
         tick_ms=1,
         commit_steps="jobs" if setting.layout == "staged" else "driver",
     )
-    on_spark = setting.engine == "spark"
     with (
         closing(NumberedStore(store_url(folder), effects)) as store,
-        numbered_delta(
-            effects, folder, spark=on_spark, merges=setting.pending % 2 == 1, apart=setting.layout == "staged"
-        ),
+        numbered_delta(effects, folder, merges=setting.pending % 2 == 1, apart=setting.layout == "staged"),
     ):
         clock = PacedClock(topology.spout, behind_ms) if setting.shape == "expiring" else None
         driver = TopologyDriver(topology, store, LocalExecutor(topology), config, owner="proof", clock=clock)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.table import TableAlterer, TableMerger
+from deltalake.table import TableAlterer
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import merged as delta_merged
@@ -30,7 +30,7 @@ from state.delta.writing import commit as delta_commit
 from state.delta.writing import layout as delta_layout
 from state.delta.writing.staged import StagedOrphans
 from state.store.sql_store import SqlCoordinatorStore
-from tests.contract.states import Way, write_by
+from tests.contract.states import write_by_files
 from transactional.batch import BatchMetadata
 from transactional.store import Lease
 
@@ -206,11 +206,11 @@ class DeltaLogs:
 
 
 @contextmanager
-def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool, apart: bool) -> Iterator[None]:
+def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool) -> Iterator[None]:
     """All that this process writes to Delta tables under a folder is an effect; tables are tidied up all the time.
 
-    With `merges` small tables are merged as large ones are, and so have files that are put together. With `apart` small
-    folds are written apart, as large ones are.
+    With `merges` small tables are written as large ones are, and so have files that are put together. With `apart`
+    small folds are written apart, as large ones are.
     """
     logs = DeltaLogs(folder)
 
@@ -239,11 +239,9 @@ def numbered_delta(effects: Effects, folder: Path, *, spark: bool, merges: bool,
         patch.setattr(delta_layout, "VACUUM_INTERVAL", 3)
         patch.setattr(delta_segments, "SWEEP_INTERVAL_S", -1)
         if merges:
-            # Both ways of writing what is not small, in turns: a switch is safe wherever it dies.
-            write_by(patch, Way.FILES, Way.MERGE)
+            write_by_files(patch)
         patch.setattr(delta_commit, "write_entry", numbered_entry(numbered))
         patch.setattr(delta_commit, "write_deltalake", numbered_write(numbered))
-        wrap(patch, TableMerger, "execute", lambda merger: name_of(merger._table.table_uri()))
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
         patch.setattr(DeltaTable, "create", numbered_create(numbered))

@@ -32,7 +32,7 @@ PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}
 
 @dataclass(frozen=True)
 class Setting:
-    """What tables are written by: without delta-rs, by its MERGE, as a log, by tasks (staged); and in SQLite."""
+    """What tables are written by: as a whole, file by file, as a log, by tasks (staged); and in SQLite."""
 
     tables: str
     is_opaque: bool = True

@@ -53,7 +53,6 @@ class Setting:
     shape: str
     is_opaque: bool
     pending: int
-    engine: str = "delta-rs"
     layout: str = "merge"
 
     @property
@@ -63,7 +62,7 @@ class Setting:
 
     def __str__(self) -> str:
         spout = "opaque" if self.is_opaque else "transactional"
-        return f"{self.shape}, {spout}, {self.pending} in flight, {self.engine}, {self.layout}"
+        return f"{self.shape}, {spout}, {self.pending} in flight, delta-rs, {self.layout}"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def build(setting: Setting, folder: Path, effects: Effects, *, take: int) -> Top
     def state(name: str, key: str | tuple[str, ...], values: str = "", **goes: Any) -> DeltaMapState:
         layout = LAYOUTS.get(setting.layout, setting.layout)
         properties = {**PROPERTIES, **(KEPT_FOR_NO_TIME if setting.layout == "staged" else {})}
-        options: dict[str, Any] = {"engine": setting.engine, "layout": layout, "properties": properties}
+        options: dict[str, Any] = {"layout": layout, "properties": properties}
         return DeltaMapState(folder / name, key, values, kind=setting.kind, **goes, **options)
 
     if setting.shape == "windows":
@@ -101,16 +100,12 @@ def build(setting: Setting, folder: Path, effects: Effects, *, take: int) -> Top
 
 
 def rows_of(setting: Setting) -> Sequence[Sequence[Word]]:
-    """What the spout holds. Only where tuples may be set aside are there some that no bolt can work on.
-
-    A MERGE by Spark takes long, so there are no more transactions with it than fill the window.
-    """
+    """What the spout holds. Only where tuples may be set aside are there some that no bolt can work on."""
     if setting.shape == "letters":
         return WORDS
     if setting.shape in TIMED:
         return [[f"{word}@{number}" for number, word in enumerate([*words, *words])] for words in WORDS]
-    most = TAKE * max(2, setting.pending) if setting.engine == "spark" else None
-    return [[word or "none" for word in words[:most]] for words in WORDS]
+    return [[word or "none" for word in words] for words in WORDS]
 
 
 def count(words: Sequence[Word]) -> Contents:
@@ -122,12 +117,6 @@ def add_counts(builder: TransactionalTopologyBuilder, state: Callable[..., Delta
     del folder
     builder.set_committer_bolt("per-word", state("per-word", "word").count()).fields_grouping("words", "word")
     builder.set_committer_bolt("in-all", state("in-all", ()).count()).global_grouping("words")
-
-
-def add_count(builder: TransactionalTopologyBuilder, state: Callable[..., DeltaMapState], folder: Path) -> None:
-    """One table."""
-    del folder
-    builder.set_committer_bolt("per-word", state("per-word", "word").count()).fields_grouping("words", "word")
 
 
 def pairs(words: Sequence[Word]) -> Contents:
@@ -298,7 +287,6 @@ SHAPES = {
     "expiring": Shape(add_expiring, by_times=expiring),
     "windows": Shape(lambda *_: None, windows, met=once),
     "counts": Shape(add_counts, count),
-    "one table": Shape(add_count, lambda words: {"per-word": Counter(words)}),
     "pairs": Shape(add_pairs, pairs),
     "words": Shape(add_buckets, buckets),
     "letters": Shape(add_letters, letters),

@@ -17,12 +17,11 @@ from random import Random
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from state.delta.tables.staging import FileStager
 from tests.proof.coverage import Coverage
 from tests.proof.crashing import crash_and_go_on, live
-from tests.proof.effects import AFTER, BEFORE, WHENS, Crash, Effects, NumberedStore, Point, numbered_delta
+from tests.proof.effects import AFTER, WHENS, Crash, Effects, NumberedStore, Point, numbered_delta
 from tests.proof.shapes import Setting
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.schema import Schema
@@ -44,7 +43,6 @@ SETTINGS += [Setting("windows", *each) for each in ((False, 1), (True, 3))]
 SETTINGS += [Setting("windows", is_opaque=True, pending=2, layout=layout) for layout in ("log", "staged")]
 SETTINGS += [Setting("expiring", *each) for each in ((False, 1), (True, 2), (True, 3))]
 SETTINGS += [Setting("expiring", is_opaque=True, pending=2, layout="log")]
-SPARK_SETTINGS = [Setting("one table", *each, "spark") for each in itertools.product((False, True), (1, 2, 3, 4))]
 TWICE = 10
 """Per setting: so many pairs of crashes, the second one while the next process recovers from the first."""
 NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "attempts_at", "times", "runs", "minutes", "txid_of", "has_fence"}
@@ -52,23 +50,6 @@ NUMBERED_ONCE_IN_A_WHILE |= {"desired", "close", "desire", "reset", "recount", "
 NUMBERED_ONCE_IN_A_WHILE |= {"savepoints", "note_savepoint", "drop_savepoint", "position", "times_with_letters"}
 """What a run asks the store without changing it; and what no run calls."""
 
-FIXED_ON_SPARK = {
-    Setting("one table", is_opaque=True, pending=2, engine="spark"): [
-        Point(2, BEFORE, "per-word: create_write_transaction"),
-        Point(2, AFTER, "per-word: create_write_transaction"),
-        Point(1, BEFORE, "store: record_commit"),
-        Point(1, AFTER, "store: record_commit"),
-        Point(3, AFTER, "per-word: create_write_transaction"),
-    ],
-    Setting("one table", is_opaque=False, pending=1, engine="spark"): [
-        Point(1, AFTER, "per-word: create"),
-        Point(1, BEFORE, "per-word: create_write_transaction"),
-        Point(2, AFTER, "per-word: create_write_transaction"),
-        Point(3, BEFORE, "per-word: create_write_transaction"),
-        Point(2, AFTER, "store: record_processed"),
-    ],
-}
-"""The first effect of that name is the fence's, then comes each transaction's."""
 Names = Mapping[Setting, Sequence[str]]
 """The effects of a clean run, one after the other."""
 Sample = Mapping[Setting, Sequence[Point]]
@@ -124,7 +105,7 @@ def test_a_task_may_stage_while_a_delta_commit_is_under_way(tmp_path: Path) -> N
     stager = FileStager(log.parent, "proof", Schema.parse("count long"))
     attempt = TransactionAttempt(TxId(2), AttemptId(2))
     with pytest.raises(AssertionError, match="has no number: 0 have one, 1 are there"):  # noqa: SIM117, PT012
-        with numbered_delta(effects, tmp_path, spark=False, merges=False, apart=True):
+        with numbered_delta(effects, tmp_path, merges=False, apart=True):
             (log / f"{0:020}.json").touch()
             stager.stage(attempt, pa.table({"count": [1]}))
             assert (effects.names, effects.is_dead) == (["words: stage"], False)
@@ -204,28 +185,6 @@ def test_a_crash_point_of_each_kind_is_among_them(names: Names, sample: Sample) 
 def test_every_crash_point(setting: Setting, tmp_path: Path, coverage: Coverage, seed: int) -> None:
     cover_all(setting, tmp_path, coverage)
     crash_twice(setting, tmp_path, coverage, Random(f"{seed} {setting}"))
-
-
-@pytest.mark.spark
-@pytest.mark.sample
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("setting", FIXED_ON_SPARK, ids=name_of)
-def test_fixed_crash_points_on_spark(setting: Setting, tmp_path: Path, spark_coverage: Coverage) -> None:
-    spark_coverage.add_total(len(clean_run(setting, tmp_path).names))
-    for point in FIXED_ON_SPARK[setting]:
-        crashed, *_ = crash(setting, tmp_path, point)
-        assert crashed.is_dead
-        spark_coverage.reached(crashed)
-
-
-@pytest.mark.spark
-@pytest.mark.proof
-@pytest.mark.timeout(7_200)
-@pytest.mark.parametrize("setting", SPARK_SETTINGS, ids=name_of)
-def test_every_crash_point_on_spark(
-    setting: Setting, tmp_path: Path, spark_coverage: Coverage, spark: SparkSession
-) -> None:
-    cover_all(setting, tmp_path, spark_coverage)
 
 
 def until_clean(setting: Setting, folder: Path) -> Iterator[Effects]:

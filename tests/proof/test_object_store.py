@@ -18,16 +18,16 @@ from deltalake import DeltaTable
 
 from state.delta.state import DeltaMapState
 from tests.contract.adversary import Adversary, Others
-from tests.contract.states import OWNER, Place, write_by
-from tests.contract.states import Way as WayOfWriting
-from tests.contract.writing import AFTER, BEFORE, WAYS, Way, adds, begun
+from tests.contract.states import OWNER, Place, write_by_files
+from tests.contract.writing import AFTER, BEFORE, EVERY_WAY, Way, adds, begun
 from tests.contract.writing import added as counted
 from tests.proof.object_store import BUCKET, object_store
 from transactional.errors import Fenced, OperatingError, StoreMismatch
 
-ON_DISKS_ALONE = ("staged files", "a fold apart", "file by file", "an entry of our own, by tasks", "a compaction")
+BY_TASKS = ("file by file, by tasks", "an entry of our own, by tasks")
+ON_DISKS_ALONE = ("staged files", "a fold apart", "a compaction", *BY_TASKS)
 """And of what is compacted there are too few files here."""
-REMOTE = {name: way for name, way in WAYS.items() if way.is_claimed and not name.startswith(ON_DISKS_ALONE)}
+REMOTE = {name: way for name, way in EVERY_WAY.items() if way.is_claimed and not name.startswith(ON_DISKS_ALONE)}
 WRITERS = 6
 
 
@@ -77,8 +77,10 @@ def table(request: pytest.FixtureRequest, tmp_path: Path, options: dict[str, str
 def writes(table: Remote, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], DeltaMapState]:
     """Write, while somebody else does something right before; the state."""
     way = table.way
+    if way.by_delta_rs:
+        monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if not way.is_small:
-        write_by(monkeypatch, WayOfWriting.MERGE)
+        write_by_files(monkeypatch)
     if way.is_upkeep:
         monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
         monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
@@ -118,14 +120,18 @@ def test_what_changes_rows_stops_us(table: Remote, writes: Any, strike: str) -> 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("round_", range(5))
-@pytest.mark.parametrize("table", ["an overwrite", "a MERGE", "rows of a log"], indirect=True)
+@pytest.mark.parametrize(
+    "table", ["an entry of our own", "file by file", "an overwrite", "rows of a log"], indirect=True
+)
 def test_of_those_who_write_at_once_the_newest_leads_and_each_row_counts_once(
     table: Remote, round_: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coordinators that do not know of one another: each write takes a version of its own, or is refused."""
     del round_
+    if table.way.by_delta_rs:
+        monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if not table.way.is_small:
-        write_by(monkeypatch, WayOfWriting.MERGE)
+        write_by_files(monkeypatch)
     states = {10 + number: table.opened(table.way.layout) for number in range(WRITERS)}
     attempts = {number: begun(state, table.place, 4, number) for number, state in states.items()}
     barrier, refused, done = threading.Barrier(WRITERS), list[BaseException](), list[int]()
@@ -152,7 +158,9 @@ def test_of_those_who_write_at_once_the_newest_leads_and_each_row_counts_once(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("table", ["rows of a log"], indirect=True)
+@pytest.mark.parametrize(
+    "table", ["an entry of our own", "file by file", "an overwrite", "rows of a log"], indirect=True
+)
 def test_a_writer_that_comes_late_changes_nothing(table: Remote) -> None:
     late, new = table.opened(table.way.layout), table.opened(table.way.layout)
     table.place.fence(new, 3, 30)

@@ -54,7 +54,7 @@ ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples"
 HOMES = {
     "cloudpickle": {"transactional.execution", "transactional.spark", "transactional.loading"},
     "confluent_kafka": {"spouts.kafka", "spouts.kafka_admin", "verifier.source"},
-    "delta": {"state.delta.writing.spark"},
+    "delta": {"state.delta.catalog"},
     "deltalake": {
         *("state.delta", "state.delta.merging", "state.delta.segments", "state.delta.tables", "state.delta.writing"),
         "verifier.evidence.storage",
@@ -81,7 +81,7 @@ HOMES = {
         "transactional.spark_session",
         "transactional.spark_internals",
         "transactional.loading",
-        "state.delta.writing.spark",
+        "state.delta.catalog",
     },
     "redis": {"state.redis", "verifier.redis_tables"},
     "rich": {"transactional.commands", "transactional.commands.output"},

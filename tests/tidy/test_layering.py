@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def module_of(path: Path) -> str:
-    """`state/delta/writing/spark.py` is `state.delta.writing.spark`, `state/__init__.py` is `state`."""
+    """`state/delta/catalog.py` is `state.delta.catalog`, `state/__init__.py` is `state`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -220,11 +220,11 @@ def in_database(folder: Path, name: str, kind: StateKind) -> Any:
 
 
 def in_delta(folder: Path, name: str, kind: StateKind) -> Any:
-    return FlakyFiles(folder / name, kind=kind, engine="delta-rs")
+    return FlakyFiles(folder / name, kind=kind)
 
 
 def in_log(folder: Path, name: str, kind: StateKind) -> Any:
-    return FlakyFiles(folder / name, kind=kind, engine="delta-rs", layout=LogLayout(fold_after=3, fan_out=2))
+    return FlakyFiles(folder / name, kind=kind, layout=LogLayout(fold_after=3, fan_out=2))
 
 
 @pytest.mark.sampled(9)

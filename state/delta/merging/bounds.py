@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
+from pyarrow.fs import FileSystem
 
+from state.delta.merging.change import Change
 from state.delta.merging.ranges import TimeRange
-from state.delta.merging.rewriting import Change
-from state.delta.merging.small import DataFile
+from state.delta.tables.data_files import DataFile, WrittenFile
 from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 
@@ -65,7 +65,7 @@ class Reached:
 class Footers:
     """The bounds of the files of one table, read once: what a file holds never changes."""
 
-    folder: Path
+    storage: FileSystem
     columns: StateColumns
     _known: dict[str, FileBounds] = field(default_factory=dict)
 
@@ -73,10 +73,15 @@ class Footers:
         """The bounds of these files, which are all there are."""
         wanted = _wanted(self.columns)
         self._known = {
-            file.name: self._known.get(file.name) or _bounds_of(parquet.read_metadata(self.folder / file.name), wanted)
+            file.name: self._known.get(file.name)
+            or _bounds_of(parquet.read_metadata(file.name, filesystem=self.storage), wanted)
             for file in files
         }
         return list(self._known.values())
+
+    def add(self, written: Iterable[WrittenFile]) -> None:
+        """Note the bounds of files that were written."""
+        self._known |= {file.name: _bounds_of(file.footer, _wanted(self.columns)) for file in written}
 
     def reached(self, files: Sequence[DataFile], change: Change) -> Reached:
         """What a transaction reaches of these files, which are all there are. Raises `OSError`, `ArrowException`."""

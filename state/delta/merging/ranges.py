@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import parquet
+from pyarrow.fs import FileSystem
 
-from state.delta.merging.small import DataFile
 from state.delta.merging.units import with_all
+from state.delta.tables.data_files import DataFile
+from state.delta.tables.storage import opened_parquet
 from state.rows.expiring import in_range
 
 
@@ -27,19 +28,19 @@ class TimeRange:
         """Those of some rows."""
         return in_range(rows, self.column, self.after, self.until)
 
-    def read(self, folder: Path, files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:
+    def read(self, storage: FileSystem, files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:
         """Those of files, columns that the table has gained since included. Raises `OSError`, `ArrowException`."""
-        for opened, group, _ in self._groups(folder, files):
+        for opened, group, _ in self._groups(storage, files):
             yield self.of(with_all(opened.read_row_group(group, columns=schema.names), schema))
 
-    def count(self, folder: Path, files: Sequence[DataFile]) -> int:
+    def count(self, storage: FileSystem, files: Sequence[DataFile]) -> int:
         """How many they are. Raises `OSError`, `ArrowException`."""
-        return sum(rows for _, _, rows in self._groups(folder, files))
+        return sum(rows for _, _, rows in self._groups(storage, files))
 
-    def _groups(self, folder: Path, files: Sequence[DataFile]) -> Iterator[tuple[parquet.ParquetFile, int, int]]:
+    def _groups(self, storage: FileSystem, files: Sequence[DataFile]) -> Iterator[tuple[parquet.ParquetFile, int, int]]:
         """Row groups that have some, and how many."""
         for file in files:
-            opened = parquet.ParquetFile(folder / file.name, coerce_int96_timestamp_unit="us")
+            opened = opened_parquet(storage, file.name, file.size_bytes)
             for group in range(opened.num_row_groups):
                 if rows := self.of(opened.read_row_group(group, columns=[self.column])).num_rows:
                     yield opened, group, rows

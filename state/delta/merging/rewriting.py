@@ -1,42 +1,35 @@
-"""A MERGE of a larger table, file by file, in memory: what delta-rs' own MERGE would leave, by the rules of `small.py`.
+"""A larger table is rewritten file by file, in memory, by the rule of `change.py`.
 
-A MERGE rewrites every file that has a touched key. Here each file is read a part at a time, its keys are looked for
-among those that come, and what is left of the file is written as a new one; a file without a touched key stays. New
-rows go to the files that are written, unless they are too large. Threads rewrite a file each; where there are too few
-for that, a large part is written to several files at once: Arrow and Parquet work without Python's lock. Nothing is
-committed here.
+Each file is read a part at a time, its keys are looked for among those that come, and what is left of the file is
+written as a new one; a file without a touched key stays. New rows go to the files that are written, unless they are too
+large. Threads rewrite a file each; where there are too few for that, a large part is written to several files at once:
+Arrow and Parquet work without Python's lock. Nothing is committed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.fs import FileSystem
 
+from state.delta.merging.change import Change
 from state.delta.merging.lanes import Lane, lanes_for, side_by_side
-from state.delta.merging.small import DataFile, WrittenFile, as_new, rewritten
 from state.delta.merging.units import Unit, UnitPart, UnitQueue, units_of
-from state.delta.tables.table import delta_schema
-from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors, time_scalar
+from state.delta.tables.data_files import DataFile, WrittenFile
+from state.rows.expiring import time_scalar
 from transactional.aggregates.ordered import in_order, is_ascending, is_sortable, order_of
-from transactional.aggregates.places import places_beyond, places_in
-from transactional.attempt import TxId
+from transactional.aggregates.places import places_in
 
 PART_ROWS = 500_000
 """Small files, and parts of files, are taken together up to so many rows; where keys are hashed, up to as many as come:
 each part has a hash table of its own."""
 PAST_SHARE = 0.5
 """A file whose rows lie by time is written again once so many of them have expired: no more are written than go."""
-
-
-class NotAlike(Exception):
-    """Arrow and delta-rs would not leave the same, or there is something here that Arrow does not do."""
 
 
 @dataclass(slots=True)
@@ -47,67 +40,59 @@ class Rewritten:
     new: list[WrittenFile] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a transaction does to a table: `rows` have key and value columns, one row per key, in one piece."""
-
-    columns: StateColumns
-    txid: TxId
-    rows: pa.Table
-    combine: Mapping[str, str]
-    floors: Floors = NO_FLOORS
-    removes: bool = False
-    """Whether rows go that had expired for the transaction before, also of files that have no key that comes."""
-
-    def applied(self, rows: pa.Table, in_source: pa.Array) -> pa.Table:
-        """What becomes of stored rows. Raises `NotAlike`."""
-        places = (None, in_source)
-        found = rewritten(rows, self.rows, self.columns, self.txid, self.combine, self.floors, places)
-        if found is None:
-            raise NotAlike("types, or sums that do not fit")
-        return found
-
-
 def rewrite_files(
-    folder: Path, files: Sequence[DataFile], names: Sequence[str], change: Change, aging: Sequence[DataFile] = ()
+    storage: FileSystem, files: Sequence[DataFile], names: Sequence[str], change: Change, aging: Sequence[DataFile] = ()
 ) -> Rewritten:
     """Write what becomes of the files of a table, whose columns are `names` in order; of those that are `aging`, which
     have no key that comes, each by itself, so that rows of other times stay in other files.
 
-    Nothing is left where it does not work out. Raises `NotAlike`, `OSError`.
+    Nothing is left where it does not work out. Raises `WriteRefused`, and `OSError` or `ArrowException` where a file
+    can't be read or written.
     """
     rows = in_order(change.rows, change.columns.key.names).combine_chunks()
-    work = _Rewriting(folder, names, replace(change, rows=rows))
+    work = _Rewriting(storage, names, replace(change, rows=rows))
     try:
-        for unit in units_of(folder, aging, 0):
+        for unit in units_of(storage, aging, 0):
             work.take(unit)
             work.close()
-        work.take_all(units_of(folder, files, work.part_rows))
+        work.take_all(units_of(storage, files, work.part_rows))
         return work.done()
-    except BaseException as error:
+    except BaseException:
         work.undo()
-        if isinstance(error, pa.ArrowException):
-            # Types that are not compared, or a file that is not as ours are: delta-rs names what is wrong.
-            raise NotAlike(str(error)) from error
         raise
 
 
+def rewritten_parts(stored: pa.RecordBatchReader, names: Sequence[str], change: Change) -> pa.RecordBatchReader:
+    """What becomes of all rows of a table, whose columns are `names` in order; as they are read. Reading raises."""
+    change, schema = replace(change, rows=change.rows.combine_chunks()), change.schema(names)
+
+    def parts() -> Iterator[pa.RecordBatch]:
+        met = list[pa.Array]()
+        for batch in stored:
+            rows = pa.table(batch).select(names).cast(schema)
+            met.append(places_in(rows, change.rows, change.columns.key.names, once=True))
+            yield from change.applied(rows, met[-1]).select(names).cast(schema).to_batches()
+            met[-1] = met[-1].drop_null()
+        yield from change.new(met).select(names).cast(schema).to_batches()
+
+    return pa.RecordBatchReader.from_batches(schema, parts())
+
+
 class _Rewriting:
-    def __init__(self, folder: Path, names: Sequence[str], change: Change) -> None:
+    def __init__(self, storage: FileSystem, names: Sequence[str], change: Change) -> None:
         self._change, columns = change, change.columns
-        types = delta_schema(columns)
-        self._schema = pa.schema([types.field(name) for name in names])
+        self._schema = change.schema(names)
         # By these shows whether a file is touched.
         looked_at = [*columns.key.names, columns.txid, *([columns.deleted] if columns.deletes else [])]
         if change.removes and columns.expires is not None and columns.expires not in looked_at:
             looked_at.append(columns.expires)
-        self._first = pa.schema([types.field(name) for name in looked_at])
-        self._rest = pa.schema([types.field(name) for name in names if name not in looked_at])
+        self._first = change.schema(looked_at)
+        self._rest = change.schema([name for name in names if name not in looked_at])
         self._met, self._old = list[pa.Array](), list[DataFile]()
         is_hashed = not is_sortable(change.rows, columns.key.names)
         self.part_rows = max(PART_ROWS, change.rows.num_rows) if is_hashed else PART_ROWS
-        self._lanes = [Lane(folder, self._schema) for _ in range(lanes_for())]
-        self._newest, self._latest = Lane(folder, self._schema), _latest(change)
+        self._lanes = [Lane(storage, self._schema) for _ in range(lanes_for())]
+        self._newest, self._latest = Lane(storage, self._schema), _latest(change)
 
     def take_all(self, units: Iterator[Unit]) -> None:
         """Rewrite units, in each thread one at a time if there are enough; they are written in their order."""
@@ -157,10 +142,7 @@ class _Rewriting:
 
     def done(self) -> Rewritten:
         """Write the new rows, and end the files that are written."""
-        change = self._change
-        met = pa.concat_arrays([*self._met, pa.array([], pa.int64())])
-        new = change.rows.take(places_beyond(met, change.rows.num_rows)) if len(met) else change.rows
-        rows = as_new(new, change.columns, change.txid)
+        rows = self._change.new(self._met)
         self._write(rows.num_rows, rows.slice)
         self.close()
         return Rewritten(self._old, [file for lane in (*self._lanes, self._newest) for file in lane.written])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 
 import pyarrow as pa
 from pyarrow import parquet
+from pyarrow.fs import FileSystem
 
-from state.delta.merging.small import DataFile
+from state.delta.tables.data_files import DataFile
+from state.delta.tables.storage import opened_parquet
 
 
 @dataclass(slots=True)
@@ -58,11 +59,11 @@ def with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, names=schema.names).cast(schema)
 
 
-def units_of(folder: Path, files: Iterable[DataFile], rows_max: int) -> Iterator[Unit]:
-    """Files of a table in a folder, opened when it is their turn; small ones together up to so many rows."""
+def units_of(storage: FileSystem, files: Iterable[DataFile], rows_max: int) -> Iterator[Unit]:
+    """Files of a table, opened when it is their turn; small ones together up to so many rows."""
     unit = Unit()
     for file in files:
-        opened = parquet.ParquetFile(folder / file.name, coerce_int96_timestamp_unit="us")
+        opened = opened_parquet(storage, file.name, file.size_bytes)
         if unit.files and unit.rows + opened.metadata.num_rows > rows_max:
             yield unit
             unit = Unit()

@@ -35,10 +35,10 @@ from state.delta.tables.staging import FileStager
 from state.delta.tables.table import delta_schema
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_overwrite, commit_properties, settle_feature, under_fence
-from state.delta.writing.layout import Layout, Writer
+from state.delta.writing.layout import Layout
 from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_staged
 from state.fence import WriteRefused
-from state.rows.expiring import NO_FLOORS, TIME, Floors, time_scalar
+from state.rows.expiring import TIME, Floors, time_scalar
 from state.rows.sums import SumBounds, SumCheck
 from transactional.aggregates.sums import Step, largest, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -55,10 +55,8 @@ SWEEP_INTERVAL_S = 60.0
 class SegmentsTable(Layout):
     """A table of a state in the log layout. `folding` says what is folded when."""
 
-    def __init__(
-        self, loaded: TableVersion, state: str, writer: Writer | None = None, folding: LogLayout | None = None
-    ) -> None:
-        super().__init__(loaded, state, writer)
+    def __init__(self, loaded: TableVersion, state: str, folding: LogLayout | None = None) -> None:
+        super().__init__(loaded, state)
         self._stored = StoredSegments(loaded)
         self.folds = Folds(self._stored, folding or LogLayout())
         self._copies = SegmentCopies(self.columns.key.names, self._stored.load)
@@ -104,10 +102,7 @@ class SegmentsTable(Layout):
             # A segment is written without a look at what is stored.
             self._check_sums(attempt.txid, rows, check, floors)
         try:
-            if self._writer is not None and rows.num_rows:
-                self._writer.write(self.loaded, attempt, rows, combine, floors or NO_FLOORS)
-            else:
-                self._replace(attempt.txid, rows, as_attempt(self.loaded, attempt.attempt_id, attempt))
+            self._replace(attempt.txid, rows, as_attempt(self.loaded, attempt.attempt_id, attempt))
         except WriteRefused as error:
             if check.columns and not error.is_conflict:
                 self._check_sums(attempt.txid, rows, check, floors)

@@ -14,9 +14,16 @@ import pyarrow as pa
 from pyarrow import parquet
 
 
-def table_writer(where: Path | BinaryIO, schema: pa.Schema, *, dictionaries: bool = False) -> parquet.ParquetWriter:
+def table_writer(
+    where: Path | BinaryIO | pa.NativeFile,
+    schema: pa.Schema,
+    *,
+    dictionaries: bool = False,
+    footers: list[parquet.FileMetaData] | None = None,
+) -> parquet.ParquetWriter:
     """What writes rows of a table to a file. `dictionaries`: other values than numbers repeat, as those of a segment's
-    keys may; where each key is there once a dictionary would cost time and save nothing."""
+    keys may; where each key is there once a dictionary would cost time and save nothing. To `footers` the file's own is
+    added when it is closed."""
     by_difference = [field.name for field in schema if _has_differences(field.type)]
     others = [name for name in schema.names if name not in by_difference]
     return parquet.ParquetWriter(
@@ -26,6 +33,7 @@ def table_writer(where: Path | BinaryIO, schema: pa.Schema, *, dictionaries: boo
         use_dictionary=others if dictionaries else False,
         column_encoding=dict.fromkeys(by_difference, "DELTA_BINARY_PACKED"),
         store_schema=False,
+        metadata_collector=footers,
     )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +20,13 @@ from urllib.parse import urlsplit
 import obstore
 import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
-from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, UnknownConfigurationKeyError
+from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
+from pyarrow import parquet
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
+WHOLE_BYTES_MAX = 8 * 1024 * 1024
+"""So large an object of rows is brought by one request: its parts would take longer."""
 _AZURE = ("abfs", "abfss", "adl", "az", "azure")
 _STORES: Mapping[str, Any] = {
     **dict.fromkeys(("s3", "s3a"), S3Store),
@@ -60,6 +63,35 @@ def storage_at(uri: str, options: Mapping[str, str]) -> FileSystem:
     return _storage_at(scheme, uri, tuple(sorted(said.items())))
 
 
+def can_create(storage: FileSystem) -> bool:
+    """Whether the log's next entry can be made here without replacing another writer's: by a link, or by `create`."""
+    return _is_on_disk(storage) or isinstance(storage.handler, _Objects)
+
+
+def create(storage: FileSystem, path: str, data: bytes) -> None:
+    """Put an object in an object store, where there is none of this name. Raises `FileExistsError`, `OSError`."""
+    storage.handler.create(path, data)
+
+
+def delete(storage: FileSystem, paths: Iterable[str]) -> None:
+    """Delete files, of which some may not be there. Raises `OSError`."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            storage.delete_file(path)
+
+
+def opened_parquet(storage: FileSystem, path: str, size_bytes: int) -> parquet.ParquetFile:
+    """A file of rows on a disk, or in a store by as few requests as possible. Raises `OSError`, `ArrowException`."""
+    if _is_on_disk(storage):
+        return parquet.ParquetFile(path, filesystem=storage, coerce_int96_timestamp_unit="us")
+    source = storage.handler.opened(path, size_bytes)
+    return parquet.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit="us")
+
+
+def _is_on_disk(storage: FileSystem) -> bool:
+    return isinstance(storage, SubTreeFileSystem)
+
+
 @lru_cache(maxsize=100)
 def _storage_at(scheme: str, uri: str, options: tuple[tuple[str, str], ...]) -> FileSystem:
     """A client is dear to make: it reads the certificates that it trusts."""
@@ -76,7 +108,6 @@ class _Objects(DeltaStorageHandler):
     def __init__(self, uri: str, options: Mapping[str, str], store: Any) -> None:
         super().__init__(uri, dict(options))
         self.store = store
-        self.is_locked = any(name.endswith("s3_locking_provider") for name in options)
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
         return [self._info(path) for path in paths]
@@ -98,35 +129,34 @@ class _Objects(DeltaStorageHandler):
             raise FileNotFoundError(f"there is nothing in {selector.base_dir}")
         return list(map(_described, found))
 
+    def create(self, path: str, data: bytes) -> None:
+        with _as_os_error():
+            try:
+                obstore.put(self.store, path, data, mode="create", use_multipart=False)
+            except AlreadyExistsError as error:
+                # A request that is tried again, since its answer was lost, finds what it has written itself.
+                if bytes(obstore.get(self.store, path).bytes()) != data:
+                    raise FileExistsError(_in_one_line(str(error))) from None
+
     def delete_file(self, path: str) -> None:
         with _as_os_error():
             obstore.delete(self.store, path)
 
+    def opened(self, path: str, size_bytes: int) -> pa.NativeFile:
+        if size_bytes > WHOLE_BYTES_MAX:
+            return pa.PythonFile(_Read(self.store, path, size_bytes), mode="r")
+        with _as_os_error():
+            return pa.BufferReader(bytes(obstore.get(self.store, path).bytes()))
+
     def open_input_file(self, path: str) -> pa.PythonFile:
         with _as_os_error():
-            return pa.PythonFile(_Read(obstore.open_reader(self.store, path)), mode="r")
+            size_bytes = int(obstore.head(self.store, path)["size"])
+        return pa.PythonFile(_Read(self.store, path, size_bytes), mode="r")
 
     open_input_stream = open_input_file
 
     def open_output_stream(self, path: str, metadata: Mapping[str, str] | None = None) -> pa.PythonFile:
         return pa.PythonFile(_Written(obstore.open_writer(self.store, path)), mode="w")
-
-
-def put_new(storage: FileSystem, path: str, content: bytes) -> bool | None:
-    """Put a file in an object store, unless there is one. False: there is one; None: only delta-rs writes to this
-    storage, in a way of its own. Raises `OSError`."""
-    handler = getattr(storage, "handler", None)
-    if not isinstance(handler, _Objects) or handler.is_locked:
-        return None
-    try:
-        obstore.put(handler.store, path, content, mode="create")
-    except AlreadyExistsError:
-        return False
-    except NotSupportedError:
-        return None
-    except BaseError as error:
-        raise OSError(_in_one_line(str(error))) from None
-    return True
 
 
 def _described(found: Any) -> FileInfo:
@@ -138,17 +168,28 @@ class _Read:
 
     closed = False
 
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-        self.seek, self.tell = reader.seek, reader.tell
+    def __init__(self, store: Any, path: str, size_bytes: int) -> None:
+        self._store, self._path, self._size, self._at = store, path, size_bytes, 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
 
     def read(self, size: int = -1) -> bytes:
+        begin, left = self._at, max(0, self._size - self._at)
+        many = left if size < 0 else min(size, left)
+        if not many:
+            return b""
         with _as_os_error():
-            return bytes(self._reader.read(size) if size >= 0 else self._reader.readall())
+            data = bytes(obstore.get_range(self._store, self._path, start=begin, length=many))
+        self._at = begin + len(data)
+        return data
 
     def close(self) -> None:
         self.closed = True
-        self._reader.close()
 
 
 class _Written:
@@ -157,11 +198,16 @@ class _Written:
     closed = False
 
     def __init__(self, writer: Any) -> None:
-        self._writer = writer
+        self._writer, self._written = writer, 0
 
     def write(self, data: bytes) -> int:
         with _as_os_error():
-            return int(self._writer.write(bytes(data)))
+            self._writer.write(bytes(data))
+        self._written += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._written
 
     def flush(self) -> None:
         """Nothing: it is written as a whole."""
@@ -176,6 +222,8 @@ class _Written:
 def _as_os_error() -> Iterator[None]:
     try:
         yield
+    except FileExistsError:
+        raise
     except (BaseError, FileNotFoundError) as error:
         kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
         raise kind(_in_one_line(str(error))) from None

@@ -114,11 +114,6 @@ class DeltaLocation:
             return self.name.rstrip("/")
         return str(Path(re.sub(r"^file:(//(?=/))?", "", self.name, flags=re.IGNORECASE)).absolute())
 
-    @property
-    def is_writable_by_spark(self) -> bool:
-        """False on S3: Spark's log stores and delta-rs' conditional puts do not see each other."""
-        return self.is_catalog_name or self.scheme not in _S3_SCHEMES
-
     def reason(self, error: BaseException) -> str:
         """What an error of delta-rs says of this table: one line, without the secrets among the options."""
         return reason_of(error, self.storage_options)

@@ -6,6 +6,7 @@ version that was judged (`state/delta/writing/commit.py`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ from state.delta.tables.table import (
     delta_schema,
     features_of,
     load_table,
+    storage_of,
     unreadable,
 )
 from state.fence import WriteRefused
@@ -67,8 +69,9 @@ class TableVersion:
         self.follows = False
         """Whether it is a reader of a partitioned table, which need not load each version to know its files."""
         self._files: tuple[int, KnownFiles] | None = None
-        self.judged = self._snapshot.version()
-        """The Delta version over which is written."""
+        self.judged, self.judged_at_s = self._snapshot.version(), time.monotonic()
+        """The Delta version over which is written, and since when."""
+        self.storage = storage_of(location)
         self.log = LogUpkeep(location, self._snapshot)
         self._mismatch: StoreMismatch | None = None
         self._is_unfit = False
@@ -196,6 +199,7 @@ class TableVersion:
 
         Raises `OperatingError`, and `StoreMismatch` when something else has changed rows.
         """
+        self.judged_at_s = time.monotonic()
         self.refresh()
         self.judged = self.delta_version
         return self.version()

@@ -3,10 +3,11 @@
 Left to itself, delta-rs would rebase a Delta commit onto what others have written meanwhile; it takes a rewrite of the
 same rows for no conflict. It does not compare the versions of an app id either: it would write a lower one.
 
-A small table on a disk is rewritten without delta-rs: one file with all its rows, and the next entry of the log.
-delta-rs lists the log for each Delta commit, and reads again what came after the last checkpoint; whoever wrote the
-newest Delta version knows all of it. As with delta-rs, an entry of the log appears whole or not at all and never takes
-the place of another one: it is linked to its name. What is written is what delta-rs and Spark write, and read.
+The files of a table in the merge layout are replaced without delta-rs, by the next entry of the log. delta-rs lists the
+log for each Delta commit, and reads again what came after the last checkpoint; whoever wrote the newest Delta version
+knows all of it. As with delta-rs, an entry of the log appears whole or not at all and never takes the place of another
+one: on a disk it is linked to its name, in an object store it is put there if there is none. What is written is what
+delta-rs and Spark write, and read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,10 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from state.delta.merging.small import DataFile, WrittenFile
-from state.delta.tables.encoding import table_writer
-from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS
-from state.delta.tables.names import CHECKPOINT, LOG_FOLDER, entry_name, new_data_file
-from state.delta.tables.sql import DATA_FUSION, MergeClauses
+from state.delta.tables.data_files import DataFile, WrittenFile
+from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS, commit_path
+from state.delta.tables.names import CHECKPOINT, LOG_FOLDER, entry_name
+from state.delta.tables.storage import create, delete
 from state.delta.tables.table import check_links, features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
@@ -114,12 +114,7 @@ def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> N
     if snapshot.version() != table.judged:
         # What has come after it is for `refresh` to find.
         snapshot.load_as_version(table.judged)
-    if table.location.scheme == "file":
-        may_be_late = is_late(Path(table.location.uri), table.judged)
-    else:
-        # A request to a remote storage costs time, and entries are kept for longer than a write takes.
-        may_be_late = time.monotonic() - began_s > LOG_KEPT_S / 2
-    if may_be_late:
+    if _may_be_late(table, table.judged, began_s):
         _judge_late(table)
 
 
@@ -209,131 +204,79 @@ def commit_overwrite(table: TableVersion, rows: Any, properties: CommitPropertie
         )
 
 
-def commit_merge(table: TableVersion, rows: pa.Table, clauses: MergeClauses, properties: CommitProperties) -> None:
-    """Let delta-rs merge rows, one per key; without effect it makes no Delta commit. Raises `WriteRefused`."""
-    with by_delta_rs(table) as snapshot:
-        merger = snapshot.merge(
-            rows,
-            clauses.condition,
-            source_alias="s",
-            target_alias="t",
-            commit_properties=properties,
-            post_commithook_properties=NOTHING_AFTERWARDS,
-        )
-        comes = None
-        if clauses.is_deleted is not None:
-            merger = merger.when_matched_delete(clauses.is_deleted)
-            comes = f"NOT s.{DATA_FUSION.name(table.columns.deleted)}"
-        merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched, comes)
-        merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
-        merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
-
-
 # --- without delta-rs -------------------------------------------------------------------------------------------------
-
-
-def commit_rows(table: TableVersion, attempt: TransactionAttempt, rows: pa.Table, old: Sequence[DataFile]) -> DataFile:
-    """As this attempt let a table on a disk have these rows instead of those in the `old` files; returns its file.
-
-    Raises `WriteRefused`, `OSError`.
-    """
-    new: list[DataFile] = []
-
-    def write(folder: Path, version: int, **told: Any) -> None:
-        new.append(replace_rows(folder, version, rows, old, **told))
-
-    _commit_own(table, attempt, write)
-    return new[0]
 
 
 def commit_replaced(
     table: TableVersion, attempt: TransactionAttempt, new: Sequence[WrittenFile], old: Sequence[DataFile]
 ) -> None:
-    """As this attempt let a table on a disk have the `new` files, which are where they belong, instead of the `old`
-    ones. Raises `WriteRefused`, `OSError`; then the new ones are gone.
+    """As this attempt let a table have the `new` files, which are where they belong, instead of the `old` ones.
+
+    Raises `WriteRefused`, and then the new ones are gone; `OSError`, and then it may have come to pass.
     """
-
-    def write(folder: Path, version: int, **told: Any) -> None:
-        replace_files(folder, version, new, old, mode="Append", **told)
-
-    _commit_own(table, attempt, write)
-
-
-def _commit_own(table: TableVersion, attempt: TransactionAttempt, write: Callable[..., None]) -> None:
     table.check_judged()
-    version, folder = table.judged + 1, Path(table.location.uri)
-    note = _note(table.owner, attempt.attempt_id, attempt)
-    transactions = [*table.recorded_by(attempt.attempt_id), (table.owner, int(attempt.attempt_id))]
+    version = table.judged + 1
     try:
-        write(folder, version, transactions=transactions, metadata=note, durable=table.disk.is_kept)
+        _write_version(table, version, _replacing(table, version, attempt, new, old), [file.name for file in new])
     except FileExistsError:
+        delete(table.storage, [file.name for file in new])
         raise WriteRefused(f"Delta version {version} is another writer's", is_conflict=True) from None
     except OSError:
         check_links(table.location)
         raise
     table.wrote(OwnVersion(version, attempt.attempt_id))
-    if is_late(folder, version):
+    if _may_be_late(table, version, table.judged_at_s):
         _judge_late(table)
     else:
         table.disk.wrote(table.judged)
 
 
-def replace_rows(
-    folder: Path,
+def _replacing(
+    table: TableVersion,
     version: int,
-    rows: pa.Table,
-    old: Sequence[DataFile],
-    *,
-    transactions: Sequence[tuple[str, int]],
-    metadata: str,
-    durable: bool = True,
-) -> DataFile:
-    """Write Delta version `version`: the table has these rows instead of those in the `old` files. Returns its file.
-
-    `rows` have the table's columns in order. `transactions` are app ids with their versions, `metadata` is what the
-    table's history shows. With `durable` the file and the entry are synced before the entry has its name; the names in
-    the two folders are not. Raises `FileExistsError`, and changes nothing, when there is such a version; `OSError`.
-    Call `is_late` afterwards.
-    """
-    file = _write_rows(folder, rows)
-    new = WrittenFile(file.name, file.size_bytes, json.dumps({"numRecords": rows.num_rows}), rows.num_rows)
-    replace_files(
-        folder, version, [new], old, mode="Overwrite", transactions=transactions, metadata=metadata, durable=durable
-    )
-    return file
-
-
-def replace_files(
-    folder: Path,
-    version: int,
+    attempt: TransactionAttempt,
     new: Sequence[WrittenFile],
     old: Sequence[DataFile],
-    *,
-    mode: str,
-    transactions: Sequence[tuple[str, int]],
-    metadata: str,
-    durable: bool = True,
-) -> None:
-    """As `replace_rows`, by files that are there."""
-    log = folder / LOG_FOLDER
-    times_ns = [(folder / file.name).stat().st_mtime_ns for file in new] or [log.stat().st_mtime_ns]
-    now_ms = max(times_ns) // 1_000_000  # by the storage's own clock
-    parameters = {"mode": mode}
-    note = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": parameters, "readVersion": version - 1}
+) -> list[dict[str, Any]]:
+    """The entry that lets a table have the `new` files instead of the `old` ones."""
+    now_ms = _now_ms(table, new)
+    note = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
+    note |= {"readVersion": version - 1, "isBlindAppend": False, "engineInfo": "transactional"}
+    transactions = [*table.recorded_by(attempt.attempt_id), (table.owner, int(attempt.attempt_id))]
     removed = {"dataChange": True, "deletionTimestamp": now_ms, "extendedFileMetadata": True, "partitionValues": {}}
     added = {"partitionValues": {}, "modificationTime": now_ms, "dataChange": True}
-    actions = [
-        {"commitInfo": {**note, "isBlindAppend": False, "engineInfo": "transactional", "userMetadata": metadata}},
+    return [
+        {"commitInfo": {**note, "userMetadata": _note(table.owner, attempt.attempt_id, attempt)}},
         *({"remove": {"path": file.name, "size": file.size_bytes, **removed}} for file in old),
         *({"add": {"path": file.name, "size": file.size_bytes, **added, "stats": file.statistics}} for file in new),
         *({"txn": {"appId": app_id, "version": version}} for app_id, version in transactions),
     ]
-    try:
-        write_entry(log / entry_name(version), actions, [folder / file.name for file in new] if durable else None)
-    except FileExistsError:
-        for file in new:
-            (folder / file.name).unlink()
-        raise
+
+
+def _now_ms(table: TableVersion, new: Sequence[WrittenFile]) -> int:
+    """The time, by the storage's own clock where that takes no request."""
+    if table.location.scheme != "file":
+        return time.time_ns() // 1_000_000
+    paths = [Path(table.location.uri, name) for name in (LOG_FOLDER, *(file.name for file in new))]
+    return max(path.stat().st_mtime_ns for path in paths) // 1_000_000
+
+
+def _write_version(table: TableVersion, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:
+    """Make a Delta version of some files. Raises `FileExistsError` when there is one, `OSError`."""
+    if table.location.scheme != "file":
+        create(table.storage, commit_path(version), _lines(actions).encode())
+        return
+    folder = Path(table.location.uri)
+    files = [folder / name for name in needed] if table.disk.is_kept else None
+    write_entry(folder / commit_path(version), actions, files)
+
+
+def _may_be_late(table: TableVersion, version: int, since_s: float) -> bool:
+    """Whether another writer may have written a version before, over what was judged at a time of this process."""
+    if table.location.scheme == "file":
+        return is_late(Path(table.location.uri), version)
+    # A request to a remote storage costs time, and entries are kept for longer than a write takes.
+    return time.monotonic() - since_s > LOG_KEPT_S / 2
 
 
 def is_late(folder: Path, version: int) -> bool:
@@ -348,28 +291,24 @@ def is_late(folder: Path, version: int) -> bool:
     return (told is None or told >= version) and _newest_checkpoint(log) >= version
 
 
-def _write_rows(folder: Path, rows: pa.Table) -> DataFile:
-    name = new_data_file()
-    with table_writer(folder / name, rows.schema) as writer:
-        writer.write_table(rows)
-    return DataFile(name, (folder / name).stat().st_size)
-
-
 def write_entry(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
     """Write an entry of a log, and sync it before, together with the files that it needs; None: not at all.
 
     Raises `FileExistsError` when there is such an entry.
     """
-    lines = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
     # As delta-rs names it: readers pass over it.
     written = path.with_name(f"_commit_{uuid4()}.json.tmp")
     try:
-        written.write_text(lines, "utf-8")
+        written.write_text(_lines(actions), "utf-8")
         if needed is not None:
             sync([*needed, written])
         os.link(written, path)
     finally:
         written.unlink(missing_ok=True)
+
+
+def _lines(actions: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
 
 
 def _hint(log: Path) -> int | None:

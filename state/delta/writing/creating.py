@@ -11,6 +11,7 @@ import errno
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from state.delta.tables.names import LOG_FOLDER, entry_name
-from state.delta.tables.storage import put_new
+from state.delta.tables.storage import can_create, create
 from state.delta.tables.table import (
     DEFAULT_PROPERTIES,
     DeltaLocation,
@@ -74,8 +75,10 @@ def _create(location: DeltaLocation, given: Mapping[str, Any]) -> None:
         path = Path(location.uri, entry)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_entry(path, actions, None)
-    elif put_new(storage_of(location), entry, "\n".join(map(json.dumps, actions)).encode()) is None:
-        # A storage that only delta-rs writes to.
+    elif can_create(storage := storage_of(location)):
+        with suppress(FileExistsError):
+            create(storage, entry, "\n".join(map(json.dumps, actions)).encode())
+    else:
         options = dict(location.storage_options)
         DeltaTable.create(location.uri, mode="ignore", storage_options=options, **given)
 

@@ -1,7 +1,6 @@
 """The port of a state's Delta table, whatever its layout; and what both layouts do alike.
 
-`MergedTable` (one row per key) and `SegmentsTable` (what each transaction adds) stand behind it. A `Writer` is another
-way for the rows of a transaction to get into a table; all of them end in one Delta commit of `commit.py`.
+`MergedTable` (one row per key) and `SegmentsTable` (what each transaction adds) stand behind it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -53,25 +51,11 @@ class Held:
 NOTHING_HELD = Held()
 
 
-class Writer(Protocol):
-    """A way of writing that goes by files which are no part of the table until its Delta commit."""
-
-    def write(
-        self,
-        table: TableVersion,
-        attempt: TransactionAttempt,
-        rows: pa.Table,
-        combine: Mapping[str, str],
-        floors: Floors,
-    ) -> None:
-        """Write rows, one per key, as this attempt over the version that was judged. Raises `WriteRefused`."""
-
-
 class Layout(ABC):
-    """An open table of a state. `state` is what messages call it; with a `writer`, rows are written by that."""
+    """An open table of a state. `state` is what messages call it."""
 
-    def __init__(self, loaded: TableVersion, state: str, writer: Writer | None = None) -> None:
-        self.loaded, self._state, self._writer = loaded, state, writer
+    def __init__(self, loaded: TableVersion, state: str) -> None:
+        self.loaded, self._state = loaded, state
         self._kept: tuple[int, TxId, pa.Table] | None = None
         self._writes = 0
         self._removals = Removals(loaded.location, loaded.delta_version)

@@ -132,7 +132,7 @@ def expected() -> Iterator[tuple[str, int]]:
 
 
 def build_to_be_processed() -> Topology:
-    """Counts words twice: once the driver writes the table, once the executors do.
+    """Counts words twice, in each layout.
 
     The spout is transactional: then the store is told between processing and commit.
     """
@@ -140,9 +140,9 @@ def build_to_be_processed() -> Topology:
     spout = MemoryTransactionalSpout(words(), fields="word string", take=TAKE)
     builder = TransactionalTopologyBuilder("processed", "words", spout, PARTITIONS)
     builder.set_bolt("tells", Tells(), PARTITIONS).shuffle_grouping("words")
-    for engine in ("delta-rs", "spark"):
-        count = DeltaMapState(f"{folder}/{engine}", key="word", engine=engine).count()
-        builder.set_committer_bolt(f"by-{engine}", count).fields_grouping("tells", "word")
+    for layout in ("merge", "log"):
+        count = DeltaMapState(f"{folder}/{layout}", key="word", layout=layout).count()
+        builder.set_committer_bolt(f"by-{layout}", count).fields_grouping("tells", "word")
     return builder.build(options={"folder": folder})
 
 

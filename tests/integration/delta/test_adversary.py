@@ -22,9 +22,8 @@ from state.delta.doctor import put_back
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
-from tests.contract.states import OWNER, Place, write_by
-from tests.contract.states import Way as WayOfWriting
-from tests.contract.writing import BEFORE, BY_SPARK, WAYS, Way, adds
+from tests.contract.states import OWNER, Place, write_by_files
+from tests.contract.writing import BEFORE, EVERY_WAY, Way, adds
 from transactional.errors import BeyondKept, Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.ports.examining import Diagnosis, Problem
 
@@ -50,7 +49,7 @@ class Scene:
         self.adversary.lies_in_wait(getattr(self.others, strike), self.way.passes, times)
 
     def opened(self, layout: Any = "auto") -> DeltaMapState:
-        state = declared(self.way, self.others.path, layout, engine=self.way.engine, **self.way.gained)
+        state = declared(self.way, self.others.path, layout, **self.way.gained)
         state.open(OWNER, self.place.txids.__getitem__)
         return state
 
@@ -80,10 +79,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Way], Path]:
     folder, known = tmp_path_factory.mktemp("tables"), dict[str, Path]()
 
     def table(way: Way) -> Path:
-        name = str((way.engine, way.layout, way.by_delta_rs, way.is_small, way.puts, way.declared, way.is_claimed))
+        name = str((way.layout, way.by_delta_rs, way.is_small, way.puts, way.declared, way.is_claimed))
         if name not in known:
             known[name] = folder / str(len(known))
-            place = Place(way.engine, folder)
+            place = Place("delta-rs", folder)
             state = declared(way, known[name], way.layout)
             with pytest.MonkeyPatch.context() as earlier:
                 if not way.is_claimed:
@@ -102,36 +101,30 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Way], Path]:
 def scene(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: Callable[[Way], Path]
 ) -> Scene:
-    way: Way = {**WAYS, **BY_SPARK}[request.param]
-    if way.engine == "spark":
-        request.getfixturevalue("spark")
+    way: Way = EVERY_WAY[request.param]
     if way.by_delta_rs:
         monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
     if not way.is_small:
-        write_by(monkeypatch, WayOfWriting.FILES if way.by_files else WayOfWriting.MERGE)
+        write_by_files(monkeypatch)
     if way.is_upkeep:
         monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
         monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
     # However few they are, rows go to a file for each thread, and those of a fold go apart.
     monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 1)
     monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0 if way.is_apart else 1_000)
-    place, others = Place(way.engine, tmp_path), Others(tmp_path / "table")
+    place, others = Place("delta-rs", tmp_path), Others(tmp_path / "table")
     for number in range(1, 4):
         place.attempt(number, number)
     copytree(tables(way), others.path)
-    state = declared(way, others.path, way.turns_to or way.layout, engine=way.engine, **way.gained)
+    state = declared(way, others.path, way.turns_to or way.layout, **way.gained)
     if way.is_claimed:
         state.open(OWNER, place.txids.__getitem__)
     return Scene(way, place, state, Adversary(monkeypatch), others)
 
 
-def every_way(ways: dict[str, Way]) -> list[object]:
-    return [*ways, *(pytest.param(name, marks=pytest.mark.spark) for name in BY_SPARK)]
-
-
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("strike", HARMLESS)
-@pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
+@pytest.mark.parametrize("scene", EVERY_WAY, indirect=True)
 def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
     scene.strikes(strike)
     is_beyond = scene.way.needs_log and strike.endswith("cleans")
@@ -146,7 +139,7 @@ def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
 
 
 @pytest.mark.sampled(10)
-@pytest.mark.parametrize("scene", WAYS, indirect=True)
+@pytest.mark.parametrize("scene", EVERY_WAY, indirect=True)
 def test_a_log_that_is_cleaned_between_two_transactions_is_harmless(scene: Scene) -> None:
     """No Delta version comes of it: what was loaded is the newest one, made of entries that are gone."""
     scene.others.cleans()
@@ -157,7 +150,7 @@ def test_a_log_that_is_cleaned_between_two_transactions_is_harmless(scene: Scene
 
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("strike", HARMFUL)
-@pytest.mark.parametrize("scene", every_way(WAYS), indirect=True)
+@pytest.mark.parametrize("scene", EVERY_WAY, indirect=True)
 def test_what_changes_rows_stops_us_before_anything_is_built_on_it(scene: Scene, strike: str) -> None:
     found: list[object] = []
 
@@ -182,7 +175,7 @@ def rows_of(scene: Scene) -> list[object]:
 
 
 @pytest.mark.sampled(10)
-@pytest.mark.parametrize("scene", [name for name, way in WAYS.items() if way.is_attempted], indirect=True)
+@pytest.mark.parametrize("scene", [name for name, way in EVERY_WAY.items() if way.is_attempted], indirect=True)
 def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("state.table_state", "state.delta.state"):
         monkeypatch.setattr(f"{module}.WRITE_TRIES", 3)
@@ -198,7 +191,7 @@ def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene, m
 
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize(
-    "scene", [name for name, way in WAYS.items() if not way.is_upkeep and way.is_claimed], indirect=True
+    "scene", [name for name, way in EVERY_WAY.items() if not way.is_upkeep and way.is_claimed], indirect=True
 )
 def test_whoever_was_taken_over_changes_nothing(scene: Scene) -> None:
     def takes_over() -> None:

@@ -17,15 +17,17 @@ from pyarrow import parquet
 from state.delta.merged import MergedTable
 from state.delta.merging import bounds
 from state.delta.merging.bounds import Bounds, FileBounds, Footers, Reached
+from state.delta.merging.change import Change
 from state.delta.merging.ranges import TimeRange
-from state.delta.merging.rewriting import Change, rewrite_files
-from state.delta.merging.small import DataFile
+from state.delta.merging.rewriting import rewrite_files
 from state.delta.state import DeltaMapState
-from state.delta.tables.sql import DATA_FUSION, merge_clauses
+from state.delta.tables.data_files import DataFile
+from state.delta.tables.storage import storage_at
 from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 from state.rows.expiring import Floors
-from tests.contract.states import Place, Way, content, write_by
+from tests.contract.states import Place, content, write_by_files
+from tests.delta_merge import merge_into
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
 from transactional.expiry import Expiry, Time
@@ -118,8 +120,9 @@ class World:
     def by_files(self, folder: Path) -> tuple[pa.Table, Reached]:
         """What is left, and what was reached."""
         files = self.written(folder)
-        reached = Footers(folder, self.columns).reached(files, self.change)
-        found = rewrite_files(folder, reached.touched, self.schema.names, self.change, reached.aging)
+        storage = storage_at(str(folder), {})
+        reached = Footers(storage, self.columns).reached(files, self.change)
+        found = rewrite_files(storage, reached.touched, self.schema.names, self.change, reached.aging)
         left = [each.name for each in files if each not in (*found.old, *reached.past)]
         names = [*left, *(file.name for file in found.new)]
         tables = [parquet.read_table(folder / name).cast(self.schema) for name in names]
@@ -129,13 +132,7 @@ class World:
         """What delta-rs' MERGE leaves."""
         write_deltalake(folder, pa.concat_tables(self.files))
         change, table = self.change, DeltaTable(folder)
-        clauses = merge_clauses(self.columns, NOW, COMBINE, DATA_FUSION, change.floors, removes=change.removes)
-        merger, comes = table.merge(change.rows, clauses.condition, source_alias="s", target_alias="t"), None
-        if clauses.is_deleted is not None:
-            merger, comes = merger.when_matched_delete(clauses.is_deleted), 'NOT s."deleted"'
-        merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched, comes)
-        merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
-        merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
+        merge_into(table, change.rows, self.columns, NOW, COMBINE, change.floors, removes=change.removes)
         found = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all())
         return found.select(self.schema.names).cast(self.schema)
 
@@ -189,7 +186,7 @@ def test_a_file_with_a_row_that_never_expires_is_not_dropped(tmp_path: Path, sec
     parquet.write_table(table_of(rows, delta_schema(columns), 1), tmp_path / file.name)
     floors = Floors(NOW, 9 * 10**6, 9 * 10**6)
     change = Change(columns, NOW, table_of([], arrow_schema(columns.written), 1), COMBINE, floors)
-    assert Footers(tmp_path, columns).reached([file], change).past == ([] if stays else [file])
+    assert Footers(storage_at(str(tmp_path), {}), columns).reached([file], change).past == ([] if stays else [file])
 
 
 # --- over transactions ----------------------------------------------------------------------------------------------
@@ -219,7 +216,7 @@ def merge(state: Any, place: Place, txid: int, late_before: int | None, *rows: t
 def test_windows_are_added_to_and_go_without_a_look_at_the_others(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_by(monkeypatch, Way.FILES)
+    write_by_files(monkeypatch)
     looked = list[tuple[int, int]]()
     reached = Footers.reached
 
@@ -243,7 +240,7 @@ def test_windows_are_added_to_and_go_without_a_look_at_the_others(
 
 
 def test_a_range_of_windows_is_what_a_query_finds(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_by(monkeypatch, Way.FILES)
+    write_by_files(monkeypatch)
     state, chance = opened(place), random.Random(3)
     for txid in range(1, 8):
         rows = {(chance.choice("ab"), chance.randrange(2 * txid, 2 * txid + 6)) for _ in range(6)}
@@ -265,7 +262,7 @@ def test_what_a_file_lacks_is_null_in_a_range(tmp_path: Path) -> None:
     parquet.write_table(rows, tmp_path / "old.parquet")
     schema = rows.schema.append(pa.field("w", pa.int64()))
     wanted = TimeRange("start", 1_000_000, 5_000_000)
-    [found] = wanted.read(tmp_path, [DataFile("old.parquet", 1)], schema)
+    [found] = wanted.read(storage_at(str(tmp_path), {}), [DataFile("old.parquet", 1)], schema)
     assert found.to_pylist() == [{"start": at(5), "v": 2, "w": None}]
 
 
@@ -294,7 +291,7 @@ def times_of_files(state: Any) -> list[list[int]]:
 
 
 def test_files_are_combined_with_those_beside_them_in_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_by(monkeypatch, Way.FILES)
+    write_by_files(monkeypatch)
     state = opened(place)
     for txid, second in enumerate((30, 10, 31, 20, 11, 32, 21, 12), 1):
         merge(state, place, txid, None, ("a", second))
@@ -314,16 +311,16 @@ def test_large_files_and_those_with_nothing_beside_them_stay_as_they_are(tmp_pat
     known = {"a": file(5, 1), "b": file(None, 2), "c": file(3, 2), "d": file(4, 9), "e": file(2, 3), "f": file(6, 4)}
     columns = StateColumns(Schema.parse("start timestamp"), Schema.parse("count long"), {}, False, "start")
     files = [DataFile(name, 100 if name == "f" else 1) for name in known]
-    runs = Footers(tmp_path, columns, known).adjacent(files, 8, 150)
+    runs = Footers(storage_at(str(tmp_path), {}), columns, known).adjacent(files, 8, 150)
     assert [[each.name for each in run] for run in runs] == [["e", "c"]]
-    runs = Footers(tmp_path, columns, known).adjacent(files, 8, 1_000)
+    runs = Footers(storage_at(str(tmp_path), {}), columns, known).adjacent(files, 8, 1_000)
     assert [[each.name for each in run] for run in runs] == [["e", "c"], ["a", "f", "b"]]
 
 
 def test_a_file_is_rewritten_for_what_has_expired_by_itself_and_once_it_is_half_of_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_by(monkeypatch, Way.FILES)
+    write_by_files(monkeypatch)
     monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
     state = opened(place)
     merge(state, place, 1, None, ("a", 1), ("a", 2), ("a", 3), ("a", 4), ("a", 9))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import types
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,19 @@ from pyspark.sql import SparkSession
 
 import state.delta.merged
 import state.delta.writing.commit
-from state.delta.merging.small import DataFile, data_files, replaceable_files
+from state.delta.merging.lanes import write_file
 from state.delta.state import DeltaMapState
+from state.delta.tables.data_files import DataFile, data_files, replaceable_files
+from state.delta.tables.disk import TableDisk
 from state.delta.tables.log import LogUpkeep
-from state.delta.tables.table import DeltaLocation, delta_schema
-from state.delta.writing.commit import is_late, replace_rows
+from state.delta.tables.table import DeltaLocation, delta_schema, storage_of
+from state.delta.writing import commit
+from state.delta.writing.commit import is_late
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
 from transactional import schema
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, SchemaMismatch
 
 ROWS = pa.table({"word": ["a", None], "count": pa.array([1, 2], pa.int64())})
@@ -51,7 +56,15 @@ def table_with(folder: Path, rows: pa.Table = ROWS, **options: Any) -> DeltaTabl
 
 
 def replace(folder: Path, version: int, rows: pa.Table, old: list[DataFile]) -> DataFile:
-    return replace_rows(folder, version, rows, old, transactions=[("words/count", version)], metadata="note")
+    """Write a Delta version as a transaction of that number does, whatever there is."""
+    location = DeltaLocation.of(folder)
+    table: Any = types.SimpleNamespace(
+        location=location, owner=OWNER, disk=TableDisk(location), recorded_by=lambda _: [], storage=storage_of(location)
+    )
+    attempt, new = TransactionAttempt(TxId(version), AttemptId(version)), write_file(table.storage, rows, rows.schema)
+    entry = commit._replacing(table, version, attempt, new, old)
+    commit._write_version(table, version, entry, [file.name for file in new])
+    return new[0].as_part
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -78,7 +91,8 @@ class TestReaders:
         assert table.count() == 2
         assert rows_of(tmp_path) == ROWS.to_pylist()
         [entry] = table.history(1)
-        assert (entry["operation"], entry["engineInfo"], entry["userMetadata"]) == ("WRITE", "transactional", "note")
+        assert (entry["operation"], entry["engineInfo"]) == ("WRITE", "transactional")
+        assert json.loads(entry["userMetadata"]) == {"owner": OWNER, "txid": 2, "attempt_id": 2}
         assert log_of(tmp_path) == [f"{version:020}.json" for version in range(3)]
         table.load_as_version(1)
         assert table.count() == 3
@@ -123,11 +137,9 @@ class TestOthers:
     def test_an_entry_never_takes_the_place_of_another(self, tmp_path: Path) -> None:
         old = data_files(table_with(tmp_path))
         replace(tmp_path, 1, MORE, old)
-        before = parquet_files(tmp_path)
         with pytest.raises(FileExistsError):
             replace(tmp_path, 1, ROWS, old)
         assert rows_of(tmp_path) == MORE.to_pylist()
-        assert parquet_files(tmp_path) == before
         assert len(log_of(tmp_path)) == 2
 
     @pytest.mark.parametrize("left", ["the checkpoint's note", "no entry before"])
@@ -291,12 +303,13 @@ class TestHandle:
         words = opened(place)
         words.merge(place.attempt(1, 1), counts({"a": 1}))
 
-        def replaced_and_checkpointed(*given: Any, **named: Any) -> DataFile:
-            file = replace_rows(*given, **named)
-            DeltaTable(words.location.uri).create_checkpoint()
-            return file
+        write = commit._write_version
 
-        monkeypatch.setattr(state.delta.writing.commit, "replace_rows", replaced_and_checkpointed)
+        def written_and_checkpointed(*given: Any) -> None:
+            write(*given)
+            DeltaTable(words.location.uri).create_checkpoint()
+
+        monkeypatch.setattr(commit, "_write_version", written_and_checkpointed)
         words.merge(place.attempt(2, 2), counts({"a": 1}))
         words.merge(place.attempt(3, 3), counts({"a": 1}))
         assert content(words) == {"a": 3}

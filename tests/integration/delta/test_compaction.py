@@ -16,7 +16,7 @@ import state.delta.tables.files
 from state.delta.state import DeltaMapState
 from state.delta.tables.files import compact
 from state.delta.tables.table import DeltaLocation
-from tests.contract.states import OWNER, MergedMapState, Place, content, counts
+from tests.contract.states import OWNER, FilesMapState, Place, content, counts
 from transactional.attempt import AttemptId, TxId
 
 COLUMNS = pa.schema(
@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Place:
 
 def opened(place: Place) -> DeltaMapState:
     # A table that is written as a whole has one file.
-    words = MergedMapState(place.folder / "t", "word string", "count long")
+    words = FilesMapState(place.folder / "t", "word string", "count long")
     words.open(OWNER, place.txids.__getitem__)
     return words
 

@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
-from pyspark.sql import SparkSession
 
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from state.fence import Fence, Verdict, WriteRefused
 from state.rows.columns import StateColumns
-from tests.contract.states import OWNER, Place, Way, always, content, counts, write_by
+from tests.contract.states import OWNER, Place, always, content, counts, write_by_files
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, TableConflict
 from transactional.ports import StateKind
@@ -50,14 +49,12 @@ class World(Place):
         return self.leader(Paused)
 
 
-@pytest.fixture(params=["written as a whole", "written by delta-rs", "merged", "file by file"])
+@pytest.fixture(params=["written as a whole", "written by delta-rs", "file by file"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     if request.param == "written by delta-rs":
         monkeypatch.setattr("state.delta.merged.replaceable_files", lambda _: None)
-    if request.param == "merged":
-        write_by(monkeypatch, Way.MERGE)
     if request.param == "file by file":
-        write_by(monkeypatch, Way.FILES)
+        write_by_files(monkeypatch)
     return World("delta-rs", tmp_path)
 
 
@@ -207,7 +204,7 @@ class TestConflicts:
 
     @pytest.mark.sampled(1)
     def test_with_a_compaction_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_by(monkeypatch, Way.MERGE)
+        write_by_files(monkeypatch)
         world = World("delta-rs", tmp_path)
         leader = world.leader()
         leader.merge(world.attempt(1, 1), counts({"dog": 1}))
@@ -382,38 +379,6 @@ def test_every_delta_commit_shows_its_transaction(world: World) -> None:
         {"owner": OWNER, "txid": 1, "attempt_id": 2},
         {"owner": OWNER, "attempt_id": 1},
     ]
-
-
-@pytest.mark.spark
-class TestSpark:
-    """MERGE by Spark: the fence is written by delta-rs, and heeded by both."""
-
-    @pytest.fixture
-    def world(self, tmp_path: Path, spark: SparkSession) -> World:
-        self.session = spark
-        return World("spark", tmp_path)
-
-    def test_does_nothing_below_the_fence(self, world: World) -> None:
-        new = world.leader()
-        late = world.paused(lambda: world.fence(new, 0, 10))
-        with pytest.raises(Fenced):
-            late.merge(world.attempt(1, 1), counts({"dog": 1}))
-        assert content(new) == {}
-
-    def test_leaves_nothing_behind_in_the_users_session(self, world: World) -> None:
-        leader = world.leader()
-        leader.merge(world.attempt(1, 5), counts({"dog": 1}))
-        table = f"delta.`{leader.location.uri}`"
-        self.session.sql(f"UPDATE {table} SET count = 7")
-        assert content(leader) == {"dog": 7}
-        assert not self.session.catalog.tableExists("state_source")
-        assert DeltaTable(leader.location.uri).transaction_version(OWNER) == 5
-
-    def test_shows_its_transaction(self, world: World) -> None:
-        leader = world.leader()
-        leader.merge(world.attempt(1, 5), counts({"dog": 1}))
-        [row] = self.session.sql(f"DESCRIBE HISTORY delta.`{leader.location.uri}` LIMIT 1").toArrow().to_pylist()
-        assert json.loads(row["userMetadata"]) == {"owner": OWNER, "txid": 1, "attempt_id": 5}
 
 
 def test_columns_of_a_fenced_table_are_as_documented(world: World) -> None:

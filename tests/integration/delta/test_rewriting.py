@@ -7,35 +7,31 @@ import decimal
 import json
 import random
 import threading
-from collections.abc import Callable
-from functools import partial
 from itertools import chain, count, product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow import parquet
+from pyarrow.fs import FileSystem
 
-import state.delta.merging.small
-from state.delta.merged import MergedTable
 from state.delta.merging import rewriting
-from state.delta.merging.rewriting import Change, NotAlike, rewrite_files
-from state.delta.merging.small import DataFile, rewritten, visible
+from state.delta.merging.change import Change, visible
+from state.delta.merging.rewriting import rewrite_files
 from state.delta.merging.units import UnitQueue
-from state.delta.state import DeltaMapState
-from state.delta.tables.sql import DATA_FUSION, merge_clauses, visible_rows
-from state.delta.tables.table import DeltaLocation, delta_schema
-from state.delta.tables.version import TableVersion
+from state.delta.tables.data_files import DataFile
+from state.delta.tables.sql import DATA_FUSION, visible_rows
+from state.delta.tables.storage import storage_at
+from state.delta.tables.table import delta_schema
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.values import combined
-from tests.contract.states import OWNER, Place, Way, content, counts, write_by
+from tests.delta_merge import merge_into
 from transactional.aggregates.ordered import is_ascending
 from transactional.arrow import arrow_schema
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import OperatingError, SumOverflow
+from transactional.attempt import TxId
 from transactional.schema import Schema
 
 DAY = datetime.date(2026, 1, 1)
@@ -82,6 +78,11 @@ def of_columns(values: dict[str, str]) -> StateColumns:
     )
 
 
+def disk(folder: Path) -> FileSystem:
+    """A folder as a table's storage."""
+    return storage_at(str(folder), {})
+
+
 def of_rows(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
@@ -90,12 +91,8 @@ def of_rows(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 def merged(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColumns, combine: dict[str, str]) -> pa.Table:
     """What delta-rs' MERGE leaves."""
     write_deltalake(folder, rows)
-    clauses = merge_clauses(columns, NOW, combine, DATA_FUSION)
     table = DeltaTable(folder)
-    merger = table.merge(source, clauses.condition, source_alias="s", target_alias="t")
-    merger = merger.when_matched_update(clauses.matched).when_not_matched_insert(clauses.not_matched)
-    merger = merger.when_not_matched_by_source_update(clauses.rolled_back, clauses.is_rolled_back)
-    merger.when_not_matched_by_source_delete(clauses.is_forgotten).execute()
+    merge_into(table, source, columns, NOW, combine)
     found = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all())
     return found.select(rows.column_names).cast(rows.schema)
 
@@ -113,8 +110,7 @@ def test_is_what_a_merge_leaves(tmp_path: Path, number: int) -> None:
     columns = of_columns({name: type_ for name, (type_, _) in COLUMNS.items()})
     rows, source = stored(columns, types, chance), given(columns, types, chance)
     combine = {name: how for name, (_, how) in COLUMNS.items()}
-    found = rewritten(rows, source, columns, NOW, combine)
-    assert found is not None
+    found = Change(columns, NOW, source, combine).applied(rows)
     assert found.schema.equals(rows.schema)
     expected = merged(tmp_path, rows, source, columns, combine)
     for name, case in COLUMNS.items():
@@ -132,8 +128,7 @@ def test_nan_is_the_greatest_number_and_both_zeros_are_equal(type_: str, how: st
     columns = StateColumns(Schema.parse("k int"), Schema.parse(f"v {type_}"))
     rows = of_rows([(k, v, 6, None, None) for k, (v, _) in enumerate(pairs)], delta_schema(columns))
     source = of_rows([(k, v) for k, (_, v) in enumerate(pairs)], rows.schema.empty_table().select(["k", "v"]).schema)
-    found = rewritten(rows, source, columns, NOW, {"v": how})
-    assert found is not None
+    found = Change(columns, NOW, source, {"v": how}).applied(rows)
     expected = [combined(how, stored, partial) for stored, partial in pairs]
     left = found.sort_by("k")["v"].to_pylist()
     are_same = [a == b or (a != a and b != b) for a, b in zip(left, expected, strict=True)]
@@ -152,97 +147,21 @@ def test_what_was_before_is_what_a_query_finds(tmp_path: Path, before: TxId | No
         assert in_order(visible(rows, columns, before)) == in_order(found)
 
 
-def test_sums_that_do_not_fit_are_left_to_delta_rs() -> None:
+def test_sums_that_do_not_fit_are_refused() -> None:
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
     rows = of_rows([("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
     source = pa.table({"k": ["a"], "v": [1]})
-    assert rewritten(rows, source, columns, NOW, {"v": "sum"}) is None
+    with pytest.raises(WriteRefused, match="overflow"):
+        Change(columns, NOW, source, {"v": "sum"}).applied(rows)
 
 
 def test_a_state_of_one_row_has_no_key() -> None:
     columns = StateColumns(Schema(()), Schema.parse("v long"))
     source = pa.table({"v": pa.array([3], pa.int64())})
-    first = rewritten(delta_schema(columns).empty_table(), source, columns, TxId(1), {"v": "sum"})
-    assert first is not None
+    first = Change(columns, TxId(1), source, {"v": "sum"}).applied(delta_schema(columns).empty_table())
     assert in_order(first) == [(3, 1, None, None)]
-    second = rewritten(first, source, columns, TxId(2), {"v": "sum"})
-    assert second is not None
+    second = Change(columns, TxId(2), source, {"v": "sum"}).applied(first)
     assert in_order(second) == [(6, 2, 1, 3)]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place("delta-rs", tmp_path)
-
-
-def opened(place: Place) -> DeltaMapState:
-    words = DeltaMapState(place.folder / "t", "word string", "count long")
-    words.open(OWNER, place.txids.__getitem__)
-    return words
-
-
-def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
-    """The attempts that are left to delta-rs."""
-    left: list[TransactionAttempt] = []
-    original = MergedTable._merge
-
-    def noted(self: MergedTable, attempt: TransactionAttempt, *rest: Any) -> None:
-        left.append(attempt)
-        original(self, attempt, *rest)
-
-    monkeypatch.setattr(MergedTable, "_merge", noted)
-    return left
-
-
-def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = merges(monkeypatch)
-    monkeypatch.setattr(state.delta.merging.small, "REWRITTEN_ROWS_MAX", 4)
-    words = opened(place)
-    for txid, many in enumerate((2, 2, 3, 3), 1):
-        words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
-    assert [attempt.txid for attempt in left] == [3, 4]
-    assert content(words) == {"word 0": 4, "word 1": 4, "word 2": 2}
-
-
-def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = merges(monkeypatch)
-    words = opened(place)
-    words.merge(place.attempt(1, 1), counts({"a": 1}))
-    monkeypatch.setattr(state.delta.merging.small, "REWRITTEN_BYTES_MAX", 100)
-    words.merge(place.attempt(2, 2), counts({"a": 1}))
-    assert [attempt.txid for attempt in left] == [2]
-    assert content(words) == {"a": 2}
-
-
-def test_what_another_has_written_meanwhile_is_read_anew(place: Place) -> None:
-    first, second = opened(place), opened(place)
-    for txid in range(1, 9):
-        words = first if txid in (1, 2, 5, 8) else second
-        words.merge(place.attempt(txid, txid), counts({"a": txid, str(txid): 1}))
-        assert content(words)["a"] == sum(range(txid + 1))
-    table = DeltaTable(first.location.uri)
-    table.create_write_transaction([], "append", table.schema())
-    second.merge(place.attempt(9, 9), counts({"a": 9}))
-    first.merge(place.attempt(9, 10), counts({"b": 9}))
-    assert content(second) == {**{str(txid): 1 for txid in range(1, 9)}, "a": 36, "b": 9}
-
-
-def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
-    words = opened(place)
-    words.merge(place.attempt(1, 1), counts({"a": 1}))
-    loaded = TableVersion(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
-    handle = MergedTable(loaded, "t")
-    table = DeltaTable(words.location.uri)
-    table.create_write_transaction([], "append", table.schema())
-    attempt = TransactionAttempt(TxId(2), AttemptId(2))
-    merge = partial(handle.apply, attempt, counts({"a": 1}).table, {"count": "sum"}, is_replay=False)
-    with pytest.raises(WriteRefused):
-        merge()
-    assert handle._small._known is None, "a Delta commit came between: who knows what is in it"
-    assert handle.judge() == 1
-    merge()
-    assert loaded.delta_version == table.version() + 2
-    assert content(words) == {"a": 2}
 
 
 # --- a larger table, file by file -----------------------------------------------------------------------------------
@@ -256,7 +175,7 @@ def by_files(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColum
         part = rows.slice(number * rows.num_rows // 3, (number + 1) * rows.num_rows // 3 - number * rows.num_rows // 3)
         parquet.write_table(part, folder / f"{number}.parquet", row_group_size=2)
         files.append(DataFile(f"{number}.parquet", (folder / f"{number}.parquet").stat().st_size))
-    found = rewrite_files(folder, files, columns.all.names, Change(columns, NOW, source, combine))
+    found = rewrite_files(disk(folder), files, columns.all.names, Change(columns, NOW, source, combine))
     names = [file.name for file in files if file not in found.old] + [file.name for file in found.new]
     tables = [parquet.read_table(folder / name).cast(rows.schema) for name in names]
     return pa.concat_tables([rows.slice(0, 0), *tables]), found
@@ -342,7 +261,7 @@ def test_nothing_is_left_of_sums_that_do_not_fit(
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
     rows = of_rows([("b", 1, 6, None, None), ("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
     source = pa.table({"k": ["a"], "v": [1]})
-    with pytest.raises(NotAlike):
+    with pytest.raises(WriteRefused):
         by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
     assert sorted(path.name for path in (tmp_path / "files").iterdir()) == ["0.parquet", "1.parquet", "2.parquet"]
 
@@ -366,7 +285,7 @@ def large(
 
 def test_files_that_threads_have_rewritten_are_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, change = large(tmp_path, monkeypatch)
-    found = rewrite_files(tmp_path, files, change.columns.all.names, change)
+    found = rewrite_files(disk(tmp_path), files, change.columns.all.names, change)
     tables = [parquet.read_table(tmp_path / file.name) for file in found.new]
     assert all(is_ascending(table["a"]) for table in tables)
     left = in_order(pa.concat_tables(tables).select(["a", "v"]))
@@ -377,7 +296,7 @@ def test_rows_with_the_latest_time_have_a_file_of_their_own_also_in_a_large_tabl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, change = large(tmp_path, monkeypatch, "timestamp", "a")
-    found = rewrite_files(tmp_path, files, change.columns.all.names, change)
+    found = rewrite_files(disk(tmp_path), files, change.columns.all.names, change)
     numbers = [parquet.read_table(tmp_path / file.name)["a"].cast(pa.int64()).to_pylist() for file in found.new]
     assert sorted(chain(*numbers)) == list(range(18))
     assert [17] in numbers
@@ -394,7 +313,7 @@ def test_of_a_file_without_a_touched_key_no_part_is_kept(
     parquet.write_table(rows, tmp_path / "old.parquet", row_group_size=1)
     source = of_rows([(touched, 10)], arrow_schema(Schema((*columns.key, *columns.values))))
     change = Change(columns, NOW, source, {"v": "sum"})
-    found = rewrite_files(tmp_path, [DataFile("old.parquet", 1)], columns.all.names, change)
+    found = rewrite_files(disk(tmp_path), [DataFile("old.parquet", 1)], columns.all.names, change)
     left = pa.concat_tables([parquet.read_table(tmp_path / file.name) for file in found.new])
     assert in_order(left.select(["a", "v"])) == [(n, n + 10 * (n == touched)) for n in range(3)]
 
@@ -405,7 +324,7 @@ def test_threads_take_no_more_once_one_has_failed(tmp_path: Path, monkeypatch: p
 
     def take(*_: Any) -> None:
         if next(numbers) == 0:
-            raise NotAlike
+            raise WriteRefused("a sum does not fit", is_conflict=False)
         assert ended.wait(5), "nobody was told"
 
     monkeypatch.setattr(rewriting._Rewriting, "take", take)
@@ -415,18 +334,9 @@ def test_threads_take_no_more_once_one_has_failed(tmp_path: Path, monkeypatch: p
         ended.set()
 
     monkeypatch.setattr(UnitQueue, "end", tell)
-    with pytest.raises(NotAlike):
-        rewrite_files(tmp_path, files, change.columns.all.names, change)
+    with pytest.raises(WriteRefused):
+        rewrite_files(disk(tmp_path), files, change.columns.all.names, change)
     assert next(numbers) <= 3
-
-
-def test_a_sum_that_does_not_fit_is_named_as_by_a_merge(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_by(monkeypatch, Way.FILES)
-    words = opened(place)
-    words.merge(place.attempt(1, 1), counts({"a": 2**63 - 1, "b": 1}))
-    with pytest.raises(SumOverflow, match="'a'"):
-        words.merge(place.attempt(2, 2), counts({"a": 1, "b": 1}))
-    assert content(words) == {"a": 2**63 - 1, "b": 1}
 
 
 def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
@@ -436,7 +346,7 @@ def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
     source = of_rows([(1, 1, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
     combine = {"v": "sum", "w": "sum"}
     old = [DataFile("old.parquet", 1)]
-    found = rewrite_files(tmp_path, old, columns.all.names, Change(columns, NOW, source, combine))
+    found = rewrite_files(disk(tmp_path), old, columns.all.names, Change(columns, NOW, source, combine))
     left = parquet.read_table(tmp_path / found.new[0].name)
     assert in_order(left.select(["a", "v", "w", "prev_v", "prev_w"])) == [(1, 3, 1, 2, None)]
 
@@ -448,47 +358,14 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     source = of_rows([(n, 1) for n in range(25)], arrow_schema(Schema((*columns.key, *columns.values))))
-    first = rewrite_files(tmp_path, [], columns.all.names, Change(columns, TxId(1), source, {"v": "sum"}))
+    first = rewrite_files(disk(tmp_path), [], columns.all.names, Change(columns, TxId(1), source, {"v": "sum"}))
     assert [json.loads(file.statistics)["numRecords"] for file in first.new] == [12, 13]
     files = [DataFile(file.name, file.size_bytes) for file in first.new]
-    second = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(2), source, {"v": "sum"}))
+    second = rewrite_files(disk(tmp_path), files, columns.all.names, Change(columns, TxId(2), source, {"v": "sum"}))
     assert second.old == files
     assert [json.loads(file.statistics)["numRecords"] for file in second.new] == [12, 13]
     monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 100)
     files = [DataFile(file.name, file.size_bytes) for file in second.new]
-    third = rewrite_files(tmp_path, files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
+    third = rewrite_files(disk(tmp_path), files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
     [left] = third.new
     assert in_order(parquet.read_table(tmp_path / left.name)) == sorted([(n, 3, 3, 2, 2) for n in range(25)], key=str)
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def zero(file: Path) -> None:
-    """As a power cut leaves what was not synced."""
-    file.write_bytes(b"\0" * file.stat().st_size)
-
-
-@pytest.mark.parametrize("is_small", [True, False])
-@pytest.mark.parametrize("harm", [cut, zero, Path.unlink])
-@pytest.mark.parametrize("is_known", [True, False])
-def test_a_file_that_is_torn_or_gone_fails_the_attempt(
-    place: Place, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], *, is_small: bool, is_known: bool
-) -> None:
-    """Whether the process has looked at the file before, or has just started; and nothing is written."""
-    if not is_small:
-        write_by(monkeypatch, Way.FILES)
-    words = opened(place)
-    for txid in (1, 2):
-        words.merge(place.attempt(txid, txid), counts({"a": 1, f"{txid}": 1}))
-    if not is_known:
-        words = opened(place)
-    elif is_small:
-        cast(MergedTable, words._open_table)._small._known = None
-    version = DeltaTable(words.location.uri).version()
-    for uri in DeltaTable(words.location.uri).file_uris():
-        harm(Path(uri))
-    with pytest.raises(OperatingError, match=r"Delta table .*/t "):
-        words.merge(place.attempt(3, 3), counts({"a": 1}))
-    assert DeltaTable(words.location.uri).version() == version

@@ -259,7 +259,6 @@ class TestStager:
         assert stager("log") is not None
         assert stager("auto") is None
         assert stager(LogLayout(staged_bytes=None)) is None
-        assert stager("log", engine="spark") is None
         assert stager("log", "gs://bucket/t") is None
 
 

@@ -82,9 +82,9 @@ class TestLocation:
         with pytest.raises(ConfigError, match=message):
             DeltaMapState("s3a://bucket/t", "k string", "v long")
 
-    def test_on_s3_is_not_for_spark(self) -> None:
-        with pytest.raises(ConfigError, match=r"on S3, where Spark's Delta commits are not guarded.*engine='delta-rs'"):
-            DeltaMapState("s3://bucket/t", "k string", "v long", engine="spark")
+    def test_by_spark_is_deprecated(self) -> None:
+        with pytest.warns(DeprecationWarning, match="engine='spark' is deprecated.*leave it out"):
+            DeltaMapState("table", "k string", "v long", engine="spark")
 
 
 class TestDeclaration:
@@ -312,25 +312,6 @@ class TestEngines:
         del session._jsparkSession
         with pytest.raises(ConfigError, match="states need a classic Spark session, this one is Spark Connect"):
             opened(catalog_table("words"), place)
-
-    @pytest.mark.spark
-    @pytest.mark.usefixtures("spark")
-    def test_take_turns_at_one_table(self, place: Place) -> None:
-        properties = {"delta.checkpointInterval": "2"}
-        by_spark, words = (
-            opened(place.folder / "t", place, engine=engine, properties=properties) for engine in ("spark", "auto")
-        )
-        by_spark.merge(place.attempt(1, 1), counts({"a": 1, "b": 1, "c": 1}))
-        words.merge(place.attempt(2, 2), counts({"a": 1}))
-        by_spark.merge(place.attempt(2, 3), counts({"a": 1, "b": 1, "d": 1}))
-        words.merge(place.attempt(3, 4), counts({"a": 1}))
-        assert content(words) == {"a": 3, "b": 2, "c": 1, "d": 1}
-        assert [writers_of(place.folder / "t", number) for number in range(1, 5)] == [
-            {"parquet-mr"},
-            {"parquet-cpp-arrow"},
-            {"parquet-mr"},
-            {"parquet-cpp-arrow"},
-        ]
 
     @pytest.mark.spark
     def test_spark_finds_a_table_in_its_catalog_and_reads_what_was_written(

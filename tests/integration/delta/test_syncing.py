@@ -7,23 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
 from state.delta.merging import small as delta_small
 from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
-from state.delta.tables.durability import torn_files
 from state.store.sql_store import SqlCoordinatorStore
 from tests.synced_disk import SyncedDisk
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
-from transactional.attempt import AttemptId, TransactionAttempt
+from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
-from transactional.plumbing.syncing import sync
-from transactional.ports import Partials
 
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
 LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
@@ -109,29 +104,3 @@ def test_a_disk_that_can_not_sync_fails_the_attempt(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fdatasync", broken)
     with pytest.raises(OperatingError, match="Input/output error"):
         run(tmp_path, "merge", lambda _: None)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_spark_has_written_is_synced(tmp_path: Path, layout: str, spark: SparkSession) -> None:
-    """The files that it has staged, without the checksums that its file system holds against them."""
-    del spark
-    state = DeltaMapState(tmp_path / "t", "word string", "count long", engine="spark", layout=LAYOUTS[layout])
-    state.open("words/count", TxId)
-    log = tmp_path / "t" / "_delta_log"
-    partials = Partials({"count": "sum"}, pa.table({"word": ["a"], "count": pa.array([1], pa.int64())}))
-    for number in (1, 2):
-        state.merge(TransactionAttempt(TxId(number), AttemptId(number)), partials)
-        unsynced = {str(path.relative_to(tmp_path / "t")) for path in state.unsynced() if tmp_path in path.parents}
-        entry = max(log.glob("*.json"))
-        assert {".", "_delta_log", f"_delta_log/{entry.name}"} <= unsynced
-        files = [path for path in unsynced if path.endswith(".snappy.parquet")]
-        assert files
-        assert not list((tmp_path / "t").rglob(".*.snappy.parquet.crc"))
-        sync(state.unsynced())
-        state.synced()
-        assert not state.unsynced()
-    assert not torn_files(tmp_path / "t")
-    entry = max(log.glob("*.json"))
-    entry.write_bytes(entry.read_bytes()[: entry.read_bytes().rindex(b"\n")])
-    assert [each.path for each in torn_files(tmp_path / "t")] == [entry]

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake.table import TableMerger
 
 import state.delta.merged
 import state.delta.writing.commit
 from state.delta.state import DeltaMapState
-from tests.contract.states import OWNER, Place, Way, counts, write_by
+from tests.contract.states import OWNER, Place, counts, write_by_files
 
 ROOT = Path(__file__).parents[3]
 WALKS = {
     "two files": (os, "link", "merge", "merged"),
     "an overwrite": (state.delta.writing.commit, "write_deltalake", "merge", "merged"),
-    "a MERGE": (TableMerger, "execute", "merge", "merged"),
     "file by file": (os, "link", "merge", "merged"),
     "a segment": (state.delta.writing.commit, "write_deltalake", "log", "segments/table"),
 }
@@ -43,10 +41,8 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
     place, walked = Place("delta-rs", tmp_path), list[list[str]]()
     if way == "an overwrite":
         monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
-    if way == "a MERGE":
-        write_by(monkeypatch, Way.MERGE)
     if way == "file by file":
-        write_by(monkeypatch, Way.FILES)
+        write_by_files(monkeypatch)
     words = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     words.open(OWNER, place.txids.__getitem__)
     original: Any = getattr(where, name)

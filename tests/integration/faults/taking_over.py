@@ -100,7 +100,7 @@ def overtaken(setting: Setting, folder: Path, at: tuple[str, int]) -> Transactio
         left.append(content(folder))
 
     first = Stops(at=at, meanwhile=take_over)
-    with numbered_delta(first, folder, spark=False, merges=setting.pending % 2 == 1, apart=setting.layout == "staged"):
+    with numbered_delta(first, folder, merges=setting.pending % 2 == 1, apart=setting.layout == "staged"):
         said = lead(setting, folder, "first", first)
     assert left, f"there is no such write: {sorted(set(first.names))}"
     assert left == [content(folder)], f"it has changed something, and said {said}"

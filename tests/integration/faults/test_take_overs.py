@@ -85,8 +85,8 @@ SETTINGS = {
 
 LAST_FOLD = 6
 CASES = [
-    *(("merge", "per-word: rewrite", 1), ("merge", "per-bucket: rewrite", 2), ("merge", "per-word: execute", 1)),
-    *(("merge", "per-bucket: execute", 2), ("merge", "store: record_attempt", 3), ("merge", "store: record_commit", 2)),
+    *(("merge", "per-word: rewrite", 1), ("merge", "per-bucket: rewrite", 2), ("merge", "per-word: rewrite", 2)),
+    *(("merge", "per-bucket: rewrite", 1), ("merge", "store: record_attempt", 3), ("merge", "store: record_commit", 2)),
     *(("merge", "per-word: vacuum", 1), ("merge", "per-bucket: vacuum", 1)),
     *(("log", "per-word: write", 3), ("log", "per-word: write", 4), ("log", "per-bucket: write", 3)),
     *(("log", "per-bucket: write", 4), ("log", "per-word: set_table_properties", 1), ("log", "per-word: vacuum", 1)),

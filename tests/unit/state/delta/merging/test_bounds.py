@@ -9,8 +9,10 @@ import pytest
 from pyarrow import parquet
 
 from state.delta.merging.bounds import Footers
-from state.delta.merging.rewriting import Change, rewrite_files
-from state.delta.merging.small import DataFile
+from state.delta.merging.change import Change
+from state.delta.merging.rewriting import rewrite_files
+from state.delta.tables.data_files import DataFile
+from state.delta.tables.storage import storage_at
 from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 from transactional.arrow import arrow_schema
@@ -30,8 +32,8 @@ def test_a_null_key_that_comes_with_others_is_found_beyond_their_bounds(tmp_path
         files.append(DataFile(f"{number}.parquet", 1))
     coming = [{"n": key, "count": 1} for key in (*others, None)]
     change = Change(COLUMNS, TxId(2), pa.Table.from_pylist(coming, arrow_schema(COLUMNS.written)), {"count": "sum"})
-    reached = Footers(tmp_path, COLUMNS).reached(files, change)
-    written = rewrite_files(tmp_path, reached.touched, schema.names, change)
+    reached = Footers(storage_at(str(tmp_path), {}), COLUMNS).reached(files, change)
+    written = rewrite_files(storage_at(str(tmp_path), {}), reached.touched, schema.names, change)
     left = [file.name for file in files if file not in written.old]
     tables = [parquet.read_table(tmp_path / name) for name in (*left, *(file.name for file in written.new))]
     found = sorted(((row["n"], row["count"]) for row in pa.concat_tables(tables).to_pylist()), key=str)

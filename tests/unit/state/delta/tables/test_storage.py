@@ -13,23 +13,38 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import obstore
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from obstore.exceptions import GenericError
+from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 from state.delta.doctor import ExaminedDelta
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.storage import _Objects, put_new, storage_at
+from state.delta.tables.storage import _Objects, create, opened_parquet, storage_at
 from state.delta.tables.table import DeltaLocation, is_there, load_table
 from state.delta.writing.creating import create_table
+from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from tests.contract.states import OWNER, Place, content, counts
+from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from tests.standing_s3 import BUCKET, FIRST_S, StandingS3
 from transactional.attempt import TxId
 from transactional.errors import OperatingError, SchemaMismatch
 from transactional.schema import Schema
 
+
+def rows_of_a_file() -> bytes:
+    """A Parquet file of two rows."""
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.table({"a": [1, 2]}), sink)
+    return bytes(sink.getvalue())
+
+
 TABLE = f"s3://{BUCKET}/words"
+ROWS = rows_of_a_file()
 IN_TIME = {"timeout": "5s", "max_retries": "0"}
 
 
@@ -57,11 +72,23 @@ def counted(words: DeltaMapState, place: Place, txids: Sequence[int]) -> None:
         words.tidy(TxId(txid), lambda: True)
 
 
-@pytest.mark.parametrize("layout", ["merge", LogLayout(fold_after=2)], ids=["merge", "log"])
+@pytest.mark.parametrize(
+    ("layout", "is_large"),
+    [("merge", False), ("merge", True), (LogLayout(fold_after=2), False)],
+    ids=["merge", "file by file", "log"],
+)
 def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
-    store: StandingS3, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Any
+    store: StandingS3,
+    options: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: Any,
+    *,
+    is_large: bool,
 ) -> None:
     """Fenced, written, read, compacted, folded, shortened, read as of then, examined."""
+    if is_large:
+        write_by_files(monkeypatch)
     monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)
     monkeypatch.setattr("state.delta.merged.FILES_MAX", 1)
     monkeypatch.setattr("state.delta.writing.layout.CACHED_ROWS_MAX", -1)
@@ -83,6 +110,40 @@ def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
     reader.close()
     words.close()
     assert list(ExaminedDelta(DeltaLocation.of(TABLE, options), *OWNER.split("/")).diagnoses()) == []
+
+
+def test_an_entry_whose_answer_is_lost_counts_once(
+    options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are kept: they are the table's by then."""
+    place = Place("delta-rs", tmp_path)
+    words = opened(TABLE, place, "merge", options)
+    counted(words, place, [1])
+    put = obstore.put
+
+    def lost(*given: Any, **named: Any) -> None:
+        put(*given, **named)
+        monkeypatch.undo()
+        raise GenericError("no answer")
+
+    monkeypatch.setattr(obstore, "put", lost)
+    counted(words, place, [2, 3])
+    assert content(words) == {"cat": 3, "w1": 1, "w2": 1, "w3": 1}
+
+
+def test_an_entry_that_somebody_else_has_made_leaves_no_file(
+    store: StandingS3, options: dict[str, str], tmp_path: Path
+) -> None:
+    place = Place("delta-rs", tmp_path)
+    words = opened(TABLE, place, "merge", options)
+    counted(words, place, [1])
+    table = words._open_table
+    foreign = DeltaTable(TABLE, storage_options=dict(options))
+    foreign.create_write_transaction([], "append", foreign.schema())
+    before = dict(store.stored)
+    with pytest.raises(WriteRefused, match="another writer's"):
+        table.apply(place.attempt(2, 9), counts({"cat": 1}).table, {"count": "sum"}, is_replay=False)
+    assert store.stored == before
 
 
 def test_a_table_is_created_in_a_store_that_needs_the_same_interpreter(options: dict[str, str], tmp_path: Path) -> None:
@@ -131,7 +192,9 @@ ASKED: Mapping[str, Callable[[FileSystem], object]] = {
     "streaming": lambda files: files.open_input_stream("a").read(),
     "deleting": lambda files: files.delete_file("a"),
     "writing": lambda files: _write(files, "w", b"rows"),
-    "putting": lambda files: put_new(files, "w", b"rows"),
+    "creating": lambda files: create(files, "w", b"rows"),
+    "a file of rows": lambda files: opened_parquet(files, "rows", 4_000).read()["a"].to_pylist(),
+    "a large file of rows": lambda files: opened_parquet(files, "rows", len(ROWS)).read()["a"].to_pylist(),
 }
 
 
@@ -151,13 +214,18 @@ def _write(files: FileSystem, path: str, data: bytes) -> None:
         ("streaming", b"abc"),
         ("deleting", None),
         ("writing", None),
-        ("putting", True),
+        ("creating", None),
+        ("a file of rows", [1, 2]),
+        ("a large file of rows", [1, 2]),
     ],
 )
 def test_others_go_on_while_a_store_does_not(
-    store: StandingS3, options: dict[str, str], asked: str, answer: object
+    store: StandingS3, options: dict[str, str], asked: str, answer: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.stored |= {f"words/{key}": (b"abc", FIRST_S) for key in ("a", "f/a", "f/g/b")}
+    store.stored["words/rows"] = (ROWS, FIRST_S)
+    if "large" in asked:
+        monkeypatch.setattr("state.delta.tables.storage.WHOLE_BYTES_MAX", 0)
     with ThreadPoolExecutor(1) as another:
         store.stand_still()
         waiting = another.submit(ASKED[asked], storage_at(TABLE, options))
@@ -165,7 +233,7 @@ def test_others_go_on_while_a_store_does_not(
         assert not waiting.done()
         store.go_on()
         assert waiting.result() == answer
-    assert ("words/w" in store.stored) == (asked in ("writing", "putting"))
+    assert ("words/w" in store.stored) == (asked in ("writing", "creating"))
     assert ("words/a" not in store.stored) == (asked == "deleting")
 
 
@@ -193,6 +261,18 @@ def test_the_reason_of_an_outage_is_named(
     there = {"aws_endpoint_url": endpoint} if endpoint else {}
     with pytest.raises(OSError, match=rf"{re.escape(reason)}$"):
         storage_at(TABLE, {**options, **there, "timeout": "100ms"}).get_file_info(["a"])
+
+
+def test_what_is_created_takes_the_place_of_nothing(
+    store: StandingS3, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = storage_at(TABLE, options)
+    create(files, "entry", b"first")
+    with pytest.raises(FileExistsError):
+        create(files, "entry", b"second")
+    assert store.stored["words/entry"][0] == b"first"
+    # A request whose answer was lost is sent again by the client: then it finds what it has written.
+    create(files, "entry", b"first")
 
 
 def test_what_is_not_there_is_not_there(options: dict[str, str]) -> None:

@@ -1,0 +1,62 @@
+"""Tables in Spark's catalog: where they lie is known to Spark. Their rows are read and written as those of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from state.delta.tables.table import DeltaLocation
+from state.rows.columns import StateColumns
+from transactional.errors import ConfigError, OperatingError
+from transactional.spark_internals import is_classic
+
+_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+
+
+def delta_session() -> SparkSession:
+    """The SparkSession of this process, a new one if there is none.
+
+    Raises `ConfigError` when it is a Spark Connect session, or Delta is not set up on it.
+    """
+    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    if not is_classic(session):
+        raise ConfigError(
+            "states need a classic Spark session, this one is Spark Connect: SparkSession.builder.master(…)"
+        )
+    if _EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
+        raise ConfigError(
+            "Delta is not set up on the Spark session; use transactional.spark_session.spark_session(), or start yours "
+            f"with spark.sql.extensions={_EXTENSION}, "
+            "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog and Delta's jar"
+        )
+    return session
+
+
+def _sql_type(type_: str) -> str:
+    return {"long": "bigint", "short": "smallint", "byte": "tinyint"}.get(type_, type_)
+
+
+def resolve(
+    location: DeltaLocation, columns: StateColumns, properties: Mapping[str, str], partition_by: str = ""
+) -> DeltaLocation:
+    """The location of a table in Spark's catalog, which is created when it is not there. Raises `ConfigError`."""
+    session = delta_session()
+    fields = ", ".join(f"`{column.name}` {_sql_type(column.type)}" for column in columns.all)
+    options = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    partitions = f"PARTITIONED BY (`{partition_by}`)" if partition_by else ""
+    try:
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS {location.name} ({fields}) USING delta {partitions} TBLPROPERTIES ({options})"
+        )
+        row: Row = session.sql(f"DESCRIBE DETAIL {location.name}").collect()[0]
+    except PySparkException as error:
+        raise ConfigError(f"table {location.name} is not to be had from Spark's catalog: {error}") from error
+    if row["format"] != "delta":
+        raise ConfigError(
+            f"table {location.name} in Spark's catalog is a {row['format']} table; a state needs a Delta table"
+        )
+    if not row["location"]:
+        raise OperatingError(f"Spark's catalog does not say where table {location.name} lies")
+    return DeltaLocation(row["location"], location.storage_options)

@@ -1,0 +1,167 @@
+"""What a transaction makes of a table's rows: the rule of the merge layout, on columns.
+
+Every row of a dead attempt of the same transaction starts again from its previous values, also those that do not come
+(row T60).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state.delta.tables.table import delta_schema
+from state.fence import WriteRefused
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors, time_scalar
+from state.values import combined_columns
+from transactional.aggregates.places import places_beyond, places_in, rows_at
+from transactional.attempt import TxId
+
+Places = tuple[pa.Array | None, pa.Array]
+"""Of each row that is to be: where it stands in the table (None: they are the table's, in order), and in what comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a transaction does to a table: `rows` have key and value columns, one row per key, in one piece."""
+
+    columns: StateColumns
+    txid: TxId
+    rows: pa.Table
+    combine: Mapping[str, str]
+    floors: Floors = NO_FLOORS
+    removes: bool = False
+    """Whether rows go that had expired for the transaction before, also of files that have no key that comes."""
+
+    def schema(self, names: Sequence[str]) -> pa.Schema:
+        """Of the table's columns in an order."""
+        types = delta_schema(self.columns)
+        return pa.schema([types.field(name) for name in names])
+
+    def applied(self, rows: pa.Table, in_source: pa.Array | None = None) -> pa.Table:
+        """What becomes of rows of the table. They are all there are, so that new ones come with them; or `in_source`
+        says where each stands in what comes. Raises `WriteRefused` for sums that do not fit."""
+        try:
+            places = _places_of_all(rows, self.rows, self.columns.key.names) if in_source is None else (None, in_source)
+            return _Rewriting(rows, self.rows, self.columns, self.txid, self.floors, places).result(self.combine)
+        except pa.ArrowException as error:
+            raise WriteRefused(str(error), is_conflict=False) from error
+
+    def new(self, met: Sequence[pa.Array]) -> pa.Table:
+        """What becomes of the rows that come whose places no row of the table has."""
+        columns, rows = self.columns, self.rows
+        if len(places := pa.concat_arrays([*met, pa.array([], pa.int64())])):
+            rows = rows.take(places_beyond(places, rows.num_rows))
+        if columns.deletes:
+            rows = rows.filter(pc.invert(pc.fill_null(rows[columns.deleted], fill_value=False)))
+        many = rows.num_rows
+        found = {name: rows[name] for name in (*columns.key.names, *columns.values.names)}
+        found |= {columns.prev(name): pa.nulls(many, rows[name].type) for name in columns.values.names}
+        found |= {columns.txid: pa.repeat(pa.scalar(int(self.txid), pa.int64()), many)}
+        found |= {columns.prev_txid: pa.nulls(many, pa.int64())}
+        if columns.deletes:
+            found[columns.deleted] = pa.repeat(pa.scalar(False, pa.bool_()), many)
+        return pa.table({name: found[name] for name in columns.all.names})
+
+
+def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Places:
+    """Where every key of the two stands, the new ones last; NULL: nowhere."""
+    in_source = places_in(rows, source, key, once=True)
+    new = places_beyond(in_source, source.num_rows)
+    if not len(new):
+        return None, in_source
+    in_rows = pa.concat_arrays([pa.arange(0, rows.num_rows), pa.nulls(len(new), pa.int64())])
+    return in_rows, pa.concat_arrays([in_source, new])
+
+
+def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Table:
+    """Key and value columns of a table's rows, as they were before transaction `before`: as `visible_rows` in SQL."""
+    names = [*columns.key.names, *columns.values.names]
+    if before is None:
+        return (rows.filter(_is_alive(rows, columns)) if columns.deletes else rows).select(names)
+    is_older = pc.fill_null(pc.less(rows[columns.txid], int(before)), fill_value=False)
+    values = [pc.if_else(is_older, rows[name], rows[columns.prev(name)]) for name in columns.values.names]
+    table = pa.table([*(rows[name] for name in columns.key.names), *values], names=names)
+    is_seen = pc.and_(is_older, _is_alive(rows, columns)) if columns.deletes else is_older
+    return table.filter(pc.or_(is_seen, pc.and_(pc.invert(is_older), pc.is_valid(rows[columns.prev_txid]))))
+
+
+def _is_alive(rows: pa.Table, columns: StateColumns) -> pa.ChunkedArray:
+    """Which rows are no tombstones."""
+    return pc.invert(pc.fill_null(rows[columns.deleted], fill_value=False))
+
+
+class _Rewriting:
+    def __init__(
+        self, rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId, floors: Floors, places: Places
+    ) -> None:
+        self._floors = floors
+        self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
+        in_rows, in_source = places
+        self._rows = rows if in_rows is None else rows_at(rows, in_rows)
+        # Where the rows are the table's, so are their keys.
+        given = source if in_rows is not None else source.drop_columns(list(columns.key.names))
+        self._source = rows_at(given, in_source)
+        self._keys = [self._key(name, in_source) for name in columns.key.names]
+        self._comes = pc.is_valid(in_source)
+        self._all_come = in_source.null_count == 0
+        is_own = pc.fill_null(pc.equal(self._rows[columns.txid], self._txid), fill_value=False)
+        self._is_own = is_own if pc.any(is_own).as_py() else None
+        """What a dead attempt of this transaction has written, which starts again from what was before it; None:
+        nothing."""
+
+    def result(self, combine: Mapping[str, str]) -> pa.Table:
+        names, rows, comes = self._columns, self._rows, self._comes
+        old_txid = self._before(names.prev_txid, names.txid)
+        is_left, is_deleted = comes, comes
+        if names.deletes:
+            is_tombstone = pc.fill_null(self._rows[names.deleted], fill_value=False)
+            # That of an earlier transaction is as no row.
+            is_gone = is_tombstone if self._is_own is None else pc.and_not(is_tombstone, self._is_own)
+            old_txid = pc.if_else(is_gone, pa.scalar(None, pa.int64()), old_txid)
+            is_deleted = pc.fill_null(self._source[names.deleted], fill_value=False)
+            is_left = pc.and_not(comes, is_deleted)
+        old = {name: self._before(names.prev(name), name) for name in names.values.names}
+        begins_anew = self._has_expired(self._floors.floor, old)
+        if (is_past := self._has_expired(self._floors.before, old)) is not None:
+            # Also for the transaction before: so it is as no row.
+            old_txid = pc.if_else(is_past, pa.scalar(None, pa.int64()), old_txid)
+        found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
+        for name, before in old.items():
+            stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
+            met = combined_columns(combine[name], stored, self._source[name])
+            found[name] = self._of_coming(met, before)
+            kept = before if is_past is None else pc.if_else(is_past, pa.scalar(None, before.type), before)
+            found[names.prev(name)] = self._of_coming(kept, rows[names.prev(name)])
+        found[names.txid] = self._of_coming(self._txid, old_txid)
+        found[names.prev_txid] = self._of_coming(old_txid, rows[names.prev_txid])
+        if names.deletes:
+            found[names.deleted] = is_deleted
+        table = pa.table({name: found[name] for name in names.all.names})
+        stays = pc.or_(is_left, pc.is_valid(old_txid))
+        return table if pc.all(stays).as_py() else table.filter(stays)
+
+    def _has_expired(self, floor: int | None, old: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray | None:
+        """Which rows had expired by a floor as they were before this transaction; None: none."""
+        expires, keys = self._columns.expires, dict(zip(self._columns.key.names, self._keys, strict=True))
+        if expires is None or floor is None:
+            return None
+        return pc.fill_null(pc.less_equal({**old, **keys}[expires], time_scalar(floor)), fill_value=False)
+
+    def _before(self, previous: str, now: str) -> pa.ChunkedArray:
+        if self._is_own is None:
+            return self._rows[now]
+        return pc.if_else(self._is_own, self._rows[previous], self._rows[now])
+
+    def _key(self, name: str, in_source: pa.Array) -> pa.ChunkedArray:
+        if name not in self._source.column_names:
+            return self._rows[name]
+        return pc.if_else(pc.is_valid(in_source), self._source[name], self._rows[name])
+
+    def _of_coming(self, coming: pa.ChunkedArray | pa.Scalar, others: pa.ChunkedArray) -> pa.ChunkedArray:
+        if not self._all_come:
+            return pc.if_else(self._comes, coming, others)
+        return pa.repeat(coming, len(self._comes)) if isinstance(coming, pa.Scalar) else coming

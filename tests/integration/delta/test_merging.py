@@ -1,0 +1,174 @@
+"""A state in the merge layout over its transactions: small, larger, torn, and as earlier releases have left it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+import state.delta.merging.small
+from state.delta.merged import MergedTable
+from state.delta.state import DeltaMapState
+from state.delta.tables.table import DeltaLocation
+from state.delta.tables.version import TableVersion
+from state.fence import WriteRefused
+from tests.contract.states import OWNER, Place, content, counts, write_by_files
+from tests.delta_merge import merge_into
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import OperatingError, SumOverflow
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place("delta-rs", tmp_path)
+
+
+def opened(place: Place) -> DeltaMapState:
+    words = DeltaMapState(place.folder / "t", "word string", "count long")
+    words.open(OWNER, place.txids.__getitem__)
+    return words
+
+
+def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
+    """The attempts that are written file by file."""
+    left: list[TransactionAttempt] = []
+    original = MergedTable._by_files
+
+    def noted(self: MergedTable, attempt: TransactionAttempt, *rest: Any) -> None:
+        left.append(attempt)
+        original(self, attempt, *rest)
+
+    monkeypatch.setattr(MergedTable, "_by_files", noted)
+    return left
+
+
+def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = merges(monkeypatch)
+    monkeypatch.setattr(state.delta.merging.small, "REWRITTEN_ROWS_MAX", 4)
+    words = opened(place)
+    for txid, many in enumerate((2, 2, 3, 3), 1):
+        words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
+    assert [attempt.txid for attempt in left] == [3, 4]
+    assert content(words) == {"word 0": 4, "word 1": 4, "word 2": 2}
+
+
+def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = merges(monkeypatch)
+    words = opened(place)
+    words.merge(place.attempt(1, 1), counts({"a": 1}))
+    monkeypatch.setattr(state.delta.merging.small, "REWRITTEN_BYTES_MAX", 100)
+    words.merge(place.attempt(2, 2), counts({"a": 1}))
+    assert [attempt.txid for attempt in left] == [2]
+    assert content(words) == {"a": 2}
+
+
+def test_what_another_has_written_meanwhile_is_read_anew(place: Place) -> None:
+    first, second = opened(place), opened(place)
+    for txid in range(1, 9):
+        words = first if txid in (1, 2, 5, 8) else second
+        words.merge(place.attempt(txid, txid), counts({"a": txid, str(txid): 1}))
+        assert content(words)["a"] == sum(range(txid + 1))
+    table = DeltaTable(first.location.uri)
+    table.create_write_transaction([], "append", table.schema())
+    second.merge(place.attempt(9, 9), counts({"a": 9}))
+    first.merge(place.attempt(9, 10), counts({"b": 9}))
+    assert content(second) == {**{str(txid): 1 for txid in range(1, 9)}, "a": 36, "b": 9}
+
+
+def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
+    words = opened(place)
+    words.merge(place.attempt(1, 1), counts({"a": 1}))
+    loaded = TableVersion(DeltaLocation.of(place.folder / "t"), OWNER, words.columns)
+    handle = MergedTable(loaded, "t")
+    table = DeltaTable(words.location.uri)
+    table.create_write_transaction([], "append", table.schema())
+    attempt = TransactionAttempt(TxId(2), AttemptId(2))
+    merge = partial(handle.apply, attempt, counts({"a": 1}).table, {"count": "sum"}, is_replay=False)
+    before = set(Path(words.location.uri).iterdir())
+    with pytest.raises(WriteRefused):
+        merge()
+    assert handle._small._known is None, "a Delta commit came between: who knows what is in it"
+    assert set(Path(words.location.uri).iterdir()) == before, "nor is a file of it left"
+    assert handle.judge() == 1
+    merge()
+    assert loaded.delta_version == table.version() + 2
+    assert content(words) == {"a": 2}
+    table.update_incremental()
+    table.create_write_transaction([], "append", table.schema())
+    loaded.refresh()
+    with pytest.raises(WriteRefused, match="was judged at Delta version"):
+        merge()
+    assert content(words) == {"a": 2}
+
+
+def test_a_sum_that_does_not_fit_is_named_as_by_a_merge(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_by_files(monkeypatch)
+    words = opened(place)
+    words.merge(place.attempt(1, 1), counts({"a": 2**63 - 1, "b": 1}))
+    with pytest.raises(SumOverflow, match="'a'"):
+        words.merge(place.attempt(2, 2), counts({"a": 1, "b": 1}))
+    assert content(words) == {"a": 2**63 - 1, "b": 1}
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def zero(file: Path) -> None:
+    """As a power cut leaves what was not synced."""
+    file.write_bytes(b"\0" * file.stat().st_size)
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("harm", [cut, zero, Path.unlink])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_file_that_is_torn_or_gone_fails_the_attempt(
+    place: Place, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], *, is_small: bool, is_known: bool
+) -> None:
+    """Whether the process has looked at the file before, or has just started; and nothing is written."""
+    if not is_small:
+        write_by_files(monkeypatch)
+    words = opened(place)
+    for txid in (1, 2):
+        words.merge(place.attempt(txid, txid), counts({"a": 1, f"{txid}": 1}))
+    if not is_known:
+        words = opened(place)
+    elif is_small:
+        cast(MergedTable, words._open_table)._small._known = None
+    version = DeltaTable(words.location.uri).version()
+    for uri in DeltaTable(words.location.uri).file_uris():
+        harm(Path(uri))
+    with pytest.raises(OperatingError, match=r"Delta table .*/t "):
+        words.merge(place.attempt(3, 3), counts({"a": 1}))
+    assert DeltaTable(words.location.uri).version() == version
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("is_replay", [True, False])
+def test_a_table_that_a_merge_of_delta_rs_has_written_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, is_small: bool, is_replay: bool
+) -> None:
+    """As earlier releases wrote it: with the transaction after it, or with another attempt of its own."""
+    if not is_small:
+        write_by_files(monkeypatch)
+    words = opened(place)
+    words.merge(place.attempt(1, 1), counts({"a": 1, "b": 1}))
+    table, attempt = DeltaTable(words.location.uri), place.attempt(2, 2)
+    properties = CommitProperties(app_transactions=[Transaction(OWNER, attempt.attempt_id)])
+    source = counts({"a": 1, "c": 1}).table
+    merge_into(table, source, words.columns, attempt.txid, {"count": "sum"}, commit_properties=properties)
+    assert table.history(1)[0]["operation"] == "MERGE"
+    again = opened(place)
+    assert again.version() == 2
+    assert content(again) == {"a": 2, "b": 1, "c": 1}
+    if is_replay:
+        again.merge(place.attempt(2, 3), counts({"a": 1, "d": 1}))
+        assert content(again) == {"a": 2, "b": 1, "d": 1}
+        return
+    again.merge(place.attempt(3, 3), counts({"a": 1}))
+    assert content(again) == {"a": 3, "b": 1, "c": 1}
+    assert content(again, 2) == {"a": 2, "b": 1, "c": 1}
