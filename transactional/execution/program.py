@@ -168,7 +168,7 @@ def make_program(
     return TaskProgram(
         *(topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, scratch, once),
         sets_aside=topology.dead_letters is not None,
-        split={each.component: (each.split_by, each.tasks) for each in plan_steps(topology) if each.splits_changes},
+        split={each.component: (each.split_by, each.tasks) for each in plan_steps(topology) if each.splits_partials},
     )
 
 

@@ -24,7 +24,7 @@ from transactional.topology.topology import Component, Topology
 
 
 class CommitContext:
-    """What the steps of a topology's commit phase have in common. Step `choice`: see `StepPlaces`."""
+    """What the steps of a topology's commit phase have in common. `choice` says where they run, as for `StepPlaces`."""
 
     def __init__(self, topology: Topology, program: TaskProgram, jobs: StepExecutor | None, choice: str) -> None:
         self.topology, self.program, self.jobs, self._choice = topology, program, jobs, choice

@@ -23,21 +23,16 @@ class Step:
 
     `stays` is why it always runs in the driver; empty: it may run as a Spark job over its tasks. Its keys are then
     split among them by `split_by`, columns of its state's key; a bolt without a state has none.
-    `changes`: it is a state's update that emits what it changes; `in_order`: somebody reads that, or the windows that
-    it closes, to whom the order of keys may matter.
+    `splits_partials`: it is a state's update that emits what it changes, and its tasks combine partial aggregates, each
+    those of its keys. `in_order`: somebody reads what it emits to whom the order of keys may matter.
     """
 
     component: str
     tasks: int
     split_by: tuple[str, ...] = ()
     stays: str = ""
-    changes: bool = False
+    splits_partials: bool = False
     in_order: bool = False
-
-    @property
-    def splits_changes(self) -> bool:
-        """Whether it is an update whose partial aggregates may be split by key among its tasks."""
-        return self.changes and not self.stays
 
     def __str__(self) -> str:
         if self.stays:
@@ -105,7 +100,7 @@ def _changing_step(topology: Topology, component: Component) -> Step:
         stays = "it has one task"
     split_by = () if stays else tuple(component.state.key.names)
     in_order = not stays and any(map(_depends_on_order, topology.subscribers(component.id)))
-    return Step(component.id, tasks, split_by, stays, changes=True, in_order=in_order)
+    return Step(component.id, tasks, split_by, stays, splits_partials=not stays, in_order=in_order)
 
 
 def _depends_on_order(component: Component) -> bool:

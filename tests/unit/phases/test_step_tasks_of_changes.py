@@ -283,6 +283,6 @@ def step(state: Any, parallelism: int = 3) -> Step:
 
 
 def test_where_an_update_that_emits_may_run() -> None:
-    assert step(MemoryMapState("word")) == Step("counts", 3, ("word",), changes=True, in_order=True)
+    assert step(MemoryMapState("word")) == Step("counts", 3, ("word",), splits_partials=True, in_order=True)
     assert step(MemoryMapState("word"), 1).stays == "it has one task"
     assert step(MemoryMapState(())).stays == "its state has no key"
