@@ -213,6 +213,12 @@ class TableState(Updatable, Generic[TableT]):
         columns = {**(aggregates or {}), **named}
         if not columns:
             raise ConfigError(f"state {self.table}: aggregate() needs a column, for example aggregate(count=Count())")
+        for name, each in columns.items():
+            if not isinstance(each, Aggregate):
+                raise ConfigError(
+                    f"state {self.table}: {name}={each!r} is no aggregate such as Count() or Sum('amount'); one of "
+                    "your own extends transactional.aggregates.Aggregate"
+                )
         check_names([*(self.known_key_names or ()), *columns], self.table)
         return StateUpdate(self, columns)
 

@@ -98,4 +98,4 @@ def test_the_base_has_no_protocol_beside_it() -> None:
         for each in tree.body
         if isinstance(each, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "Protocol" for b in each.bases)
     ]
-    assert protocols == ["FollowsMessages", "SpoutMaker"]
+    assert protocols == ["SpoutMaker"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from transactional.execution.items import Subscription
 from transactional.execution.pickling import dump_instance
 from transactional.letters import Exclusion
 from transactional.messages import Unfinished
-from transactional.ports import DeadLetter, FollowsMessages
+from transactional.ports import DeadLetter
 
 SEARCHED_PARTS = 16
 """Into so many parts a record batch is divided to find what a bolt fails on. With two, a bolt is given each tuple of a
@@ -303,23 +303,28 @@ class BatchOperator(_Batchwise, TupleOperator):
 class ArrowBatchOperator(_Batchwise, ArrowOperator):
     """An `ArrowBatchBolt`."""
 
-    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Feed the bolt the record batch: one that follows messages only once, whatever happens."""
-        if _follows(self.bolt):
-            self.work(batch)
-        else:
-            super().execute(batch, source, stream)
-
     def work(self, batch: pa.RecordBatch) -> None:
         """Pass the bolt the record batch."""
         assert isinstance(self.bolt, ArrowBatchBolt)
         self.bolt.execute_batch(batch)
 
-    def unfinished(self) -> Unfinished | None:
-        """What the bolt has found, if it follows messages."""
-        return self.bolt.unfinished() if _follows(self.bolt) else None
+
+class FollowingBolt(ArrowBatchBolt):
+    """A bolt of ours that knows, after `finish_batch`, which messages are not finished."""
+
+    @abstractmethod
+    def unfinished(self) -> Unfinished:
+        """What its task has found."""
 
 
-def _follows(bolt: object) -> TypeGuard[FollowsMessages]:
-    """`isinstance` would look through all that the protocol has at each call."""
-    return issubclass(type(bolt), FollowsMessages)
+class FollowingOperator(ArrowBatchOperator):
+    """A `FollowingBolt`."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Feed the bolt the record batch only once, whatever happens."""
+        self.work(batch)
+
+    def unfinished(self) -> Unfinished:
+        """What the bolt has found."""
+        assert isinstance(self.bolt, FollowingBolt)
+        return self.bolt.unfinished()

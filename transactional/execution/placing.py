@@ -19,6 +19,8 @@ from transactional.execution.operators import (
     ArrowOperator,
     BasicOperator,
     BatchOperator,
+    FollowingBolt,
+    FollowingOperator,
     Operator,
     PassOn,
     TupleFunction,
@@ -168,6 +170,7 @@ def _of_instance(info: TaskInfo, spec: BoltSpec, bolt: Any, emitter: Emitter) ->
         return info.given_to(
             StatefulOperator(spec.id, emitter, bolt, context, info.attempt, info.key_values, replaces=info.replaces)
         )
-    operator = ArrowBatchOperator(spec.id, emitter, bolt, context, info.attempt)
+    of_batches = FollowingOperator if isinstance(bolt, FollowingBolt) else ArrowBatchOperator
+    operator = of_batches(spec.id, emitter, bolt, context, info.attempt)
     operator.notes_origin = len(spec.inputs) > 1
     return info.given_to(operator)

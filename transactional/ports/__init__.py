@@ -10,7 +10,6 @@ from transactional.ports.examining import TornFiles
 from transactional.ports.jobs import Clock, DeadLetter, JobExecutor, LateTuples, Processed
 from transactional.ports.partials import COMBINES, STAGEABLE, Aggregator, Partials, are_known, unknown_word
 from transactional.ports.spouts import (
-    FollowsMessages,
     PartitionReader,
     RefusedRecord,
     Spout,
@@ -33,7 +32,6 @@ __all__ = [
     "Clock",
     "CommitFacts",
     "DeadLetter",
-    "FollowsMessages",
     "JobExecutor",
     "LateTuples",
     "Merged",

@@ -9,13 +9,13 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import ConfigError
 from transactional.facts import EventTime, Listing
 from transactional.groupings import DEFAULT_STREAM
-from transactional.messages import FailedMessage, Unfinished
+from transactional.messages import FailedMessage
 from transactional.ports.examining import SourceAddress
 from transactional.schema import Schema
 
@@ -246,14 +246,6 @@ class Spout(ABC):
 
     def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:  # noqa: B027 - optional
         """Called once after each transaction commit: every other message of the batch was processed. Must not raise."""
-
-
-@runtime_checkable
-class FollowsMessages(Protocol):
-    """A bolt that knows, after `finish_batch`, which messages are not finished."""
-
-    def unfinished(self) -> Unfinished:
-        """What its task has found."""
 
 
 class SpoutMaker(Protocol):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
+from transactional.bolts import OutputCollector, TopologyContext
+from transactional.execution.operators import FollowingBolt
 from transactional.messages import Unfinished
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Ledger:
         return [(root, self.values.get(root, 0), self.errors.get(root)) for root in roots]
 
 
-class Acker(ArrowBatchBolt):
+class Acker(FollowingBolt):
     """Combines the ledgers of all tasks; each of its own tasks has some of the roots."""
 
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:

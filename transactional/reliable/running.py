@@ -11,7 +11,6 @@ import pyarrow as pa
 from transactional.arrow import arrow_schema, batch_from_rows, batch_from_values, origin_of
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import (
-    ArrowBatchBolt,
     BasicBolt,
     OutputCollector,
     PartlyReadable,
@@ -21,6 +20,7 @@ from transactional.bolts import (
 from transactional.errors import FailedException, SchemaMismatch
 from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.failing.faults import tuples
+from transactional.execution.operators import FollowingBolt
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import Unfinished
 from transactional.reliable.bolts import Anchors, RichBolt
@@ -81,7 +81,7 @@ class Out:
         )
 
 
-class RunningBolt(ArrowBatchBolt):
+class RunningBolt(FollowingBolt):
     """A user's `bolt` in a topology without exactly once: a `RichBolt`, a `BasicBolt` or a function of a `Tuple`.
 
     An exception of the bolt is a failure of its tuple, and of nothing else.

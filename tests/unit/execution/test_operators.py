@@ -226,6 +226,10 @@ class Lengths(ArrowBatchBolt):
     def finish_batch(self) -> None:
         self.collector.emit_batch(pa.table({"length": pa.array([self.rows], pa.int32())}))
 
+    def unfinished(self) -> int:
+        """A method of its own, which bolts that follow messages have, too."""
+        return self.rows
+
 
 def test_an_arrow_batch_bolt_is_given_record_batches_and_may_emit_either_way() -> None:
     made = builder(words([[("cat",), ("dog",)], [("cat",)]]))
