@@ -37,6 +37,7 @@ from transactional.trident import field
 from verifier.checker import verify
 
 Numbers = Mapping[str, list[Any]]
+CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=2, retry_pause_ms=1)
 NAN, LARGE = float("nan"), 2**61
 FIRST: dict[str, Numbers] = {
     "byte": {"a": [1, 2, None, 127], "b": [None]},
@@ -158,7 +159,7 @@ def test_whoever_reads_a_mean_reads_the_same(quick_place: Place, tmp_path: Path)
     state = place.unopened()
     topology = topology_of(state, kept, range=Range("n"))
     store = SqlCoordinatorStore(url)
-    TopologyDriver(topology, store, LocalExecutor(topology), TopologyConfig(stop_when_drained=True)).run()
+    TopologyDriver(topology, store, LocalExecutor(topology), CONFIG).run()
     expected = means(ALL)
     assert seen(state.read()) == expected
     assert seen(state.read(), "range") == {"a": 5, "b": None, "c": 0}
@@ -178,7 +179,7 @@ def test_a_view_has_the_mean(layout: str | LogLayout, tmp_path: Path) -> None:
     state = DeltaMapState(tmp_path / "means", layout=layout)
     topology = topology_of(state, MemoryMapState("word string"))
     store = SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")
-    TopologyDriver(topology, store, LocalExecutor(topology), TopologyConfig(stop_when_drained=True)).run()
+    TopologyDriver(topology, store, LocalExecutor(topology), CONFIG).run()
     elsewhere = DeltaMapState(tmp_path / "means", "word")
     elsewhere.mean("n")
     for reader in (state, elsewhere):

@@ -8,11 +8,16 @@ import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from spouts import MemoryTransactionalSpout
+from state import DeltaMapState
 from tests.unit.command_line import RUN, Command
+from transactional.commands.verify import tables_of
+from transactional.trident import Combiner, Count, TridentTopology
 
 TABLES = '''
 """A topology whose states are in Delta tables."""
@@ -199,3 +204,25 @@ def test_a_start_that_is_refused_has_fenced_no_table(animals: Command) -> None:
     version = DeltaTable("counts").version()
     assert "TX404: committer 'hidden'" in animals(*RUN, "animals:build").err
     assert DeltaTable("counts").version() == version
+
+
+class Own:
+    class Count(Combiner):
+        """Called as one of ours."""
+
+        output, field = "odd long", None
+
+        def init(self, row: Any) -> int:
+            return int(row.n % 2)
+
+        def combine(self, one: int, other: int) -> int:
+            return one + other
+
+
+@pytest.mark.parametrize(("aggregate", "counted"), [(Own.Count(), None), (Count(), "n")])
+def test_the_column_that_counts_records_is_a_count_of_ours(aggregate: Any, counted: str | None) -> None:
+    topology = TridentTopology("numbers")
+    numbers = topology.new_stream("numbers", MemoryTransactionalSpout([[(1,)]], "n long"))
+    numbers.persistent_aggregate(DeltaMapState("counted", ()), n=aggregate)
+    [table], _ = tables_of(topology.build())
+    assert table.counts == counted
