@@ -222,7 +222,7 @@ class Own:
 @pytest.mark.parametrize(("aggregate", "counted"), [(Own.Count(), None), (Count(), "n")])
 def test_the_column_that_counts_records_is_a_count_of_ours(aggregate: Any, counted: str | None) -> None:
     topology = TridentTopology("numbers")
-    numbers = topology.new_stream("numbers", MemoryTransactionalSpout([[(1,)]], "n long"))
+    numbers = topology.new_stream("numbers", MemoryTransactionalSpout([[(1,)]], "n long", 1))
     numbers.persistent_aggregate(DeltaMapState("counted", ()), n=aggregate)
     [table], _ = tables_of(topology.build())
     assert table.counts == counted
