@@ -101,9 +101,9 @@ def parts(update: Any, numbers: Numbers, type_: str, tasks: int = 2) -> Partials
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("type_", FIRST)
-def test_a_mean_is_one_of_all_that_was_committed(quick_place: Place, type_: str) -> None:
+def test_a_mean_is_one_of_all_that_was_committed(place: Place, type_: str) -> None:
     """Of numbers, not of the means of transactions; a dead attempt's count nothing."""
-    place, first = quick_place, FIRST[type_]
+    first = FIRST[type_]
     update = place.state(values=f"sum_n {STORED[type_]}, count_n long").mean("n")
     update.check_input(Schema.parse(f"word string, n {type_}"), used_by="the test")
     state: Any = update.state
@@ -153,9 +153,9 @@ def double(row: Tuple) -> Iterable[tuple[str, float]]:
     return [] if row.mean_n is None else [(row.word, 2 * row.mean_n)]
 
 
-def test_whoever_reads_a_mean_reads_the_same(quick_place: Place, tmp_path: Path) -> None:
+def test_whoever_reads_a_mean_reads_the_same(place: Place, tmp_path: Path) -> None:
     """The state, a bolt behind it, a snapshot of all tables; and the checker finds nothing wrong."""
-    place, kept, url = quick_place, MemoryMapState("word string"), f"sqlite:///{tmp_path}/store.db"
+    kept, url = MemoryMapState("word string"), f"sqlite:///{tmp_path}/store.db"
     state = place.unopened()
     topology = topology_of(state, kept, range=Range("n"))
     store = SqlCoordinatorStore(url)
