@@ -133,6 +133,7 @@ class MergedTable(Layout):
         old = [*rewritten.old, *reached.past]
         left = {file: rows for file, rows in reached.rows.items() if file not in old}
         self._replace(attempt, rewritten.new, old, left)
+        self._footers.add(rewritten.new)
 
     def _replace(
         self,
@@ -146,7 +147,6 @@ class MergedTable(Layout):
         commit_replaced(self.loaded, attempt, new, old)
         if self.loaded.delta_version == written:
             self._files = (written, {**left, **{file.as_part: file.rows for file in new}})
-            self._footers.add(new)
 
     def _stored_rows(self) -> int | None:
         """How many rows the files have, as far as it is known."""

@@ -165,8 +165,9 @@ def _groups(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
 def footer_statistics(written: parquet.FileMetaData) -> str:
     """The same of a file that is written, from its footer: whose bounds of integers are exact."""
     told: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    groups = [written.row_group(group) for group in range(written.num_row_groups)]
     for number, column in enumerate(written.schema.to_arrow_schema()):
-        parts = [written.row_group(group).column(number).statistics for group in range(written.num_row_groups)]
+        parts = [group.column(number).statistics for group in groups]
         if all(part is not None and part.has_null_count for part in parts):
             told["nullCount"][column.name] = sum(part.null_count for part in parts)
         is_told = pa.types.is_integer(column.type) and all(part is not None and part.has_min_max for part in parts)

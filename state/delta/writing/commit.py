@@ -100,7 +100,7 @@ def by_delta_rs(table: TableVersion) -> Iterator[DeltaTable]:
 
 def _is_of_libraries(error: Exception) -> bool:
     """Whether it is what delta-rs or Arrow raise, as for a sum that does not fit. Where there is one processor, what a
-    query fails with has no class of its own: a merge raises a `ValueError` there, a stream of rows an `Exception`."""
+    query fails with has no class of its own: some raise a `ValueError` there, a stream of rows an `Exception`."""
     if isinstance(error, DeltaError | OSError | pa.ArrowException) or type(error) is Exception:
         return True
     *_, (raised_in, _) = traceback.walk_tb(error.__traceback__)
@@ -109,7 +109,7 @@ def _is_of_libraries(error: Exception) -> bool:
 
 def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> None:
     if snapshot.version() == table.judged:
-        return  # a merge without effect
+        return  # nothing was to be done
     table.judged += 1
     if snapshot.version() != table.judged:
         # What has come after it is for `refresh` to find.
@@ -257,8 +257,8 @@ def _now_ms(table: TableVersion, new: Sequence[WrittenFile]) -> int:
     """The time, by the storage's own clock where that takes no request."""
     if table.location.scheme != "file":
         return time.time_ns() // 1_000_000
-    paths = [Path(table.location.uri, name) for name in (LOG_FOLDER, *(file.name for file in new))]
-    return max(path.stat().st_mtime_ns for path in paths) // 1_000_000
+    names = [file.name for file in new] or [LOG_FOLDER]
+    return max(Path(table.location.uri, name).stat().st_mtime_ns for name in names) // 1_000_000
 
 
 def _write_version(table: TableVersion, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:

@@ -201,6 +201,11 @@ class TestOthers:
 class TestAFileSystemWithoutHardLinks:
     """By `strace -e inject=linkat:error=EPERM` delta-rs says what is planted here, too."""
 
+    @pytest.fixture
+    def words(self, place: Place) -> DeltaMapState:
+        """A state whose table was created while links were made."""
+        return opened(place)
+
     @pytest.fixture(params=[errno.EPERM, errno.EOPNOTSUPP])
     def refused(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
         def no_link(*_: Any) -> None:
@@ -209,31 +214,25 @@ class TestAFileSystemWithoutHardLinks:
         monkeypatch.setattr(os, "link", no_link)
         return rf"refuses hard links \({os.strerror(request.param)}\).*move .*t to one that has them, such as ext4"
 
-    def test_is_named_when_a_transaction_is_written(self, place: Place, refused: str) -> None:
-        words = opened(place)
+    def test_is_named_when_a_transaction_is_written(self, place: Place, words: DeltaMapState, refused: str) -> None:
         with pytest.raises(ConfigError, match=refused):
             words.merge(place.attempt(1, 1), counts({"cat": 1}))
         assert [name for name in log_of(place.folder / "t") if name.startswith("links-")] == []
 
-    def test_is_named_when_delta_rs_writes(self, place: Place, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        def unable(*_: Any, **__: Any) -> None:
-            raise OSError("Generic LocalFileSystem error: Unable to rename file: Operation not permitted (os error 1)")
-
-        words = opened(place)
-        monkeypatch.setattr(DeltaTable, "create_write_transaction", unable)
-        with pytest.raises(ConfigError, match=refused):
-            place.fence(words, 0, 1)
-
-    def test_is_named_when_a_table_is_created(
-        self, place: Place, refused: str, monkeypatch: pytest.MonkeyPatch
+    def test_is_named_when_delta_rs_writes(
+        self, place: Place, words: DeltaMapState, refused: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def unable(*_: Any, **__: Any) -> None:
             raise OSError("Generic LocalFileSystem error: Unable to rename file: Operation not permitted (os error 1)")
 
-        monkeypatch.setattr(DeltaTable, "create", unable)
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", unable)
+        with pytest.raises(ConfigError, match=refused):
+            place.fence(words, 0, 1)
+
+    def test_is_named_when_a_table_is_created(self, place: Place, refused: str) -> None:
         with pytest.raises(ConfigError, match=refused):
             opened(place)
-        assert not (place.folder / "t").exists()
+        assert log_of(place.folder / "t") == []
 
 
 class TestTables:
