@@ -102,6 +102,11 @@ class StateUpdate(PersistentAggregate):
         return self.aggregator().combine_kinds
 
     @property
+    def aggregates(self) -> Mapping[str, Aggregate]:
+        """What makes each stored column."""
+        return self._aggregates
+
+    @property
     def aggregates_shown(self) -> Mapping[str, str]:
         """Which aggregate of which field each column is."""
         return aggregates_shown(self._aggregates)

@@ -172,15 +172,13 @@ def _expires_of(component: str, address: TableAddress) -> Expires | None:
 
 def _counted(topology: Topology, component: Component) -> str | None:
     """The column that counts the spout's tuples: where all of them, and nothing else, reach a count."""
-    if not component.is_update or len(component.inputs) != 1:
+    if component.update is None or len(component.inputs) != 1:
         return None
     [grouping] = component.inputs
     is_whole = grouping.kind.is_shuffle or grouping.kind in _COUNTED_ONCE
     if grouping.source != topology.spout_id or not is_whole:
         return None
-    bolt: Any = component.bolt
-    aggregates = getattr(bolt.aggregator(), "aggregates", ())
-    return next((name for name, aggregate in aggregates if isinstance(aggregate, Count)), None)
+    return next((name for name, each in component.update.aggregates.items() if isinstance(each, Count)), None)
 
 
 def _places(target: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:

@@ -10,6 +10,7 @@ from transactional.aggregates import Aggregate, step_of
 from transactional.doctor.replaying import expiry_of
 from transactional.expiry import Time
 from transactional.groupings import GroupingKind
+from transactional.ports import PersistentAggregate
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from transactional.trident.pipelines.pipeline import Pipeline
 from transactional.trident.windows.sessions import InSessions, SessionUpdate
@@ -99,9 +100,9 @@ def keys_of(topology: Topology) -> Iterator[KeysAgain]:
     """Updates of states whose rows expire, all of whose columns are known."""
     for component in topology.committers:
         expiry = expiry_of(component)
-        if expiry is None or not component.is_update or component.windows is not None:
+        if expiry is None or component.update is None or component.windows is not None:
             continue
-        columns, others = _known(component.bolt)
+        columns, others = _known(component.update)
         assert component.state is not None
         key = component.state.key.names
         is_whole = all(grouping.kind is not GroupingKind.ALL for grouping in component.inputs)
@@ -110,14 +111,11 @@ def keys_of(topology: Topology) -> Iterator[KeysAgain]:
             yield KeysAgain(component, RecomputedKeys(key, columns, expires))
 
 
-def _known(update: Any) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
+def _known(update: PersistentAggregate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
     """How the columns of an update are computed, and those of which that is not known."""
-    aggregator = update.aggregator()
-    aggregates = getattr(getattr(aggregator, "inner", aggregator), "aggregates", None)
-    if aggregates is None:
-        return {}, ["all"]
-    known = {name: (step_of(each)[1], each.field) for name, each in aggregates if isinstance(each, Aggregate)}
-    return known, [name for name, _ in aggregates if name not in known]
+    aggregates = update.aggregates
+    known = {name: (step_of(each)[1], each.field) for name, each in aggregates.items() if isinstance(each, Aggregate)}
+    return known, [name for name in aggregates or ["all"] if name not in known]
 
 
 def _columns(update: WindowedUpdate | SessionUpdate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
@@ -141,10 +139,10 @@ def kept_columns(
     reader: Component, windows: str, key: tuple[str, ...], recomputed: Recomputed
 ) -> dict[str, str] | None:
     """By column of the windows the column of a state that keeps closed windows as they are; None: it is no such one."""
-    if not reader.is_update or reader.state is None or [g.origin for g in reader.inputs] != [(windows, CLOSED)]:
+    if reader.update is None or reader.state is None or [g.origin for g in reader.inputs] != [(windows, CLOSED)]:
         return None
-    aggregates = getattr(reader.bolt.aggregator(), "aggregates", ())  # type: ignore[union-attr]
-    kept = {each.field: name for name, each in aggregates if isinstance(each, Aggregate) and each.combine == "last"}
-    if len(kept) < len(aggregates) or set(reader.state.key.names) != set(key):
+    known, others = _known(reader.update)
+    kept = {of: name for name, (how, of) in known.items() if how == "last"}
+    if others or len(kept) < len(known) or set(reader.state.key.names) != set(key):
         return None
     return {name: kept[name] for name in recomputed.rules.columns if name in kept}

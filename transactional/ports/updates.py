@@ -76,6 +76,11 @@ class PersistentAggregate(ABC):
     def aggregates_shown(self) -> Mapping[str, str]:
         """Which aggregate of which field each column is; kept with the topology's progress."""
 
+    @property
+    def aggregates(self) -> Mapping[str, object]:
+        """What makes each stored column, as far as it is an aggregate; none if that is not known."""
+        return {}
+
     @abstractmethod
     def aggregator(self) -> Aggregator:
         """The picklable part, which runs on executors."""

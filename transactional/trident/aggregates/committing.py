@@ -53,6 +53,11 @@ class OwnUpdate(PersistentAggregate):
         return self.aggregator().combine_kinds
 
     @property
+    def aggregates(self) -> Aggregates:
+        """What makes each stored column, also your own."""
+        return self._aggregates
+
+    @property
     def aggregates_shown(self) -> Mapping[str, str]:
         """Which aggregate of which field each column is."""
         return aggregates_shown(self._aggregates)

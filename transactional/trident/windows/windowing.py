@@ -97,6 +97,11 @@ class UpdateOfWindows(PersistentAggregate, Windowed, Generic[WindowT]):
         return self._update.combine
 
     @property
+    def aggregates(self) -> Mapping[str, object]:
+        """Those of the update."""
+        return self._update.aggregates
+
+    @property
     def aggregates_shown(self) -> Mapping[str, str]:
         """Those of the update."""
         return self._update.aggregates_shown
