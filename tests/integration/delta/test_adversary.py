@@ -86,7 +86,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Way], Path]:
             state = declared(way, known[name], way.layout)
             with pytest.MonkeyPatch.context() as earlier:
                 if not way.is_claimed:
-                    earlier.setattr("state.delta.opening.with_owner", lambda properties, _: properties)
+                    earlier.setattr("state.delta.opening.with_owner", lambda properties, *_: properties)
                     earlier.setattr("state.delta.state.claim", lambda _: None)
                 state.open(OWNER, place.txids.__getitem__)
             for txid, words in enumerate([{"dog": 1}, {"dog": 1, "cat": 1}, {"cow": 1}], 1):
