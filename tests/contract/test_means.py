@@ -174,19 +174,33 @@ def test_whoever_reads_a_mean_reads_the_same(place: Place, tmp_path: Path) -> No
         assert place.engine == "memory" or report.checked["rows"] >= len(ALL)
 
 
-@pytest.mark.parametrize("layout", ["merge", LogLayout(fold_after=None)], ids=["merge", "log"])
-def test_a_view_has_the_mean(layout: str | LogLayout, tmp_path: Path) -> None:
-    state = DeltaMapState(tmp_path / "means", layout=layout)
+LAYOUTS = pytest.mark.parametrize("layout", ["merge", LogLayout(fold_after=None)], ids=["merge", "log"])
+
+
+def run_into(folder: Path, layout: str | LogLayout) -> list[DeltaMapState]:
+    """The state of a topology that has run, and one as another process opens it."""
+    state, elsewhere = DeltaMapState(folder / "means", layout=layout), DeltaMapState(folder / "means", "word")
     topology = topology_of(state, MemoryMapState("word string"))
-    store = SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")
+    store = SqlCoordinatorStore(f"sqlite:///{folder}/store.db")
     TopologyDriver(topology, store, LocalExecutor(topology), CONFIG).run()
-    elsewhere = DeltaMapState(tmp_path / "means", "word")
     elsewhere.mean("n")
-    for reader in (state, elsewhere):
+    return [state, elsewhere]
+
+
+@LAYOUTS
+def test_a_view_has_the_mean(layout: str | LogLayout, tmp_path: Path) -> None:
+    for reader in run_into(tmp_path, layout):
         sql = reader.view("t", dialect="datafusion")
         found = pa.table(QueryBuilder().register("t", DeltaTable(tmp_path / "means")).execute(sql).read_all())
         assert seen(found) == means(ALL)
         assert sorted(found.column_names) == sorted(reader.read().column_names)
+
+
+@pytest.mark.spark
+@LAYOUTS
+def test_a_view_of_spark_has_the_mean(layout: str | LogLayout, tmp_path: Path, spark: Any) -> None:
+    for reader in run_into(tmp_path, layout):
+        assert seen(spark.sql(reader.view(f"delta.`{tmp_path}/means`")).toArrow()) == means(ALL)
 
 
 def test_a_view_of_what_has_no_sql_is_refused(tmp_path: Path) -> None:
