@@ -22,8 +22,13 @@ def undone_by(version: AttemptId | None, oldest_known: TxId, target: RewindTarge
     at = target.txid_of(version)
     if at is None:
         raise StoreMismatch(f"state {state}: the store does not know attempt {version}, which has written the table")
-    if at <= target.txid:
+    if at == target.txid:
         return None
+    if at < target.txid:
+        raise BeyondKept(
+            f"state {state} has gone back to transaction {at}: it can't go forward to {target.txid} again; "
+            f"finish with {at}"
+        )
     oldest = TxId(max(at - 1, oldest_known))
     if target.txid < oldest:
         raise BeyondKept(

@@ -17,7 +17,6 @@ _COMMITTED_BY = select(func.max(attempts.c.attempt_id)).where(
     attempts.c.topology_id == _TOPOLOGY, attempts.c.txid == _NUMBER, attempts.c.phase == COMMITTED
 )
 BEGIN: Final = HOLD.where(
-    or_(topologies.c.rewinding_to.is_(None), topologies.c.rewinding_to == _NUMBER),
     topologies.c.committed_txid >= _NUMBER,
     or_(_NUMBER == 0, _COMMITTED_BY.scalar_subquery().is_not(None)),
 ).values(rewinding_to=_NUMBER, attempt_id=topologies.c.attempt_id + 1)

@@ -134,16 +134,21 @@ def test_not_to_what_is_no_longer_known(store: Store) -> None:
         store.begin_rewind(lease, TxId(2))
 
 
-def test_not_to_another_one_than_was_begun(store: Store) -> None:
+def test_another_one_takes_the_place_of_the_one_that_was_begun(store: Store) -> None:
     lease = run_of_four(store)
     first = store.begin_rewind(lease, TxId(2))
     assert first > lease.fence_id
-    assert store.begin_rewind(lease, TxId(2)) > first
-    with pytest.raises(ProtocolError):
-        store.begin_rewind(lease, TxId(3))
+    again = store.begin_rewind(lease, TxId(2))
+    assert again > first
     with pytest.raises(ProtocolError):
         store.finish_rewind(lease, TxId(3))
     assert store.status(TOPOLOGY)[0].rewinding_to == 2
+    assert store.begin_rewind(lease, TxId(3)) > again
+    with pytest.raises(ProtocolError):
+        store.finish_rewind(lease, TxId(2))
+    store.finish_rewind(lease, TxId(3))
+    [status] = store.status(TOPOLOGY)
+    assert (status.committed_txid, status.rewinding_to) == (3, None)
 
 
 def test_whoever_was_taken_over_begins_and_finishes_nothing(store: Store) -> None:

@@ -116,6 +116,29 @@ def test_one_that_died_is_finished(world: World) -> None:
     assert moment > 7
 
 
+def test_one_that_was_begun_does_not_go_on_again(world: World) -> None:
+    """What was undone is known no longer."""
+    world.run()
+    steps = Steps()
+
+    def die(moment: int) -> None:
+        if steps.names[-1] == "finish_rewind":
+            raise Died
+
+    steps.at = die
+    with stepping(world.store, steps), pytest.raises(Died):
+        world.back_to(LENGTH - 1)
+    end_lease(world.folder)
+    undone = (
+        rf"gone back to transaction {LENGTH - 1}: it can't go forward to {LENGTH} again; finish with {LENGTH - 1}\. The"
+    )
+    with pytest.raises(BeyondKept, match=undone):
+        world.back_to(LENGTH)
+    world.back_to(LENGTH - 1, owner="next")
+    assert world.is_at(LENGTH - 1)
+    assert world.findings() == []
+
+
 def test_a_zombie_writes_nothing_any_more(world: World) -> None:
     world.run()
     lease = world.store.acquire("rewound", world.topology().fingerprint(), owner="zombie", lease_ms=60_000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from state.delta.segments import table as delta_segments
 from state.delta.segments.folds_apart import FoldsApart, WrittenFold
 from state.delta.tables.staging import FileStager
 from state.delta.writing import commit as delta_commit
+from state.delta.writing import creating as delta_creating
 from state.delta.writing import layout as delta_layout
 from state.delta.writing.staged import StagedOrphans
 from state.store.sql_store import SqlCoordinatorStore
@@ -240,11 +241,11 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
         patch.setattr(delta_segments, "SWEEP_INTERVAL_S", -1)
         if merges:
             write_by_files(patch)
-        patch.setattr(delta_commit, "write_entry", numbered_entry(numbered))
+        patch.setattr(delta_commit, "write_entry", numbered_entry(numbered, delta_commit.write_entry, "rewrite"))
+        patch.setattr(delta_creating, "write_first", numbered_entry(numbered, delta_creating.write_first, "create"))
         patch.setattr(delta_commit, "write_deltalake", numbered_write(numbered))
         wrap(patch, DeltaTable, "create_write_transaction", lambda table: name_of(table.table_uri))
         wrap(patch, DeltaTable, "vacuum", lambda table: name_of(table.table_uri))
-        patch.setattr(DeltaTable, "create", numbered_create(numbered))
         # No Delta commits: one may be under way meanwhile, in the thread of the commit phase, and is counted there.
         wrap(patch, FileStager, "stage", lambda stager: stager.folder.name, commits=False)
         wrap(patch, FileStager, "stage_all", lambda stager: stager.folder.name, commits=False)
@@ -266,17 +267,6 @@ def fold_at_once(apart: FoldsApart, write: Callable[[], WrittenFold]) -> None:
     apart._future.set_result(None)
 
 
-def numbered_create(numbered: Callable[[str], AbstractContextManager[None]]) -> Any:
-    """`DeltaTable.create`, as an effect."""
-    create = DeltaTable.create
-
-    def effect(uri: str, *given: Any, **named: Any) -> DeltaTable:
-        with numbered(f"{name_of(uri)}: create"):
-            return create(uri, *given, **named)
-
-    return staticmethod(effect)
-
-
 def numbered_write(numbered: Callable[[str], AbstractContextManager[None]]) -> Callable[..., None]:
     """`write_deltalake`, as an effect: the rows of a transaction in the log layout, or a whole table."""
 
@@ -288,13 +278,14 @@ def numbered_write(numbered: Callable[[str], AbstractContextManager[None]]) -> C
     return effect
 
 
-def numbered_entry(numbered: Callable[[str], AbstractContextManager[None]]) -> Callable[..., None]:
+def numbered_entry(
+    numbered: Callable[[str], AbstractContextManager[None]], write: Callable[..., None], what: str
+) -> Callable[..., None]:
     """An entry of the log that is written without delta-rs, as an effect: the file of rows is there by then."""
-    write = delta_commit.write_entry
 
-    def effect(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
-        with numbered(f"{path.parent.parent.name}: rewrite"):
-            write(path, actions, needed)
+    def effect(path: Path, *given: Any) -> None:
+        with numbered(f"{path.parent.parent.name}: {what}"):
+            write(path, *given)
 
     return effect
 

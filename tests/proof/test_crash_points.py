@@ -16,9 +16,11 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from state.delta.tables.staging import FileStager
+from state.delta.tables.table import DeltaLocation
+from state.delta.writing.creating import create_table
+from state.rows.columns import StateColumns
 from tests.proof.coverage import Coverage
 from tests.proof.crashing import crash_and_go_on, live
 from tests.proof.effects import AFTER, WHENS, Crash, Effects, NumberedStore, Point, numbered_delta
@@ -110,7 +112,7 @@ def test_a_task_may_stage_while_a_delta_commit_is_under_way(tmp_path: Path) -> N
             stager.stage(attempt, pa.table({"count": [1]}))
             assert (effects.names, effects.is_dead) == (["words: stage"], False)
             with pytest.raises(Crash):
-                DeltaTable.create(str(log.parent), pa.schema([("count", pa.int64())]))
+                create_table(DeltaLocation.of(log.parent), StateColumns(Schema(()), Schema.parse("n long"), {}), {})
 
 
 def kinds_of(setting: Setting, point: Point) -> set[tuple[str, str, str]]:

@@ -54,6 +54,8 @@ class RewindPlan:
 def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> RewindPlan:
     """See whether everything that a rewind takes is there. Changes nothing.
 
+    One that was begun may end at another transaction: what its own takes may be gone by now.
+
     Raises `ConfigError` for a transaction or a state that can't be gone back to, `TopologyChanged` for a topology with
     other tables than the stored one, `BeyondKept`, `OperatingError`.
     """
@@ -63,11 +65,6 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
             f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "
             f"topology {topology.id!r} can't be taken back"
         )
-    if status.rewinding_to not in (None, txid):
-        raise ConfigError(
-            f"topology {topology.id!r} is being taken back to transaction {status.rewinding_to}, which has to be "
-            f"finished first: pass --to-txid {status.rewinding_to}"
-        )
     if not 0 <= txid <= status.committed_txid:
         raise ConfigError(
             f"topology {topology.id!r} can't go to transaction {txid}: the committed ones are 0 (the beginning) to "
@@ -76,10 +73,19 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
     check_tables(topology, status)
     names = stream_names(topology, store)
     after = names.today(batch_at(store, topology.id, txid), txid)
-    tables = tuple(
-        (component.id, state.reach(topology.id, component.id, target_of(store, topology.id, component.id, txid)))
-        for component, state in rewindable(topology, store)
-    )
+    try:
+        tables = tuple(
+            (component.id, state.reach(topology.id, component.id, target_of(store, topology.id, component.id, txid)))
+            for component, state in rewindable(topology, store)
+        )
+    except BeyondKept as error:
+        if status.rewinding_to is None:
+            raise
+        raise BeyondKept(
+            f"{error}. The rewind to {status.rewinding_to} was begun: finish it with a --to-txid that each table can "
+            f"go to, at the latest {status.committed_txid}, where it began; if there is none, start over with "
+            f"`transactional reset {topology.id}` and empty tables"
+        ) from None
     before = names.today(batch_at(store, topology.id, status.committed_txid), status.committed_txid)
     positions = read_again(topology.spout, before, after)
     is_begun = status.rewinding_to is not None

@@ -296,6 +296,7 @@ class CoordinatorStore(StoreReader, Protocol):
         """Record that the topology is being taken back to a committed transaction: until `finish_rewind` the lease can
         only be taken to rewind. The same write draws another fence id, for the tables as they will be.
 
+        Another transaction takes the place of the one of a rewind that was begun.
         Raises `ProtocolError` for a transaction whose batch the store does not know.
         """
 

@@ -255,7 +255,7 @@ class MemoryCoordinatorStore:
         """Record that the topology is being taken back to a committed transaction."""
         with self._held(lease) as topology:
             is_known = txid == NO_TRANSACTION or committed_at(topology, txid) is not None
-            if topology.rewinding_to not in (None, txid) or txid > topology.committed_txid or not is_known:
+            if txid > topology.committed_txid or not is_known:
                 raise can_not_rewind(self._status(lease.topology_id, topology), txid)
             topology.rewinding_to = txid
             topology.attempt_id = AttemptId(topology.attempt_id + 1)

@@ -72,15 +72,19 @@ def _create(location: DeltaLocation, given: Mapping[str, Any]) -> None:
         actions = [json.loads(line) for line in Path(scratch, entry).read_text("utf-8").splitlines()]
     actions[0]["commitInfo"]["operationParameters"]["location"] = location.uri
     if location.scheme == "file":
-        path = Path(location.uri, entry)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_entry(path, actions, None)
+        write_first(Path(location.uri, entry), actions)
     elif can_create(storage := storage_of(location)):
         with suppress(FileExistsError):
             create(storage, entry, "\n".join(map(json.dumps, actions)).encode())
     else:
         options = dict(location.storage_options)
         DeltaTable.create(location.uri, mode="ignore", storage_options=options, **given)
+
+
+def write_first(path: Path, actions: Sequence[Mapping[str, Any]]) -> None:
+    """Write the first entry of a log on a disk. Raises `FileExistsError` when there is one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_entry(path, actions, None)
 
 
 def _is_for_good(error: OSError) -> bool:
