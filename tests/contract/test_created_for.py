@@ -9,29 +9,29 @@ import pytest
 from tests.contract.states import Place
 
 
-def test_the_first_one_that_opens_it_records_its_own(quick_place: Place) -> None:
+def test_the_first_one_that_opens_it_records_its_own(place: Place) -> None:
     """And nothing that is written later changes that."""
-    state = quick_place.state(store_id="one")
+    state = place.state(store_id="one")
     assert state.created_for() == "one"
-    assert quick_place.state(store_id="other").created_for() == "one"
+    assert place.state(store_id="other").created_for() == "one"
     state.version()
-    quick_place.fence(state, 0, 1)
-    state.put(quick_place.attempt(1, 2), {("cat",): (1,)})
-    assert quick_place.state().created_for() == quick_place.state(store_id="other").created_for() == "one"
+    place.fence(state, 0, 1)
+    state.put(place.attempt(1, 2), {("cat",): (1,)})
+    assert place.state().created_for() == place.state(store_id="other").created_for() == "one"
 
 
-def test_of_several_at_once_it_has_the_one_of_its_creator(quick_place: Place) -> None:
+def test_of_several_at_once_it_has_the_one_of_its_creator(place: Place) -> None:
     with ThreadPoolExecutor(4) as pool:
-        opened = list(pool.map(lambda name: quick_place.state(store_id=name), "abcd"))
+        opened = list(pool.map(lambda name: place.state(store_id=name), "abcd"))
     assert len({state.created_for() for state in opened}) == 1
     assert opened[0].created_for() in {*"abcd"}
 
 
-def test_one_of_an_earlier_release_has_none(quick_place: Place) -> None:
+def test_one_of_an_earlier_release_has_none(place: Place) -> None:
     """It was created without: nobody adds one."""
-    state = quick_place.state()
-    quick_place.fence(state, 0, 1)
-    assert quick_place.state(store_id="other").created_for() is None
+    state = place.state()
+    place.fence(state, 0, 1)
+    assert place.state(store_id="other").created_for() is None
 
 
 HANDED_OVER = [
