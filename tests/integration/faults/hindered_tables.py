@@ -1,11 +1,13 @@
 """A run whose tables lie on a disk that hinders it after each transaction, until an attempt has failed of it.
 
 It is full but for a few pages, more each time, so that each of its writes is the one that finds no room; or the folders
-may not be written. `unshare --map-root-user --mount setpriv --bounding-set=-dac_override python -m …hindered_tables`
+may not be written; or they are mounted read-only, all of them or those of one table, while the other one is written.
+`unshare --map-root-user --mount setpriv --bounding-set=-dac_override python -m …hindered_tables`
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,10 +24,10 @@ from verifier.checker import CheckedTable, verify
 
 PAGES = range(8)
 """One transaction writes no more."""
-HINDRANCES = len(PAGES) + 1
-WORDS = [(f"w{number % 7}",) for number in range(4 * (HINDRANCES + 2))]
 TABLES = ("merge", "log")
 """Each in its layout."""
+HINDRANCES = len(PAGES) + 2 + len(TABLES)
+WORDS = [(f"w{number % 7}",) for number in range(4 * (HINDRANCES + 2))]
 
 
 def full(disk: Path, pages: int) -> Iterator[str]:
@@ -43,11 +45,20 @@ def forbidden(disk: Path) -> Iterator[str]:
         folder.chmod(0o755)
 
 
+def read_only(folder: Path) -> Iterator[str]:
+    """By a mount over it: to be read from there on, by whomever."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+    yield f"{folder.name} read-only"
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 class Hindering:
     """Hinders the run after each transaction, and lets it go on once an attempt has failed, or has not."""
 
     def __init__(self, disk: Path) -> None:
         self._waiting = [*(full(disk, pages) for pages in PAGES), forbidden(disk)]
+        self._waiting += [read_only(folder) for folder in (disk, *(disk / name for name in TABLES))]
         self._now: Iterator[str] = iter(())
         self.failed = Counter[str]()
         self._name = ""
