@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from state.fence import Verdict
-from state.rows.columns import check_combine, check_time_column
-from state.rows.expiring import NO_FLOORS, Floors, alive, in_range, is_expired
-from state.rows.sums import SumCheck
+from state.fence import WriteRefused
+from state.row_rule import RowRule, Rows
+from state.row_table import Change, RowStore, RowTable, RowWrite, table_of
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
 from state.rows.value_limits import ValueLimits
-from state.table_state import FencedTable, TableState
+from state.table_state import TableState
 from state.task_rows import TaskRows
-from state.updates import check_unique, rows_of, table_of_rows
-from state.values import OpaqueValue, StoredValue, TransactionalValue, combined_values
-from transactional.absent import ABSENT, Absent
+from state.updates import rows_of, table_of_rows
+from state.values import StoredValue
+from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.durations import Duration
-from transactional.errors import SchemaMismatch, TableConflict
-from transactional.ports import Partials, StateKind
+from transactional.errors import SchemaMismatch
+from transactional.ports import StateKind
 from transactional.ports.split import WrittenPart
-from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
 
 if TYPE_CHECKING:
@@ -97,29 +97,28 @@ class MemoryReader:
 
     has_history = False
 
-    def __init__(self, table: MemoryTable, key: Schema, values: Schema, expires: str | None) -> None:
-        self._table, self._key, self._values, self._expires = table, key, values, expires
-        self._columns = Schema((*key, *values))
-        self._rows: Mapping[Key, StoredValue] = {}
+    def __init__(self, table: MemoryTable, columns: StateColumns) -> None:
+        self._table, self._columns = table, columns
+        self._rows: Rows = {}
         self._floors = NO_FLOORS
 
     def pin(self, txid: TxId | None = None) -> None:
         """Keep the rows that there are now."""
-        self._rows, self._floors = self._table.rows_as(self._key, self._values), self._table.floors
+        self._rows, self._floors = self._table.rows_as(self._columns.key, self._columns.values), self._table.floors
 
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction."""
-        return self._seen(txid, ((key, row.before(TxId(txid + 1))) for key, row in self._rows.items()))
+        return self._seen(txid, self._rows)
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys."""
-        asked = dict.fromkeys(rows_of(keys) if self._key else [()])
-        both = ((key, self._rows[key]) for key in asked if key in self._rows)
-        return self._seen(txid, ((key, row.before(TxId(txid + 1))) for key, row in both))
+        asked = dict.fromkeys(rows_of(keys) if self._columns.key else [()])
+        return self._seen(txid, {key: self._rows[key] for key in asked if key in self._rows})
 
-    def _seen(self, txid: TxId, rows: Iterable[tuple[Key, Any]]) -> pa.Table:
-        found = table_of_rows([(*key, *values) for key, values in rows if values is not ABSENT], self._columns)
-        return found if self._expires is None else alive(found, self._expires, self._floors.at(txid))
+    def _seen(self, txid: TxId, rows: Rows) -> pa.Table:
+        found = table_of(((key, row.before(TxId(txid + 1))) for key, row in rows.items()), self._columns)
+        expires = self._columns.expires
+        return found if expires is None else alive(found, expires, self._floors.at(txid))
 
     def release(self) -> None:
         """Let go of the rows."""
@@ -129,7 +128,47 @@ class MemoryReader:
         """Nothing to close."""
 
 
-class MemoryMapState(TableState[FencedTable]):
+class MemoryRows(RowStore):
+    """The rows of a `MemoryTable`, with the columns of the state that uses it, by their names."""
+
+    def __init__(self, table: MemoryTable, key: Schema, values: Schema) -> None:
+        self._table, self._columns = table, (key, values)
+
+    def open(self, store_id: str | None = None) -> None:
+        """There is a table already; it is created as long as nobody has written it."""
+        if self._table.version is None and store_id is not None:
+            with _CREATING:
+                self._table.store_id = self._table.store_id or store_id
+
+    def created_for(self) -> str | None:
+        """As the table has it."""
+        return self._table.store_id
+
+    def version(self) -> tuple[AttemptId | None, Floors]:
+        """What the table has."""
+        return self._table.version, self._table.floors
+
+    def rows(self, keys: Collection[Key] | None = None) -> Rows:
+        """Rows by key."""
+        rows = self._table.rows_as(*self._columns)
+        return rows if keys is None else {key: rows[key] for key in keys if key in rows}
+
+    def write(self, write: RowWrite, change: Change | None = None) -> None:
+        """Write the rows into another dict, so that a reader of this one sees nothing of it."""
+        if self._table.version != write.over:
+            raise WriteRefused(f"attempt {self._table.version} came between", is_conflict=True)
+        rows = self._table.rows_as(*self._columns)
+        if change is not None:
+            changes = change()
+            rows = rows | changes.put
+            for key in changes.gone:
+                del rows[key]
+        self._table.rows, self._table.columns, self._table.version = rows, self._columns, write.version
+        if write.floors is not None:
+            self._table.floors = write.floors
+
+
+class MemoryMapState(TableState[RowTable]):
     """Key → values in memory. Give two states the same `table` to see how one fences the other.
 
     `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row; it is omitted if an
@@ -138,6 +177,7 @@ class MemoryMapState(TableState[FencedTable]):
     """
 
     serves_tasks = True
+    rule: ClassVar[type[RowRule]] = RowRule
 
     def __init__(
         self,
@@ -151,7 +191,6 @@ class MemoryMapState(TableState[FencedTable]):
         after: Duration | None = None,
     ) -> None:
         self.stored = table or MemoryTable()
-        self._loaded: AttemptId | None = None
         name = repr(self.stored.name)
         super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
 
@@ -172,9 +211,8 @@ class MemoryMapState(TableState[FencedTable]):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Check the columns; the table needs no creation. Raises `SchemaMismatch` for those of other rows."""
         self._own(owner, txid_of)
-        if self.stored.version is None and self._store_id is not None:
-            with _CREATING:
-                self.stored.store_id = self.stored.store_id or self._store_id
+        self._opened = self._table()
+        self._opened.store.open(self._store_id)
         if self.stored.columns is None or not self.stored.rows:
             return
         key, values = self.stored.columns
@@ -185,172 +223,37 @@ class MemoryMapState(TableState[FencedTable]):
                 "(value columns can be added, but nothing else can change)"
             )
 
-    def created_for(self) -> str | None:
-        """The `store_id` that the table was created with."""
-        return self.stored.store_id
-
-    def version(self) -> AttemptId | None:
-        """The attempt id that was last written to the table."""
-        self._loaded = self.stored.version
-        return self._loaded
-
-    def fence(self, attempt_id: AttemptId) -> None:
-        """Raise the table's version. Raises `TableConflict` when it moved since `version()`, `Fenced` if higher."""
-        self._fence.check(self.stored.version, attempt_id)
-        if self.stored.version not in (self._loaded, attempt_id):
-            raise TableConflict(
-                f"state {self.table} was written by attempt {self.stored.version} since it was read; read it again"
-            )
-        self.stored.version = attempt_id
-        self._adopt()
-
-    def _adopt(self) -> None:
-        """Let the rows have the columns of the state."""
-        columns = self.key, self.values
-        self.stored.rows, self.stored.columns = self.stored.rows_as(*columns), columns
-
-    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before this transaction of those keys that exist. Raises `Fenced`."""
-        self._fence.check(self.stored.version, attempt.attempt_id)
-        # As in a table, a time without a zone is one of UTC.
-        asked = rows_of(self._rows.wanted(keys)) if self.key_names else [()] * len(keys)
-        rows, floor = self.stored.rows, self._memory_floors(attempt).floor
-        both = [(key, each) for key, each in zip(keys, asked, strict=True) if each in rows]
-        found = {key: self._unexpired(each, rows[each].before(attempt.txid), floor) for key, each in both}
-        return {key: values for key, values in found.items() if values is not ABSENT}
-
-    def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
-        """All keys with their values before this transaction. Raises `Fenced`."""
-        self._fence.check(self.stored.version, attempt.attempt_id)
-        return self._items(attempt, self._memory_floors(attempt).floor)
-
-    def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
-        """The rows before this transaction whose column lies in a range (see the port). Raises `Fenced`."""
-        columns = Schema((*self.key, *self.values))
-        check_time_column(columns, column, self.table, "rows_between")
-        self._fence.check(self.stored.version, attempt.attempt_id)
-        return in_range(self._unexpired_before(attempt), column, after, until)
-
-    def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
-        """How many they are. Raises `Fenced`."""
-        return int(self.rows_between(attempt, column, after, until).num_rows)
-
-    def _unexpired_before(self, attempt: TransactionAttempt) -> pa.Table:
-        rows = [(*key, *values) for key, values in self._items(attempt, self._memory_floors(attempt).before)]
-        return table_of_rows(rows, Schema((*self.key, *self.values)))
-
-    def _items(self, attempt: TransactionAttempt, floor: int | None) -> Iterable[tuple[Key, tuple[Any, ...]]]:
-        rows = self.stored.rows.items()
-        before = {key: self._unexpired(key, row.before(attempt.txid), floor) for key, row in rows}
-        return [(key, values) for key, values in before.items() if values is not ABSENT]
-
-    def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """As `get`, in Arrow. Raises `Fenced`."""
-        asked = rows_of(keys) if self.key_names else [()]
-        rows = [(*key, *values) for key, values in self.get(attempt, asked).items()]
-        return table_of_rows(rows, Schema((*self.key, *self.values)))
-
-    def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """As `rows_before`, of what this attempt has written (see the port). Raises `Fenced`."""
-        self._fence.check(self.stored.version, attempt.attempt_id)
-        reader = self.reader("")
-        reader.pin()
-        return reader.lookup(attempt.txid, keys)
-
     def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
         """What tasks of a step read (see the port). Raises `Fenced`."""
-        return MemoryTaskState(self._rows, dict(self.items(attempt)), self._unexpired_before(attempt))
+        self._judge_to_read(attempt)
+        rows, floors = self._open_table.rows(attempt.txid), self._floors(attempt) or NO_FLOORS
+        if self._expiry is None:
+            return MemoryTaskState(self._rows, self._by_key(rows), rows)
+        living, unexpired = (alive(rows, self._expiring_column, each) for each in (floors.floor, floors.before))
+        return MemoryTaskState(self._rows, self._by_key(living), unexpired)
 
-    def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
-        assert not staged, f"state {self.table} stages no files"
-        check_unique(rows, self.key.names, self.table)
-        key, until = len(self.key), len(self.key) + len(self.values)
-        new = {row[:key]: ABSENT if any(row[until:]) else row[key:until] for row in rows_of(rows)}
-        self._write_values(attempt, new, dict.fromkeys(self.values.names, "last"))
-
-    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        """Combine partial aggregates with the values before this transaction. Raises `Fenced`."""
-        check_combine(partials.combine, self.values.names, self.table)
-        check_unique(partials.table, self.key.names, self.table)
-        columns = [partials.table.column(name).to_pylist() for name in (*self.key.names, *self.values.names)]
+    def _by_key(self, rows: pa.Table) -> dict[Key, tuple[Any, ...]]:
         width = len(self.key)
-        rows = {row[:width]: row[width:] for row in zip(*columns, strict=True)}
-        self._write_values(attempt, rows, partials.combine)
+        return {row[:width]: row[width:] for row in rows_of(rows)}
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        floor = self.stored.floors.at(committed_txid) if self._expiry is not None else None
-        seen = {
-            key: self._unexpired(key, row.value if committed_txid is None else row.visible_at(committed_txid), floor)
-            for key, row in self.stored.rows_as(self.key, self.values).items()
-        }
-        rows = [(*key, *values) for key, values in seen.items() if values is not ABSENT]
-        return table_of_rows(rows, Schema((*self.key, *self.values)))
+        rows = self.stored.rows_as(self.key, self.values)
+        seen = (row.value if committed_txid is None else row.visible_at(committed_txid) for row in rows.values())
+        found = table_of(zip(rows, seen, strict=True), self.columns)
+        expires = self.columns.expires
+        return found if expires is None else alive(found, expires, self.stored.floors.at(committed_txid))
 
     def reader(self, owner: str) -> MemoryReader:
         """A reader of the table, in this process (see the port)."""
-        return MemoryReader(self.stored, self.key, self.values, self.columns.expires)
+        return MemoryReader(self.stored, self.columns)
 
-    def _write_values(
-        self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent], combine: Mapping[str, str]
-    ) -> None:
-        verdict = self._fence.judge(self.stored.version, attempt)
-        if verdict is Verdict.WRITE:
-            self._adopt()
-            check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
-            floors = self._memory_floors(attempt)
-            self.stored.rows = self._written(attempt.txid, rows, check, floors)
-            self.stored.floors = floors
-        self.stored.version = attempt.attempt_id
-        self._fence.wrote(attempt)
+    @property
+    def _open_table(self) -> RowTable:
+        """There is nothing to open."""
+        if self._opened is None:
+            self._opened = self._table()
+        return self._opened
 
-    def _written(
-        self, txid: TxId, rows: Mapping[Key, tuple[Any, ...] | Absent], check: SumCheck, floors: Floors
-    ) -> dict[Key, StoredValue]:
-        old = self.stored.rows
-        # Keys that only a dead attempt at this transaction has changed are rolled back.
-        rolled_back = {key: row.roll_back(txid) for key, row in old.items() if key not in rows}
-        kept = {key: row for key, row in rolled_back.items() if row is not None and not self._is_past(key, row, floors)}
-        new = {key: self._applied(old.get(key), txid, key, partial, check, floors) for key, partial in rows.items()}
-        return kept | {key: row for key, row in new.items() if row is not None}
-
-    def _is_past(self, key: Key, row: StoredValue, floors: Floors) -> bool:
-        """Whether a row that this transaction does not change had expired for the one before it."""
-        return self._unexpired(key, row.value, floors.before) is ABSENT
-
-    def _applied(
-        self,
-        stored: StoredValue | None,
-        txid: TxId,
-        key: Key,
-        partial: tuple[Any, ...] | Absent,
-        check: SumCheck,
-        floors: Floors,
-    ) -> StoredValue | None:
-        def update(stored: Any) -> tuple[Any, ...] | Absent:
-            if partial is ABSENT:
-                return ABSENT
-            before = self._unexpired(key, stored, floors.floor)
-            values = combined_values(check.combine, before, partial)
-            check.check(key, before, partial, values)
-            return values
-
-        if stored is None:
-            if partial is ABSENT:
-                return None
-            value = OpaqueValue if self.kind is StateKind.OPAQUE else TransactionalValue
-            return value.first(txid, update(ABSENT))
-        assert isinstance(stored, OpaqueValue | TransactionalValue)
-        return stored.apply(txid, update)
-
-    def _memory_floors(self, attempt: TransactionAttempt) -> Floors:
-        if self._expiry is None:
-            return NO_FLOORS
-        return self.stored.floors.of(attempt.txid, self._floor_wanted(attempt))
-
-    def _unexpired(self, key: Key, values: Any | Absent, floor: int | None) -> Any | Absent:
-        """A row's values, `ABSENT` if it has expired."""
-        if self._expiry is None or floor is None or values is ABSENT:
-            return values
-        names = (*self.key.names, *self.values.names)
-        expiry = (*key, *values)[names.index(self._expiry.column)]
-        return ABSENT if is_expired(expiry, floor) else values
+    def _table(self) -> RowTable:
+        rows = MemoryRows(self.stored, self.key, self.values)
+        return RowTable(rows, self.columns, self.table, self.value_limits, self.rule)

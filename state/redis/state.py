@@ -15,8 +15,9 @@ from state.going_back import reach_in_words
 from state.redis.reading import RedisReader
 from state.redis.registration import RedisRegistration
 from state.redis.server import Server
-from state.redis.table import FencedRedisTable
+from state.redis.table import RedisRows
 from state.redis.values import RowCodec
+from state.row_table import RowTable
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional.attempt import AttemptId, TxId
@@ -30,7 +31,7 @@ from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
 
 
-class RedisMapState(TableState[FencedRedisTable]):
+class RedisMapState(TableState[RowTable]):
     """Key → values in a Redis server: one field of a hash per key, with the transaction that wrote it and what was
     before.
 
@@ -47,7 +48,7 @@ class RedisMapState(TableState[FencedRedisTable]):
     Raises `ConfigError` for URLs, names and types that can't hold a state.
     """
 
-    _writes_in_parts = True
+    _writes_in_parts = RedisRows.writes_in_parts
     no_way_back = ""
 
     def __init__(
@@ -102,12 +103,12 @@ class RedisMapState(TableState[FencedRedisTable]):
         """
         self._own(owner, txid_of)
         self._server.check(self._durability)
-        table = self._table(owner)
-        table.create_or_check(self._store_id)
-        self._opened = table
+        rows = self._stored_rows(owner)
+        rows.open(self._store_id)
+        self._opened = self._table(rows)
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        return self._table("").visible(committed_txid, None if self._expiry is None else self._expiry.column)
+        return self._stored_rows("").visible(committed_txid, None if self._expiry is None else self._expiry.column)
 
     def address(self) -> TableAddress:
         """The server, with the login, and the table in it."""
@@ -133,8 +134,10 @@ class RedisMapState(TableState[FencedRedisTable]):
 
     def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
-        table = self._table(owner_of(topology_id, component_id))
-        return reach_in_words(self.table, table.undone(table.check(), target))
+        rows = self._stored_rows(owner_of(topology_id, component_id))
+        found = rows.check()
+        at = self._table(rows).undone(None if found is None else found.version, target)
+        return reach_in_words(self.table, at)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one script (see the port)."""
@@ -148,8 +151,11 @@ class RedisMapState(TableState[FencedRedisTable]):
     def _registration(self, owner: str) -> RedisRegistration:
         return RedisRegistration(self._server, self._table_name, self.columns, owner=owner, name=self.table)
 
-    def _table(self, owner: str) -> FencedRedisTable:
-        return FencedRedisTable(self._server, self._table_name, self.columns, owner=owner, name=self.table)
+    def _table(self, rows: RedisRows) -> RowTable:
+        return RowTable(rows, self.columns, self.table, self.value_limits)
+
+    def _stored_rows(self, owner: str) -> RedisRows:
+        return RedisRows(self._server, self._table_name, self.columns, owner=owner, name=self.table)
 
     def _check_types(self) -> None:
         if self._declared.are_complete:

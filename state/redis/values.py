@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from state.values import OpaqueValue
+from state.values import OpaqueValue, StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.bolts import Key
@@ -106,7 +106,7 @@ class RowCodec:
         """The inverse."""
         return self._key.read(json.loads(stored))
 
-    def row_bytes(self, row: OpaqueValue) -> bytes:
+    def row_bytes(self, row: StoredValue) -> bytes:
         """A row: values, txid, previous values, txid of those; no values for a tombstone."""
         value = None if row.value is ABSENT else self._values.written(row.value)
         before = None if row.prev_txid is None else self._values.written(row.prev_value)

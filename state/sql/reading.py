@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, alive
 from state.sql.database import Database, raising_failures
-from state.sql.fenced_table import raising_ours
 from state.sql.registry import Registration
+from state.sql.rows import raising_ours
 from state.sql.table import StateTable, Values
 from state.updates import rows_of, table_of_rows
 from transactional.arrow import arrow_schema

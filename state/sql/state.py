@@ -14,13 +14,14 @@ from sqlalchemy import Connection
 
 from state.examined import ExaminedTable
 from state.going_back import reach_in_words
+from state.row_table import RowTable
 from state.rows.value_limits import ValueLimits
 from state.sql.database import Database
-from state.sql.fenced_table import FencedSqlTable, raising_ours
 from state.sql.floors import recorded
 from state.sql.reading import RowsToRead, SqlReader
 from state.sql.registry import Registration
 from state.sql.rewinding import rewound_to, undone
+from state.sql.rows import SqlRows, raising_ours
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
 from state.table_state import TableState
@@ -37,7 +38,7 @@ REMOVAL = 8
 """Rows that have expired are removed after so many transactions."""
 
 
-class SqlMapState(TableState[FencedSqlTable]):
+class SqlMapState(TableState[RowTable]):
     """Key → values in a table of a database: one row per key, with the transaction that wrote it and what was before.
 
     `url` is `sqlite:///path`, `postgresql://user:password@host/database`, or `sqlite://`, a database in the memory of
@@ -129,11 +130,9 @@ class SqlMapState(TableState[FencedSqlTable]):
         self._own(owner, txid_of)
         rows = self._state_table()
         registration = Registration(rows, self.columns, name=self.table, owner=owner)
-        with raising_ours(self.table), self._database.writing() as connection:
-            is_complete = registration.create_or_check(connection, self._store_id)
-        table = FencedSqlTable(self._database, rows, registration, self.columns, self.table)
-        table.is_complete = is_complete
-        self._opened = table
+        store = SqlRows(self._database, rows, registration, self.table)
+        store.open(self._store_id)
+        self._opened = RowTable(store, self.columns, self.table, self.value_limits)
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Remove rows that have expired, now and then: those of several transactions lie in the same pages."""
@@ -141,7 +140,7 @@ class SqlMapState(TableState[FencedSqlTable]):
             return
         self._tidied += 1
         if self._tidied % REMOVAL == 0:
-            self._opened.remove_expired(committed_txid)
+            self._opened.drop_expired(committed_txid)
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         rows = self._state_table()

@@ -1,4 +1,4 @@
-"""The table of a SQL state and its statements: read by key, applied, rolled back.
+"""The table of a SQL state and its statements.
 
 A key may have NULLs, and a unique index treats two of these as different. So rows whose keys have none are upserted by
 the unique index, which also serves lookups by key in SQL; the few others are deleted and inserted again. Nobody can get
@@ -8,7 +8,7 @@ in between: a writer has moved the table's version first, and holds that row's l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Index,
     Insert,
     MetaData,
+    Row,
     Select,
     Table,
     UniqueConstraint,
@@ -26,12 +27,12 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    false,
     func,
     or_,
     select,
     true,
     tuple_,
-    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn
@@ -39,9 +40,8 @@ from sqlalchemy.sql import quoted_name
 
 from state.rows.columns import StateColumns
 from state.rows.expiring import is_expired, moment
-from state.rows.sums import SumCheck
 from state.sql.types import sql_type
-from state.values import OpaqueValue, combined_values
+from state.values import OpaqueValue, StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.bolts import Key
@@ -106,10 +106,42 @@ class StateTable:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
+    def stored(self, connection: Connection, keys: Sequence[Key]) -> dict[Key, OpaqueValue]:
+        """The rows with these keys."""
+        found = dict[Key, OpaqueValue]()
+        for nulls, part in self._parts(keys):
+            query = self._lookups.get(nulls)
+            if query is None:
+                query = self._lookups[nulls] = select(*self.columns).where(self._has_key(nulls))
+            found |= self._rows_of(connection.execute(query, self._wanted(nulls, part)))
+        return found
+
+    def all_stored(self, connection: Connection) -> dict[Key, OpaqueValue]:
+        """All rows."""
+        return self._rows_of(connection.execute(select(*self.columns)))
+
+    def unsettled(self, connection: Connection, since: TxId | None) -> dict[Key, OpaqueValue]:
+        """Tombstones, which are few, and with `since` the rows of this transaction."""
+        conditions: list[ColumnElement[bool]] = [deleted.is_(True) for deleted in self._deleted]
+        conditions += [] if since is None else [self._txid >= since]
+        return self._rows_of(connection.execute(select(*self.columns).where(or_(false(), *conditions))))
+
+    def stored_between(
+        self, connection: Connection, column: str, after: int | None, until: int
+    ) -> dict[Key, OpaqueValue]:
+        """The rows whose column lies in a range, or did before their last transaction."""
+
+        def is_in_range(column: Column[Any]) -> ColumnElement[bool]:
+            is_late = true() if after is None else column > moment(after)
+            return and_(is_late, column <= moment(until))
+
+        place = next(n for n, each in enumerate([*self._key, *self._values]) if each.name == column)
+        columns = {[*self._key, *each][place] for each in (self._values, self._prevs)}
+        return self._rows_of(connection.execute(select(*self.columns).where(or_(*map(is_in_range, columns)))))
+
     def rows_before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> list[Values]:
         """Key and values before a transaction, of those keys that existed then."""
-        parts = [self._stored(connection, nulls, part) for nulls, part in self._parts(keys)]
-        found = ((key, row.before(txid)) for part in parts for key, row in part.items())
+        found = ((key, row.before(txid)) for key, row in self.stored(connection, keys).items())
         return [(*key, *values) for key, values in found if values is not ABSENT]
 
     def visible_rows(self, connection: Connection, committed_txid: TxId | None) -> Iterator[list[Values]]:
@@ -117,22 +149,7 @@ class StateTable:
         expired ones."""
         query: Select[Any] = select(*self._key, *self._values).where(self._is_there)
         if committed_txid is not None:
-            query = self._as_of(committed_txid, lambda _: true())
-        yield from self._found(connection, query)
-
-    def rows_between(
-        self, connection: Connection, before: TxId, column: str, after: int | None, until: int
-    ) -> Iterator[list[Values]]:
-        """Key and values before a transaction, of the rows whose column lies in a range."""
-
-        def is_in_range(column: Column[Any]) -> ColumnElement[bool]:
-            is_late = true() if after is None else column > moment(after)
-            return and_(is_late, column <= moment(until))
-
-        place = next(n for n, each in enumerate([*self._key, *self._values]) if each.name == column)
-        query = self._as_of(TxId(before - 1), lambda columns: is_in_range(columns[place]))
-        if place < len(self._key):  # such a condition the index serves
-            query = query.where(is_in_range(self._key[place]))
+            query = self._as_of(committed_txid)
         yield from self._found(connection, query)
 
     def alive_rows(
@@ -142,15 +159,12 @@ class StateTable:
         for part in self.visible_rows(connection, committed_txid):
             yield [row for row in part if not self._is_expired(row, floor)]
 
-    def _as_of(
-        self, committed_txid: TxId, is_wanted: Callable[[Sequence[Column[Any]]], ColumnElement[bool]]
-    ) -> Select[Any]:
-        """The rows after a transaction, of the last two, that are wanted by their columns then."""
+    def _as_of(self, committed_txid: TxId) -> Select[Any]:
+        """The rows after a transaction, of the last two."""
         is_known = self._txid <= committed_txid
         values = [case((is_known, v), else_=p) for v, p in zip(self._values, self._prevs, strict=True)]
-        is_there = and_(is_known, self._is_there, is_wanted([*self._key, *self._values]))
-        was_there = and_(~is_known, self._prev_txid.is_not(None), is_wanted([*self._key, *self._prevs]))
-        return select(*self._key, *values).where(or_(is_there, was_there))
+        was_there = and_(~is_known, self._prev_txid.is_not(None))
+        return select(*self._key, *values).where(or_(and_(is_known, self._is_there), was_there))
 
     def _found(self, connection: Connection, query: Select[Any]) -> Iterator[list[Values]]:
         result = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(query)
@@ -159,46 +173,22 @@ class StateTable:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def roll_back(self, connection: Connection, txid: TxId) -> None:
-        """Undo what earlier attempts at this transaction have done."""
-        own = self._txid == txid
-        before = {value.key: prev for value, prev in zip(self._values, self._prevs, strict=True)}
-        connection.execute(delete(self.table).where(own, self._prev_txid.is_(None)))
-        alive = {column.key: False for column in self._deleted}
-        connection.execute(update(self.table).where(own).values({**before, "txid": self._prev_txid, **alive}))
-
-    def remove_deleted(self, connection: Connection, txid: TxId) -> None:
-        """Remove the tombstones of earlier transactions: these can't be replayed any more."""
-        for deleted in self._deleted:
-            connection.execute(delete(self.table).where(deleted.is_(True), self._txid < txid))
+    def write(self, connection: Connection, put: Mapping[Key, StoredValue], gone: Sequence[Key]) -> None:
+        """Remove the rows with some keys, and write others."""
+        for nulls, part in self._parts(gone):
+            connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, part))
+        for nulls, part in self._parts(list(put)):
+            is_upserted = bool(self._key) and not any(nulls)
+            if not is_upserted:
+                connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, part))
+            records = [self._record(key, put[key]) for key in part]
+            self._put(connection, self._upsert if is_upserted else self._insert, records)
 
     def remove_expired(self, connection: Connection, floor: int, txid: TxId) -> None:
         """Remove the rows at or below a floor that were written before a transaction."""
         if self._expiry is not None:
             expiry = [*self._key, *self._values][self._expiry]
             connection.execute(delete(self.table).where(expiry <= moment(floor), self._txid < txid))
-
-    def apply(
-        self, connection: Connection, txid: TxId, rows: Sequence[Values], check: SumCheck, floor: int | None = None
-    ) -> None:
-        """Combine rows of key and value, one per key, with the values before this transaction; what has expired by the
-        floor counts as nothing. Raises `SumOverflow`. Where keys may be deleted, each row says whether it deletes its
-        key."""
-        width = len(self._key)
-        for nulls, part in self._parts(rows):
-            stored = self._stored(connection, nulls, part)
-            applied = [(row[:width], self._applied(stored.get(row[:width]), txid, row, check, floor)) for row in part]
-            records = [self._record(key, row) for key, row in applied if row is not None]
-            if len(records) < len(applied):
-                gone = [key for key, row in applied if row is None]
-                connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, gone))
-            if not records:
-                continue
-            if self._key and not any(nulls):
-                self._put(connection, self._upsert, records)
-            else:
-                connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, part))
-                self._put(connection, self._insert, records)
 
     # --- details ----------------------------------------------------------------------------------------------------
 
@@ -217,47 +207,24 @@ class StateTable:
         """The condition that a row is no tombstone."""
         return and_(true(), *(deleted.is_not(True) for deleted in self._deleted))
 
-    def _record(self, key: Key, row: OpaqueValue) -> Values:
+    def _record(self, key: Key, row: StoredValue) -> Values:
         is_deleted = row.value is ABSENT
         values = (None,) * len(self._values) if is_deleted else row.value
         mark = (is_deleted,) * len(self._deleted)
         return (*key, *values, row.txid, row.prev_txid, *mark, *(row.prev_value or ()))
 
-    def _applied(
-        self, stored: OpaqueValue | None, txid: TxId, row: Values, check: SumCheck, floor: int | None
-    ) -> OpaqueValue | None:
-        width, until = len(self._key), len(self._key) + len(self._values)
-        key, partials = row[:width], row[width:until]
-        if any(row[until:]):
-            return None if stored is None else stored.apply(txid, lambda _: ABSENT)
-        if stored is None:
-            return OpaqueValue.first(txid, combined_values(check.combine, ABSENT, partials))
-
-        def update(stored: Any) -> Values:
-            is_gone = stored is ABSENT or self._is_expired((*key, *stored), floor)
-            before = ABSENT if is_gone else stored
-            values = combined_values(check.combine, before, partials)
-            if check.columns:
-                check.check(key, before, partials, values)
-            return values
-
-        return stored.apply(txid, update)
-
     def _is_expired(self, row: Values, floor: int | None) -> bool:
         """Whether a row of key and values is at or below a floor."""
         return floor is not None and self._expiry is not None and is_expired(row[self._expiry], floor)
 
-    def _stored(self, connection: Connection, nulls: Nulls, rows: Sequence[Values]) -> dict[Key, OpaqueValue]:
-        query = self._lookups.get(nulls)
-        if query is None:
-            query = self._lookups[nulls] = select(*self.columns).where(self._has_key(nulls))
+    def _rows_of(self, found: Iterable[Row[Any]]) -> dict[Key, OpaqueValue]:
         width, until = len(self._key), len(self._key) + len(self._values)
         prevs = until + 2 + len(self._deleted)
         return {
             row[:width]: OpaqueValue(
                 ABSENT if any(row[until + 2 : prevs]) else row[width:until], row[prevs:], row[until], row[until + 1]
             )
-            for row in map(tuple, connection.execute(query, self._wanted(nulls, rows)))
+            for row in map(tuple, found)
         }
 
     def _has_key(self, nulls: Nulls) -> ColumnElement[bool]:

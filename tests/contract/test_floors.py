@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ import pytest
 
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
+from state.row_rule import RowRule, Rows
 from state.rows.expiring import Floors
 from state.sql.state import SqlMapState
 from state.values import StoredValue
@@ -395,17 +396,19 @@ def test_an_update_may_decide_when_its_rows_go_unless_its_user_does() -> None:
 class RemovesByTheNewFloor(MemoryMapState):
     """Wrong: a row is removed as soon as it has expired."""
 
-    def _is_past(self, key: Key, row: StoredValue, floors: Floors) -> bool:
-        return self._unexpired(key, row.value, floors.floor) is ABSENT
+    class rule(RowRule):  # noqa: N801
+        def after(self, stored: Rows, coming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
+            past = {key for key, row in stored.items() if self.has_expired(key, row.value, self.floors.floor)}
+            return super().after(stored, coming) | dict.fromkeys(past - coming.keys())
 
 
 class LosesWhatHadExpired(MemoryMapState):
     """Wrong: an update of an expired key begins with a new row."""
 
-    def _applied(self, stored: StoredValue | None, *rest: Any) -> StoredValue | None:
-        *_, key, _, _, floors = rest
-        is_gone = stored is not None and self._unexpired(key, stored.value, floors.floor) is ABSENT
-        return super()._applied(None if is_gone else stored, *rest)
+    class rule(RowRule):  # noqa: N801
+        def applied(self, key: Key, left: StoredValue | None, partial: Any) -> StoredValue | None:
+            is_gone = left is not None and self.has_expired(key, left.value, self.floors.floor)
+            return super().applied(key, None if is_gone else left, partial)
 
 
 class GoesByTheClock(MemoryMapState):
@@ -420,14 +423,16 @@ class GoesByTheClock(MemoryMapState):
 class CarriesOnWithTheOldValue(MemoryMapState):
     """Wrong: an update of an expired key adds to what it was."""
 
-    def _applied(self, stored: Any, txid: TxId, key: Key, partial: Any, check: Any, floors: Floors) -> Any:
-        return super()._applied(stored, txid, key, partial, check, Floors(floors.txid, None, floors.before))
+    class rule(RowRule):  # noqa: N801
+        def applied(self, key: Key, left: StoredValue | None, partial: Any) -> StoredValue | None:
+            forgetful = RowRule(self.columns, self.txid, self.check, replace(self.floors, floor=None))
+            return forgetful.applied(key, left, partial)
 
 
 class TakesADeadAttemptsFloor(MemoryMapState):
     """Wrong: what a dead attempt has recorded counts as the floor of the transaction before."""
 
-    def _memory_floors(self, attempt: TransactionAttempt) -> Floors:
+    def _floors(self, attempt: TransactionAttempt) -> Floors:
         stored = self.stored.floors
         return Floors(TxId(0), stored.floor).of(attempt.txid, self._floor_wanted(attempt))
 

@@ -259,7 +259,7 @@ def test_and_by_a_process_that_goes_on(tmp_path: Path) -> None:
 
 def test_a_write_whose_answer_was_lost_is_found_done(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     state: Any = place.state()
-    table, write = state._opened, state._opened._write
+    table, write = state._opened.store, state._opened.store._write
 
     def unanswered(*given: Any) -> Any:
         monkeypatch.undo()

@@ -59,7 +59,7 @@ class HurtPlace(Place):
 
     def state(self, *given: Any, **options: Any) -> Any:
         state: Any = super().state(*given, **options)
-        table, write, random, before = state._opened, state._write, Random(next(NUMBERS)), list[pa.Table]()
+        table, write, random, before = state._opened.store, state._write, Random(next(NUMBERS)), list[pa.Table]()
 
         def write_twice(attempt: TransactionAttempt, rows: pa.Table, *more: Any) -> None:
             whole, table._write = table._write, dying(state, random.randrange(1, 12))
@@ -109,10 +109,10 @@ def test_a_batch_that_is_empty_the_second_time_leaves_nothing_of_the_first(place
     """An opaque spout may find nothing where the attempt that ended in the middle of its write found tuples."""
     state: Any = place.state(deletes=True)
     state.merge(place.attempt(1, 1), counts({"apple": 1, "pear": 1}))
-    whole, state._opened._write = state._opened._write, dying(state, number)
+    whole, state._opened.store._write = state._opened.store._write, dying(state, number)
     with pytest.raises(OperatingError, match="refused"):
         state.merge(place.attempt(2, 2), counts({"apple": 4, "plum": 1}))
-    state._opened._write = whole
+    state._opened.store._write = whole
     state.merge(place.attempt(2, 3), counts({}))
     assert content(state) == {"apple": 1, "pear": 1}
     state.merge(place.attempt(3, 4), counts({"apple": 1}))
@@ -217,7 +217,7 @@ def test_a_server_whose_memory_is_full_has_written_nothing(tmp_path: Path, monke
         full = in_redis(server.url)
         state: Any = full.state(deletes=True)
         state.put(full.attempt(1, 1), {("cat",): (1,), ("dog",): (1,)})
-        table, write = state._opened, state._opened._write
+        table, write = state._opened.store, state._opened.store._write
 
         def write_to_a_full_server(*given: Any) -> Any:
             server.client().config_set("maxmemory", 1)
@@ -275,7 +275,7 @@ def test_a_table_with_a_half_written_transaction_can_not_undo_the_one_before(pla
     state: Any = place.state()
     state.merge(place.attempt(1, 1), counts({"cat": 1}))
     state.merge(place.attempt(2, 2), counts({"cat": 1}))
-    table, whole = state._opened, state._opened._write
+    table, whole = state._opened.store, state._opened.store._write
     table._write = dying(state, 100)
     with pytest.raises(OperatingError, match="refused"):
         state.merge(place.attempt(3, 3), counts({"cat": 1, "dog": 1}))
@@ -322,13 +322,13 @@ def test_also_those_that_go_while_a_transaction_is_written(place: Place, monkeyp
     state: Any = place.state()
     state.merge(place.attempt(1, 1), counts({"cat": 1, "dog": 1}))
     _, rows, *_ = keys_of(place.table)
-    write = state._opened._write
+    write = state._opened.store._write
 
     def evicted(*given: Any) -> Any:
         state._server.client.delete(rows)
         return write(*given)
 
-    monkeypatch.setattr(state._opened, "_write", evicted)
+    monkeypatch.setattr(state._opened.store, "_write", evicted)
     with pytest.raises(StoreMismatch, match="has 0 rows and has noted that it has 2"):
         state.merge(place.attempt(2, 2), counts({"cat": 1}))
     assert not state._server.client.exists(rows)

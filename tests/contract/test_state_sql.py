@@ -6,7 +6,6 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import Connection
 
+from state.row_table import Change, Changes
 from state.sql.state import SqlMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.contract.storages import Storage, wait_until
@@ -208,17 +208,16 @@ class StopsInside(SqlMapState):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
         table: Any = self._open_table
-        moving = table._moving
+        within = table.store._within
 
-        @contextmanager
-        def stopped(attempt_id: AttemptId, floors: Any) -> Iterator[Connection]:
-            with moving(attempt_id, floors) as connection:
-                if threading.current_thread() is not threading.main_thread():
-                    self.stopped.set()
-                    assert self.goes_on.wait(60)
-                yield connection
+        def stopped(connection: Connection, change: Change) -> Changes:
+            if threading.current_thread() is not threading.main_thread():
+                self.stopped.set()
+                assert self.goes_on.wait(60)
+            found: Changes = within(connection, change)
+            return found
 
-        table._moving = stopped
+        table.store._within = stopped
 
 
 @pytest.mark.postgres

@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
+from state.rows.expiring import NO_FLOORS, Floors
 from state.rows.sums import SumCheck
+from state.updates import rows_of
 from state.values import StoredValue
 from tests.simulation.changes import counts_of
 from tests.simulation.faults import Faults
@@ -28,6 +30,7 @@ from transactional.bolts import Key
 from transactional.errors import FailedException, Fenced, TableConflict
 from transactional.ports import Partials, StateKind
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.ports.staged import StagedFile
 
 TOTAL = "total"
 """The table that counts all records under one key; the others count by key."""
@@ -143,12 +146,17 @@ class SimulatedState(MemoryMapState):
     def of_process(self, before: Before) -> Self:
         """A new handle, of another process. Its columns need no second check."""
         handle = copy(self)
+        handle._opened = self._table()
         handle._before = before
         return handle
 
     def version(self) -> AttemptId | None:
         self._before(f"look at {self.stored.name}")
         return super().version()
+
+    def _judge_to_read(self, attempt: TransactionAttempt) -> None:
+        """What is there now, of which it is seen when it is written that it is the same."""
+        self._fence.check(self.stored.version, attempt.attempt_id)
 
     def fence(self, attempt_id: AttemptId) -> None:
         self._before(f"fence {self.stored.name}")
@@ -174,15 +182,18 @@ class SimulatedState(MemoryMapState):
         return replace(row, prev_value=self.forgotten) if forgets else row
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        self._before(f"read {self.stored.name} for {attempt}")
-        found = super().get(attempt, keys)
         self._reached["a stateful bolt reads what a dead attempt has changed"] += any(
             key in self.stored.rows and self.stored.rows[key].txid == attempt.txid for key in keys
         )
-        return found
+        wanted = self._rows.wanted(keys)
+        return self._rows.found(keys, wanted, self._read(attempt, wanted))
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         self._reached["new values are computed where a dead attempt has written"] += self.is_replay(attempt)
+        return self._read(attempt, keys)
+
+    def _read(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        self._before(f"read {self.stored.name} for {attempt}")
         return super().rows_before(attempt, keys)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
@@ -192,6 +203,11 @@ class SimulatedState(MemoryMapState):
         except BaseException:
             self._reached["a commit phase is done in half of the tables"] += self.stored.name == TOTAL
             raise
+
+    def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
+        key, until = len(self.key), len(self.key) + len(self.values)
+        new = {row[:key]: ABSENT if any(row[until:]) else row[key:until] for row in rows_of(rows)}
+        self._write_values(attempt, new, dict.fromkeys(self.values.names, "last"))
 
     def _rows_of_partials(self, partials: Counts) -> Mapping[Key, tuple[Any, ...]]:
         counts = partials.counts if partials.table is NO_ROWS else counts_of(partials.table)
@@ -217,7 +233,7 @@ class SimulatedState(MemoryMapState):
         if self._handle.delta_version != self.stored.delta_version:
             self._check_not_moved(judged.version)
             return self._is_rebased(judged, verdict, attempt, rows, combine)
-        floors = self._memory_floors(attempt) if verdict is Verdict.WRITE else self.stored.floors
+        floors = self._known_floors(attempt) if verdict is Verdict.WRITE else self.stored.floors
         self.stored.commit(attempt.attempt_id, self._after(verdict, attempt, rows, combine))
         self.stored.floors = floors
         return True
@@ -244,7 +260,13 @@ class SimulatedState(MemoryMapState):
         if verdict is not Verdict.WRITE:
             return self.stored.rows
         check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
-        return self._written(attempt.txid, rows, check, self._memory_floors(attempt))
+        return self._written(attempt.txid, rows, check, self._known_floors(attempt))
+
+    def _known_floors(self, attempt: TransactionAttempt) -> Floors:
+        return NO_FLOORS if self._expiry is None else self.stored.floors.of(attempt.txid, self._floor_wanted(attempt))
+
+    def _floors(self, attempt: TransactionAttempt) -> Floors | None:
+        return None if self._expiry is None else self._known_floors(attempt)
 
     def _check_not_moved(self, loaded: AttemptId | None) -> None:
         if self.stored.version != loaded:
@@ -256,12 +278,13 @@ class SimulatedState(MemoryMapState):
         self._reached["a transactional table skips a replay"] += verdict is Verdict.WRITE_VERSION_ONLY
         return verdict
 
-    def _written(self, txid: TxId, rows: Mapping[Key, Any], *combine: Any) -> dict[Key, StoredValue]:
+    def _written(self, txid: TxId, rows: Mapping[Key, Any], check: SumCheck, floors: Floors) -> dict[Key, StoredValue]:
         goes_back = any(row.txid == txid and key not in rows for key, row in self.stored.rows.items())
         dead = (row for key, row in self.stored.rows.items() if row.txid == txid and rows.get(key) is not ABSENT)
         self._reached["a replay restores what a dead attempt has deleted"] += any(row.value is ABSENT for row in dead)
         self._reached["a dead attempt's rows go back"] += goes_back
-        return super()._written(txid, rows, *combine)
+        after = self.rule(self.columns, txid, check, floors).after(self.stored.rows, rows)
+        return {key: row for key, row in after.items() if row is not None}
 
 
 class SimulatedLetters(MemoryMapState):
@@ -274,9 +297,10 @@ class SimulatedLetters(MemoryMapState):
     def of_process(self, before: Before) -> Self:
         """A new handle, of another process."""
         handle = copy(self)
+        handle._opened = self._table()
         handle._before = before
         return handle
 
-    def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
+    def _write(self, attempt: TransactionAttempt, *how: Any) -> None:
         self._before(f"write {self.stored.name} as {attempt}")
-        super()._write_values(attempt, rows, combine)
+        super()._write(attempt, *how)

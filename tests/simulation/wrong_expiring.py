@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from state.row_rule import RowRule, Rows
 from state.rows.expiring import Floors
-from state.rows.sums import SumCheck
 from state.values import StoredValue
 from tests.simulation.expiring import ExpiringState
-from transactional.absent import ABSENT
-from transactional.attempt import TransactionAttempt, TxId
+from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 
 
 class RemovesByTheNewFloor(ExpiringState):
     """What expires in a transaction is removed by it: its replay does not find it any more."""
 
-    def _is_past(self, key: Key, row: StoredValue, floors: Floors) -> bool:
-        return self._unexpired(key, row.value, floors.floor) is ABSENT
+    class rule(RowRule):  # noqa: N801
+        def after(self, stored: Rows, coming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
+            past = {key for key, row in stored.items() if self.has_expired(key, row.value, self.floors.floor)}
+            return super().after(stored, coming) | dict.fromkeys(past - coming.keys())
 
 
 class AddsToWhatHasExpired(ExpiringState):
     """A key that comes again goes on where it had ended, if it is still there."""
 
-    def _applied(
-        self, stored: StoredValue | None, txid: TxId, key: Key, partial: Any, check: SumCheck, floors: Floors
-    ) -> StoredValue | None:
-        return super()._applied(stored, txid, key, partial, check, replace(floors, floor=None))
+    class rule(RowRule):  # noqa: N801
+        def applied(self, key: Key, left: StoredValue | None, partial: Any) -> StoredValue | None:
+            forgetful = RowRule(self.columns, self.txid, self.check, replace(self.floors, floor=None))
+            return forgetful.applied(key, left, partial)
 
 
 class CountsTheFloorOfADeadAttempt(ExpiringState):
     """The floor before a transaction is the one that is recorded, whoever has recorded it."""
 
-    def _memory_floors(self, attempt: TransactionAttempt) -> Floors:
-        return replace(super()._memory_floors(attempt), before=self.stored.floors.floor)
+    def _known_floors(self, attempt: TransactionAttempt) -> Floors:
+        return replace(super()._known_floors(attempt), before=self.stored.floors.floor)
 
 
 EXPIRING: tuple[type[ExpiringState], ...] = (RemovesByTheNewFloor, AddsToWhatHasExpired, CountsTheFloorOfADeadAttempt)

@@ -7,11 +7,14 @@ Nothing is folded here, so folds have tests of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from state.fence import Verdict
+from state.row_rule import RowRule, Rows
 from state.values import StoredValue
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.store import Line
@@ -129,10 +132,14 @@ class MovesTheVersionFirst(SimulatedState):
 class AddsToWhatIsThere(SimulatedState):
     """A replay is added to what the dead attempt has written: at least once, and no more (row T60, R24)."""
 
-    def _applied(self, stored: StoredValue | None, *others: Any) -> StoredValue | None:
-        if stored is not None and stored.txid == others[0]:
-            stored = replace(stored, prev_value=stored.value, prev_txid=stored.txid)
-        return super()._applied(stored, *others)
+    class rule(RowRule):  # noqa: N801
+        def after(self, stored: Rows, coming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
+            counted = {
+                key: replace(row, prev_value=row.value, prev_txid=TxId(row.txid - 1))
+                for key, row in stored.items()
+                if key in coming and row.txid == self.txid
+            }
+            return super().after({**stored, **counted}, coming)
 
 
 class MovesTheRowsFirst(SimulatedState):
@@ -151,10 +158,9 @@ class MovesTheRowsFirst(SimulatedState):
 class ReadsWhatADeadAttemptHasLeft(SimulatedState):
     """A stateful bolt is given what an earlier attempt at the transaction has put, as if that were before it."""
 
-    def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        super().get(attempt, keys)
-        there = {key: self.stored.rows[key].value for key in keys if key in self.stored.rows}
-        return {key: values for key, values in there.items() if values is not ABSENT}
+    def _read(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+        super()._read(attempt, keys)
+        return self._open_table.lookup(TxId(attempt.txid + 1), keys)
 
 
 class ForgetsDeletesOnAReplay(SimulatedState):

@@ -7,6 +7,7 @@ from typing import Any
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
+from transactional.absent import ABSENT
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -48,7 +49,8 @@ def total(table: MemoryTable | None = None) -> MemoryMapState:
 
 def stored(table: MemoryTable) -> dict[Any, Any]:
     """Key → value of a table with one value column, and at most one key column."""
-    return {key[0] if key else (): row.value[0] for key, row in table.rows.items()}
+    there = {key: row.value for key, row in table.rows.items() if row.value is not ABSENT}
+    return {key[0] if key else (): values[0] for key, values in there.items()}
 
 
 def same(row: Tuple) -> Iterable[Tuple]:

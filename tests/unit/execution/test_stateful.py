@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 from examples.stateful_words import WordCount
@@ -16,7 +17,7 @@ from tests.unit.drivers import DRAINED
 from tests.unit.fakes import WORD_COUNTS, Upper, builder, counts, opaque_words, stored, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.bolts import Key, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import OutputCollector, TopologyContext, Tuple
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import BoltFailed, ConfigError, SchemaMismatch
 from transactional.phases.committing import CommitPhase
@@ -175,9 +176,9 @@ def test_all_keys_of_a_batch_are_read_at_once() -> None:
     asked: list[int] = []
 
     class Counting(MemoryMapState):
-        def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-            asked.append(len(keys))
-            return super().get(attempt, keys)
+        def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
+            asked.append(keys.num_rows)
+            return super().rows_before(attempt, keys)
 
     made = builder(words([[("cat",), ("dog",)], [("cat",), ("owl",)]], take=10), parallelism=2)
     state = Counting("word string", "count long")

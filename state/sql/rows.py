@@ -1,0 +1,132 @@
+"""The rows of a SQL state: each write is one database transaction that begins by moving the version on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from state.fence import WriteRefused
+from state.row_rule import Rows
+from state.row_table import Change, Changes, RowStore, RowWrite
+from state.rows.expiring import Floors
+from state.sql.database import Database, DatabaseFailed
+from state.sql.registry import Registration
+from state.sql.rewinding import note, rewound_to
+from state.sql.table import StateTable
+from transactional.attempt import AttemptId, TxId
+from transactional.bolts import Key
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def raising_ours(state: str) -> Iterator[None]:
+    """What a database that fails is to whoever uses a state."""
+    try:
+        yield
+    except DatabaseFailed as error:
+        if error.is_refusal:
+            raise ConfigError(f"state {state} can't be used: {error}") from error
+        raise OperatingError(
+            f"state {state}: the database does not respond: {error}. Check that it is running and reachable"
+        ) from error
+
+
+class SqlRows(RowStore):
+    """A table of a database with its row in the registry. `name` is what messages call the state.
+
+    A write is one database transaction, which begins by moving the version on: from then on nobody else can write.
+    """
+
+    drops_with_rows = False
+
+    def __init__(self, database: Database, table: StateTable, registration: Registration, name: str) -> None:
+        self._database, self._table, self._registration, self._name = database, table, registration, name
+        self._inside: Connection | None = None
+        """The connection of the write that is going on."""
+        self._is_complete = True
+        """False: the state has gained value columns, which the next write adds."""
+
+    def open(self, store_id: str | None = None) -> None:
+        """Create the table, or check the existing one. Raises `SchemaMismatch`, `StoreMismatch`."""
+        with raising_ours(self._name), self._database.writing() as connection:
+            self._is_complete = self._registration.create_or_check(connection, store_id)
+
+    def created_for(self) -> str | None:
+        """The `store_id` that it was created with."""
+        with self._reading() as connection:
+            return self._registration.created_for(connection)
+
+    def version(self) -> tuple[AttemptId | None, Floors]:
+        """Of the registry."""
+        with self._reading() as connection:
+            return self._registration.version(connection)
+
+    def rows(self, keys: Collection[Key] | None = None) -> Rows:
+        """Rows by key."""
+        with self._reading() as connection:
+            return self._table.all_stored(connection) if keys is None else self._table.stored(connection, list(keys))
+
+    def rows_between(self, column: str, after: int | None, until: int) -> Rows:
+        """Those whose column lies in the range, or did before."""
+        with self._reading() as connection:
+            return self._table.stored_between(connection, column, after, until)
+
+    def unsettled(self, since: TxId | None) -> Rows:
+        """Tombstones by an index; what a dead attempt has written is looked for in all rows."""
+        with self._reading() as connection:
+            return self._table.unsettled(connection, since)
+
+    def rewound_to(self) -> TxId:
+        """As it is noted beside the table."""
+        with self._reading() as connection:
+            return rewound_to(connection, str(self._table.table.name)) or TxId(0)
+
+    def write(self, write: RowWrite, change: Change | None = None) -> None:
+        """Move the version on, read what `change` reads, and write."""
+        added: Sequence[str] = ()
+        try:
+            with self._database.writing() as connection:
+                if not self._registration.move(connection, write.over, write.version):
+                    raise WriteRefused("another writer came between", is_conflict=True)
+                added = () if self._is_complete else self._registration.add_columns(connection)
+                if write.floors is not None:
+                    self._registration.record(connection, write.floors)
+                if change is not None:
+                    changes = self._within(connection, change)
+                    self._table.write(connection, changes.put, changes.gone)
+                if write.rewound_to is not None:
+                    note(connection, str(self._table.table.name), write.rewound_to)
+        except DatabaseFailed as error:
+            if error.is_about_data:
+                raise SchemaMismatch(f"state {self._name} can't store the given values: {error}") from error
+            raise WriteRefused(str(error), is_conflict=False) from error
+        self._is_complete = True
+        if added:
+            text = "state %s: columns %s added; the existing rows have NULL in them"
+            _log.warning(text, self._name, ", ".join(added))
+
+    def drop_expired(self, over: AttemptId | None, column: str, floor: int, txid: TxId) -> None:
+        """Remove them by one statement, which reads no row."""
+        with raising_ours(self._name), self._database.writing() as connection:
+            if over is not None and self._registration.move(connection, over, over):
+                self._table.remove_expired(connection, floor, txid)
+
+    def _within(self, connection: Connection, change: Change) -> Changes:
+        self._inside = connection
+        try:
+            return change()
+        finally:
+            self._inside = None
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        if self._inside is not None:
+            yield self._inside
+            return
+        with raising_ours(self._name), self._database.reading() as connection:
+            yield connection
