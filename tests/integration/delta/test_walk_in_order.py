@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[3]
 OURS = tuple(f"{ROOT / folder}/" for folder in ("state", "transactional"))
 LAYOUTS = {"small": "merge", "file by file": "merge", "log": "log"}
 MOST = {"small": (30, 54), "file by file": (32, 72), "log": (28, 43)}
-"""Files, and returns to a file that was left: as many as there are today, and two or four more, since what earlier tests
-have left in caches is not called again. To be lowered by whoever gets below; the aim is 16 files and 50 returns."""
+"""Files, and returns to a file that was left: as many as there are today, and two or four more, since what earlier
+tests have left in caches is not called again. To be lowered by whoever gets below; the aim is 16 files and 50."""
 
 
 def functions_called(work: Callable[[], object]) -> list[CodeType]:
