@@ -142,12 +142,8 @@ def watch(patch: pytest.MonkeyPatch, store: SqlCoordinatorStore, topology: Topol
     for component in topology.committers:
         state: Any = component.state
         patch.setattr(state, "open", told("open", state.open))
-        if isinstance(state, MemoryMapState):
-            for name in ("fence", "_write_values"):
-                patch.setattr(state, name, told("table", getattr(state, name)))
-        else:
-            confirm = state._confirm
-            patch.setattr(state, "_confirm", lambda by, write, confirm=confirm: confirm(by, told("table", write)))
+        confirm = state._confirm
+        patch.setattr(state, "_confirm", lambda by, write, confirm=confirm: confirm(by, told("table", write)))
 
 
 def right(transactions: int) -> Any:
