@@ -159,6 +159,7 @@ class Process:
     def _committer(self, table: SimulatedTable) -> Component:
         state = self.world.state_of(table).of_process(self.before)
         if table.name in self.world.stateful:
+            state.is_stateful = True
             return Component(table.name, Adding(), 1, INPUTS, Schema(()), state)
         if isinstance(state, ExpiringState):
             return Component(table.name, Expiring(state), 1, INPUTS, Schema(()), state, {CLOSED: OUTPUT})

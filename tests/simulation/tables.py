@@ -128,6 +128,8 @@ class SimulatedState(MemoryMapState):
     values_declared = "count long"
     expires: Mapping[str, str] = NOTHING
     forgotten: tuple[Any, ...] = FORGOTTEN
+    is_stateful = False
+    """Whether a stateful bolt keeps it."""
 
     def __init__(self, table: SimulatedTable, kind: StateKind, before: Before, faults: Faults) -> None:
         goes: Mapping[str, Any] = self.expires
@@ -182,14 +184,16 @@ class SimulatedState(MemoryMapState):
         return replace(row, prev_value=self.forgotten) if forgets else row
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        self._reached["a stateful bolt reads what a dead attempt has changed"] += any(
-            key in self.stored.rows and self.stored.rows[key].txid == attempt.txid for key in keys
-        )
         wanted = self._rows.wanted(keys)
         return self._rows.found(keys, wanted, self._read(attempt, wanted))
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        self._reached["new values are computed where a dead attempt has written"] += self.is_replay(attempt)
+        if self.is_stateful:
+            rows = (self.stored.rows.get(key) for key in rows_of(keys))
+            is_changed = any(row is not None and row.txid == attempt.txid for row in rows)
+            self._reached["a stateful bolt reads what a dead attempt has changed"] += is_changed
+        else:
+            self._reached["new values are computed where a dead attempt has written"] += self.is_replay(attempt)
         return self._read(attempt, keys)
 
     def _read(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:

@@ -89,7 +89,8 @@ class Shop:
 
     def await_counts(self, expected: dict[str, int]) -> None:
         def are_there() -> bool:
-            return (self.folder / "counts" / "_delta_log").exists() and self.counts() == expected
+            first = self.folder / "counts" / "_delta_log" / f"{0:020}.json"
+            return first.exists() and self.counts() == expected
 
         awaited(are_there)
 
