@@ -19,7 +19,6 @@ from transactional.ports import State
 
 ASKED_FOR = Counter(
     {
-        "transactional/ports/spouts.py": 1,
         "transactional/engine/history/observing.py": 2,
         "transactional/execution/step_work.py": 1,
         "transactional/topology/places.py": 1,

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,14 @@ PLACE = f"{os.path.relpath(__file__)}:{caught.__code__.co_firstlineno + 3}"
 
 def test_the_place_is_the_last_line_of_the_users_own() -> None:
     assert user_place(caught("{")) == PLACE
+
+
+def test_an_error_is_reported_from_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error, folder = caught("{"), tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert user_place(error) == f"{__file__}:{PLACE.rpartition(':')[2]}"
 
 
 def test_the_place_stands_in_the_first_line() -> None:

@@ -44,8 +44,15 @@ def user_place(error: BaseException) -> str | None:
     Files below the current folder are named from there.
     """
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    users = [f"{name.removeprefix(f'{os.getcwd()}{os.sep}')}:{line}" for name, line in places if _is_users(name)]
-    return users[-1] if users else None
+    users = [(name, line) for name, line in places if _is_users(name)]
+    return f"{_from_here(users[-1][0])}:{users[-1][1]}" if users else None
+
+
+def _from_here(filename: str) -> str:
+    try:
+        return filename.removeprefix(f"{Path.cwd()}{os.sep}")
+    except OSError:  # somebody has deleted the current folder, which must not hide the error that is reported
+        return filename
 
 
 def _shorten(shown: TracebackException) -> None:
