@@ -9,6 +9,7 @@ The code is read, not imported, but for the command line, whose options only exi
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -287,12 +288,29 @@ def _described(qualified: str) -> Iterator[str]:
     yield f"## {name}"
     bases = [ast.unparse(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
     shown = [base for base in bases if base not in ("ABC", "Protocol", "Enum", "UserWarning")]
-    yield f"From `{module}`." + (f" Extends `{shown[0]}`." if shown else "")
+    yield f"From `{_door(module, name)}`." + (f" Extends `{shown[0]}`." if shown else "")
     if isinstance(node, ast.FunctionDef):
         yield f"`{_signature(node)}`"
         yield _docstring(node)
     else:
         yield from _class(node)
+
+
+def _door(module: str, name: str) -> str:
+    """Where users import a name from: the outermost package that has it in `__all__`, or else its module."""
+    parts = module.split(".")
+    packages = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return next((package for package in packages if name in _offered(package)), module)
+
+
+@functools.cache
+def _offered(package: str) -> frozenset[str]:
+    """What a package has in `__all__`."""
+    path = ROOT / package.replace(".", "/") / "__init__.py"
+    for each in ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else ():
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(each.value))
+    return frozenset()
 
 
 def _definition(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
