@@ -1,42 +1,41 @@
 """Transactional topologies on Spark: every tuple counts exactly once, whatever fails."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
-from transactional.bolts import (
-    ArrowBatchBolt,
-    BasicBolt,
-    BatchBolt,
-    MapState,
-    OutputCollector,
-    TopologyContext,
-    Tuple,
-)
-from transactional.config import TopologyConfig
-from transactional.errors import (
-    ConfigError,
-    FailedException,
-    FatalError,
-    OperatingError,
-    SchemaMismatch,
-    TransactionalError,
-)
-from transactional.groupings import CustomStreamGrouping
-from transactional.ports import StateKind
-from transactional.running import run_topology
-from transactional.schema import Schema
-from transactional.stateful import KeyValueState, StatefulBolt
-from transactional.topology.builder import TransactionalTopologyBuilder
-from transactional.topology.topology import Topology
-from transactional.topology.windows import count, sliding, tumbling
-from transactional.topology.wiring import WeakerGuaranteeWarning
-from transactional.windowed import TupleWindow, WindowedBolt
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from transactional.attempt import AttemptId, TransactionAttempt, TxId
+    from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
+    from transactional.bolts import (
+        ArrowBatchBolt,
+        BasicBolt,
+        BatchBolt,
+        MapState,
+        OutputCollector,
+        TopologyContext,
+        Tuple,
+    )
+    from transactional.config import TopologyConfig
     from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.run_history import RunSummary
+    from transactional.errors import (
+        ConfigError,
+        FailedException,
+        FatalError,
+        OperatingError,
+        SchemaMismatch,
+        TransactionalError,
+    )
+    from transactional.groupings import CustomStreamGrouping
+    from transactional.ports import StateKind
+    from transactional.running import run_topology
+    from transactional.schema import Schema
+    from transactional.stateful import KeyValueState, StatefulBolt
+    from transactional.topology.builder import TransactionalTopologyBuilder
+    from transactional.topology.topology import Topology
+    from transactional.topology.windows import count, sliding, tumbling
+    from transactional.topology.wiring import WeakerGuaranteeWarning
+    from transactional.windowed import TupleWindow, WindowedBolt
 
 __all__ = [
     "ArrowBatchBolt",
@@ -78,14 +77,35 @@ __all__ = [
     "tumbling",
 ]
 
-_WHEN_USED = {
-    "RunSummary": "transactional.engine.history.run_history",
-    "TopologyDriver": "transactional.engine.driver",
+_HOMES: Final = {
+    "attempt": "AttemptId TransactionAttempt TxId",
+    "batch": "BatchLimit BatchMetadata OffsetRange PartitionId",
+    "bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext Tuple",
+    "config": "TopologyConfig",
+    "engine.driver": "TopologyDriver",
+    "engine.history.run_history": "RunSummary",
+    "errors": "ConfigError FailedException FatalError OperatingError SchemaMismatch TransactionalError",
+    "groupings": "CustomStreamGrouping",
+    "ports": "StateKind",
+    "running": "run_topology",
+    "schema": "Schema",
+    "stateful": "KeyValueState StatefulBolt",
+    "topology.builder": "TransactionalTopologyBuilder",
+    "topology.topology": "Topology",
+    "topology.windows": "count sliding tumbling",
+    "topology.wiring": "WeakerGuaranteeWarning",
+    "windowed": "TupleWindow WindowedBolt",
 }
-"""Only those who run a topology need them: tasks, which import this package as well, do not."""
+"""Where each name is. Its module is imported when the name is first used: the command line, a task and a program need
+few of them each."""
+_HOME_OF: Final = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHEN_USED:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(import_module(_WHEN_USED[name]), name))
+    return globals().setdefault(name, getattr(import_module(_HOME_OF[name]), name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,13 +12,14 @@ from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transactional.errors import ConfigError
 from transactional.schema import did_you_mean
-from transactional.spark.by_value import send_by_value
 from transactional.store import CoordinatorStore, StoreReader
-from transactional.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from transactional.topology.topology import Topology
 
 STORES = "transactional.stores"
 PACKAGES = ("spouts", "state", "verifier")
@@ -30,9 +31,13 @@ def load_topology(target: str) -> Topology:
 
     The module's own classes and functions are sent to executors by value, so it need not be installed there.
     """
+    # Imported here, so that a command that only opens a store need not wait for Arrow.
+    from transactional.spark.by_value import send_by_value
+    from transactional.topology.topology import Topology
+
     module_name, _, name = target.partition(":")
     if not name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"{target!r} is not of the form MODULE:TOPOLOGY, such as examples.opaque_kafka_count:build")
+        raise ConfigError(f"{target!r} is not of the form MODULE:TOPOLOGY, such as words:build")
     sys.path.insert(0, os.getcwd())
     refuse_hidden_packages()
     module = _import(module_name, target)

@@ -24,7 +24,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PendingMessage
-from transactional.commands.output.logs import show_warnings_briefly
+from transactional.commands.output.ending import show_warnings_briefly
 from transactional.core.protocol import AttemptFailed
 from transactional.errors import TRY_AGAIN, OperatingError, TransactionalError
 from transactional.letters import Exclusion

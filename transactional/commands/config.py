@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from transactional.commands.options import Assignments, ConfigFile
-from transactional.commands.output.display import print_table, settings_table
+from transactional.commands.output.lines import print_table
 from transactional.config_sources import load_config
 from transactional.loading import load_topology
 
@@ -24,6 +24,8 @@ def explain(
     assignments: Assignments = None,
 ) -> None:
     """Show each option, its value, and its source: default, file, environment, code, or command line."""
+    from transactional.commands.output.display import settings_table
+
     code = load_topology(target).config if target is not None else {}
     resolved = load_config(code, file=config, assignments=assignments or ())
     print_table(settings_table(resolved.settings))

@@ -6,22 +6,19 @@ import json
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
-from transactional.commands.output.display import letters_table, plain_line, print_table
+from transactional.commands.output.lines import plain_line, print_table
 from transactional.config import TopologyConfig
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.journal import JournalWriter
-from transactional.engine.history.observing import Observer
-from transactional.engine.letter_spout import LetterKey, LetterSpout, all_letters, letters_of
 from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store
-from transactional.ports.stream_names import RUNS_MAX
-from transactional.running import make_executor
-from transactional.telemetry.run_log import RunLog
+
+if TYPE_CHECKING:
+    from transactional.engine.letter_spout import LetterKey
+    from transactional.topology.topology import Topology
 
 
 def dead_letters(
@@ -47,14 +44,35 @@ def dead_letters(
     """
     topology = load_topology(target)
     keys = [_key(text) for text in letters] if letters else None
-    if not replay:
-        rows = [row for row in all_letters(topology) if keys is None or (row["transaction"], row["number"]) in keys]
-        if as_json:
-            for row in rows:
-                plain_line(json.dumps(row))
-        else:
-            print_table(letters_table(rows))
-        return
+    if replay:
+        _replay(topology, keys, store, master, attempts_max, journal)
+    else:
+        _show(topology, keys, as_json=as_json)
+
+
+def _show(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) -> None:
+    from transactional.commands.output.display import letters_table
+    from transactional.engine.letter_spout import all_letters
+
+    rows = [row for row in all_letters(topology) if keys is None or (row["transaction"], row["number"]) in keys]
+    if as_json:
+        for row in rows:
+            plain_line(json.dumps(row))
+    else:
+        print_table(letters_table(rows))
+
+
+def _replay(
+    topology: Topology, keys: list[LetterKey] | None, store: str, master: str, attempts_max: int, journal: Path | None
+) -> None:
+    from transactional.engine.driver import TopologyDriver
+    from transactional.engine.history.journal import JournalWriter
+    from transactional.engine.history.observing import Observer
+    from transactional.engine.letter_spout import LetterSpout, letters_of
+    from transactional.ports.stream_names import RUNS_MAX
+    from transactional.running import make_executor
+    from transactional.telemetry.run_log import RunLog
+
     config = TopologyConfig(
         stop_when_drained=True, attempts_max=attempts_max, message_retries_max=max(0, attempts_max - 1)
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
-from transactional.commands.output.display import plain_line
+from transactional.commands.output.lines import plain_line
 from transactional.loading import load_topology, open_for_reading, open_store
 
 if TYPE_CHECKING:

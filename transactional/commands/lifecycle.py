@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
-from transactional.commands.output.display import plain_line
+from transactional.commands.output.lines import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import open_existing_store
 from transactional.store import DesiredState, TopologyStatus

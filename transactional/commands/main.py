@@ -1,6 +1,7 @@
-"""The command line: `run`, `status`, `txns`, `describe`, and exit codes. The output is in `display`.
+"""The command line: `run`, `status`, `txns`, `describe`, and exit codes.
 
-The other commands are in modules of their own beside this one.
+The other commands are in modules of their own beside this one. All of them are imported for each command and for
+`--help`; what a command works with is therefore imported by its function, once it is called.
 """
 
 from __future__ import annotations
@@ -19,49 +20,40 @@ from transactional.commands import ui as cli_ui
 from transactional.commands.config import config_app
 from transactional.commands.dead_letters import dead_letters
 from transactional.commands.doctor import doctor
-from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, TopologyId, statuses_of
-from transactional.commands.output.display import (
-    components_tree,
-    first_line,
-    plain_line,
-    print_attempts,
-    print_header,
-    print_table,
+from transactional.commands.options import (
+    DEFAULT_STORE,
+    Assignments,
+    ConfigFile,
+    MetricsAddress,
+    RunLogFormat,
+    SparkLog,
+    StoreUrl,
+    TopologyId,
+    statuses_of,
 )
-from transactional.commands.output.logs import Logs, end, leave, leave_unexpectedly, show_warnings_briefly
+from transactional.commands.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
+from transactional.commands.output.lines import first_line, plain_line, print_table
 from transactional.commands.output.status_json import attempt_json, status_json, steps_of, waits_of
 from transactional.commands.output.statuses import print_statuses, troubles_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind, savepoint
-from transactional.commands.running import (
-    MetricsAddress,
-    RunLogFormat,
-    SparkLog,
-    observers_of,
-    refuse_one_port,
-    spark_log_of,
-    stop_on_signals,
-)
 from transactional.commands.serve import serve
 from transactional.commands.verify import verify
 from transactional.config_sources import load_config
 from transactional.core.listing import shown
-from transactional.doctor.start import refuse_early
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.run_history import installed_version
 from transactional.errors import TransactionalError
 from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.plumbing.redaction import without_controls
-from transactional.running import console_of_run, make_executor
 from transactional.store.rules import FAILED
-from transactional.topology.describing import as_mermaid, described
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool | None) -> None:  # noqa: FBT001 (typer calls it)
     if wanted:
+        from transactional.engine.history.run_history import installed_version
+
         plain_line(f"transactional {installed_version()}")
         raise typer.Exit
 
@@ -114,19 +106,21 @@ def run(
     Ctrl-C stops it: nothing new starts, the running commit phase finishes; the next run continues from there. A second
     Ctrl-C ends it immediately.
     """
-    given = {
-        "max_spout_pending": ("--max-pending", max_pending),
-        "stop_when_drained": ("--until-drained", until_drained or None),
-        "attempts_max": ("--attempts-max", attempts_max),
-    }
+    from transactional.commands import running
+    from transactional.commands.output.display import print_header
+    from transactional.commands.output.logs import Logs
+    from transactional.doctor.start import refuse_early
+    from transactional.engine.driver import TopologyDriver
+    from transactional.running import console_of_run, make_executor
+
     with ExitStack() as stack:
         logs = stack.enter_context(Logs(log)) if log is not None else None
         topology = load_topology(target)
-        options = {option: value for option, value in given.items() if value[1] is not None}
+        options = running.options_of(max_pending, attempts_max, until_drained=until_drained)
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
-        refuse_one_port(metrics, ui_port if ui else 0)
-        observers = observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
+        running.refuse_one_port(metrics, ui_port if ui else 0)
+        observers = running.observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
         coordinator_store = stack.enter_context(closing(open_store(store)))
         if ui:
             observers.append(stack.enter_context(console_of_run(topology, store, f"127.0.0.1:{ui_port}", plain_line)))
@@ -135,21 +129,18 @@ def run(
         driver = TopologyDriver(
             topology,
             coordinator_store,
-            make_executor(topology, master=master, spark_log=spark_log_of(spark_log, logs)),
+            make_executor(topology, master=master, spark_log=running.spark_log_of(spark_log, logs)),
             resolved,
             observers=observers,
             accept_changes=accept_changes,
             name=name,
             standby=standby,
         )
-        stop_on_signals(driver)
+        running.stop_on_signals(driver)
         print_header(topology, store, master)
         summary = driver.run()
     if logs is None:
-        plain_line(
-            f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
-            f"{summary.failures} attempts failed"
-        )
+        running.print_summary(summary)
 
 
 @app.command()
@@ -187,6 +178,8 @@ def txns(
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per attempt, with full errors.")] = False,
 ) -> None:
     """Show the last transactions: attempts, phases, rows, times and errors, newest first."""
+    from transactional.commands.output.display import print_attempts
+
     with closing(open_for_reading(store)) as reader:
         statuses_of(reader, topology_id)
         attempts = reader.attempts(topology_id, limit=limit)
@@ -218,6 +211,9 @@ def describe(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Show a topology: its components, what they read from, and in which phase of a transaction each one runs."""
+    from transactional.commands.output.display import components_tree
+    from transactional.topology.describing import as_mermaid, described
+
     topology = load_topology(target)
     match Format.JSON if as_json else format:
         case Format.TEXT:

@@ -10,6 +10,7 @@ import typer
 from transactional.errors import ConfigError
 from transactional.schema import did_you_mean
 from transactional.store import StoreReader, TopologyStatus
+from transactional.telemetry.log_format import LogFormat
 
 DEFAULT_STORE = "sqlite:///transactional.db"
 
@@ -24,6 +25,22 @@ ConfigFile = Annotated[
 Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="An option of TopologyConfig, such as lease_ms=20000."),
+]
+RunLogFormat = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log",
+        envvar="TRANSACTIONAL_LOG",
+        help="Log the run on stderr, a line per event worth one, instead of displaying every transaction.",
+    ),
+]
+SparkLog = Annotated[
+    Path | None,
+    typer.Option(help="Append Spark's own output to this file; with --log it is transactional-spark.log by default."),
+]
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve /metrics for Prometheus, /livez and /readyz at this address."),
 ]
 Host = Annotated[str, typer.Option(help="The address to listen on; others than this machine need a token file.")]
 TokenFile = Annotated[

@@ -9,11 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
-from transactional.commands.output.display import plain_line
+from transactional.commands.output.lines import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import load_topology
-from transactional.queries import QueryClient, as_of
-from transactional.queries.texts import plain, values_of
 from transactional.schema import did_you_mean
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")]
@@ -30,6 +28,9 @@ def query(
     Prints the answer as a line of JSON per tuple, and on stderr the transaction that it is as of: all states are read
     as they were when that one was committed.
     """
+    from transactional.queries import QueryClient
+    from transactional.queries.texts import values_of
+
     with QueryClient(load_topology(target), store) as client:
         known = client.queries
         if name not in known:
@@ -54,6 +55,8 @@ def read(
 
     Prints a line of JSON per row, with the table's name if there are several, and on stderr the transaction.
     """
+    from transactional.queries import as_of
+
     topology = load_topology(target)
     known = [component.id for component in topology.committers]
     for each in table or ():
@@ -68,6 +71,8 @@ def read(
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from transactional.queries.texts import plain
+
     for row in rows:
         plain_line(json.dumps(plain(row), ensure_ascii=False))
 

@@ -13,7 +13,7 @@ import typer
 
 from transactional.attempt import TxId
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, statuses_of
-from transactional.commands.output.display import plain_line
+from transactional.commands.output.lines import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store
 from transactional.schema import did_you_mean

@@ -8,44 +8,38 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
 
-import typer
-
-from transactional.commands.output.display import Display, plain_line
+from transactional.commands.output.display import Display
+from transactional.commands.output.lines import plain_line
 from transactional.commands.output.logs import Logs
 from transactional.commands.output.standby import StandbyReporter
 from transactional.core.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
 from transactional.engine.history.observing import Leading, Notice, Observer, StandingBy
+from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError
 from transactional.plumbing.garbage import keep_what_is_loaded
 from transactional.running import metrics_of_run
-from transactional.telemetry.log_format import LogFormat
 from transactional.telemetry.run_log import LOGGER
 from transactional.telemetry.tracing import tracing
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(LOGGER)
 
-RunLogFormat = Annotated[
-    LogFormat | None,
-    typer.Option(
-        "--log",
-        envvar="TRANSACTIONAL_LOG",
-        help="Log the run on stderr, a line per event worth one, instead of displaying every transaction.",
-    ),
-]
-SparkLog = Annotated[
-    Path | None,
-    typer.Option(help="Append Spark's own output to this file; with --log it is transactional-spark.log by default."),
-]
-MetricsAddress = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Serve /metrics for Prometheus, /livez and /readyz at this address."),
-]
 SPARK_LOG = Path("transactional-spark.log")
+
+
+def options_of(
+    max_pending: int | None, attempts_max: int | None, *, until_drained: bool
+) -> dict[str, tuple[str, int | bool]]:
+    """Options of `TopologyConfig` that the command line has set, each with the name that it has there."""
+    given = {
+        "max_spout_pending": ("--max-pending", max_pending),
+        "stop_when_drained": ("--until-drained", until_drained or None),
+        "attempts_max": ("--attempts-max", attempts_max),
+    }
+    return {option: (name, value) for option, (name, value) in given.items() if value is not None}
 
 
 def observers_of(
@@ -106,6 +100,14 @@ def refuse_one_port(metrics: str | None, ui_port: int) -> None:
 def spark_log_of(given: Path | None, logs: Logs | None) -> Path | None:
     """Where Spark's own output goes; None: to stderr."""
     return SPARK_LOG if given is None and logs is not None else given
+
+
+def print_summary(summary: RunSummary) -> None:
+    """What a run ends with."""
+    plain_line(
+        f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
+        f"{summary.failures} attempts failed"
+    )
 
 
 def stop_on_signals(driver: TopologyDriver) -> None:

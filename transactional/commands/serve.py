@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from transactional.commands.options import DEFAULT_STORE, Host, HostNames, StoreUrl, TokenFile
-from transactional.commands.output.display import plain_line
+from transactional.commands.output.lines import plain_line
 from transactional.errors import ConfigError
 from transactional.loading import load_topology
 from transactional.names import DISTRIBUTION
-from transactional.queries import QueryClient
 
 
 def serve(
@@ -30,6 +29,7 @@ def serve(
     A request needs the printed token, as `Authorization: Bearer TOKEN`. Ctrl-C ends it.
     """
     try:
+        from transactional.queries import QueryClient
         from transactional.queries.serving import application
         from transactional.web.guard import access_of
         from transactional.web.server import Address, bind, serve_alone, url_of

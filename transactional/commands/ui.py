@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from transactional.commands.options import DEFAULT_STORE, Host, HostNames, StoreUrl, TokenFile, TopologyId, statuses_of
-from transactional.commands.output.display import plain_line
+from transactional.commands.output.lines import plain_line
 from transactional.console.needs import require_console
 from transactional.engine.clock import SystemClock
 from transactional.errors import ConfigError

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from transactional.aggregates import Count
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
-from transactional.commands.output.display import plain_line
+from transactional.commands.output.lines import plain_line
 from transactional.errors import ConfigError, OperatingError
 from transactional.expiry import Time
 from transactional.groupings import GroupingKind
 from transactional.loading import load_topology, open_for_reading
 from transactional.plumbing.redaction import reason_of
-from transactional.ports.examining import TableAddress
-from transactional.topology.topology import Component, Topology
 
 if TYPE_CHECKING:
+    from transactional.ports.examining import TableAddress
+    from transactional.topology.topology import Component, Topology
     from verifier.checker import CheckedTable
     from verifier.evidence.findings import Report
     from verifier.floors import Expires
@@ -172,6 +171,8 @@ def _expires_of(component: str, address: TableAddress) -> Expires | None:
 
 def _counted(topology: Topology, component: Component) -> str | None:
     """The column that counts the spout's tuples: where all of them, and nothing else, reach a count."""
+    from transactional.aggregates import Count
+
     if component.update is None or len(component.inputs) != 1:
         return None
     [grouping] = component.inputs

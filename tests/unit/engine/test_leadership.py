@@ -15,8 +15,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
 from tests.unit.drivers import DRAINED, WAIT_S, HookedStore, World, in_background
 from tests.unit.fakes import WORD_COUNTS, stored
-from transactional.commands import main as cli
-from transactional.commands.running import stop_on_signals
+from transactional.commands import running
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import RunSummary
 from transactional.engine.leadership import Leadership
@@ -224,13 +223,13 @@ def test_ctrl_c_ends_the_waiting(command: Command, monkeypatch: pytest.MonkeyPat
     [status] = store.status()
     store.acquire("words", status.fingerprint, owner="leader", lease_ms=60_000)
     store.close()
-    listen = stop_on_signals
+    listen = running.stop_on_signals
 
     def interrupted(driver: TopologyDriver) -> None:
         listen(driver)
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(cli, "stop_on_signals", interrupted)
+    monkeypatch.setattr(running, "stop_on_signals", interrupted)
     done = command(*RUN, "--standby", "{m}:topology")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[1:] == ["0 transactions committed, the last is 2; 0 attempts failed"]

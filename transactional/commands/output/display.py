@@ -1,4 +1,4 @@
-"""What the command line shows: a live line per transaction in flight, plain lines without a terminal, and tables."""
+"""What the command line shows of a run and of a topology: a live line per transaction in flight, and tables."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.tree import Tree
 
 from transactional.attempt import TxId
 from transactional.batch import BatchMetadata
+from transactional.commands.output.lines import first_line, plain_console, plain_line, print_table
 from transactional.config_sources import Given, Setting
 from transactional.core.protocol import (
     Action,
@@ -32,12 +33,11 @@ from transactional.core.protocol import (
     StopRequested,
 )
 from transactional.engine.history.timeline import Moment, Timeline
-from transactional.plumbing.redaction import without_controls, without_login
+from transactional.plumbing.redaction import without_login
 from transactional.store import AttemptRecord
 from transactional.topology.describing import in_lines
 from transactional.topology.topology import Topology
 
-WIDTH_MAX = 10_000
 WIDE = 160
 """From this many columns on, attempts are shown with all their times."""
 
@@ -48,28 +48,6 @@ REQUESTS: Mapping[type[Event], str] = {
     StopRequested: "stopping: the running commit phase will finish",
 }
 """What is printed when the desired state of a running topology changes."""
-
-
-def plain_line(text: str) -> None:
-    """One line on stdout, without colors or wrapping."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def plain_console(width: int | None = None) -> Console:
-    """A console that shows texts unchanged: an error may contain what rich would interpret as markup or emoji."""
-    return Console(width=width, markup=False, emoji=False, highlight=False)
-
-
-def print_table(table: Table | Tree) -> None:
-    """A table or a tree; if stdout is not a terminal, as wide as necessary, and without trailing blanks."""
-    if sys.stdout.isatty():
-        plain_console().print(table)
-        return
-    console = plain_console(WIDTH_MAX)
-    with console.capture() as printed:
-        console.print(table)
-    plain_line("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def print_header(topology: Topology, store: str, master: str) -> None:
@@ -102,11 +80,6 @@ def letters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         for name, value in what.items():
             table.add_row(Text(name), Text(value))
     return table
-
-
-def first_line(text: str | None) -> str:
-    """The text before a traceback; a value of a tuple may be in it, and controls no terminal."""
-    return without_controls(next(iter((text or "").splitlines()), ""))
 
 
 RECENT = 10

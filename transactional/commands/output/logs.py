@@ -1,40 +1,18 @@
-"""`run --log`: the log of a run on stderr, instead of what is displayed; and how a command ends with an error."""
+"""`run --log`: the log of a run on stderr, instead of what is displayed."""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import warnings
 from types import TracebackType
-from typing import NoReturn
 
-from transactional.errors import LOOK, CommitStuck, TransactionalError
-from transactional.plumbing.pools import have_calls_ended
-from transactional.plumbing.redaction import without_login
-from transactional.plumbing.tracebacks import traceback_text
+from transactional.commands.output.ending import leave
+from transactional.errors import LOOK, TransactionalError
 from transactional.telemetry.log_format import LogFormat, log_handler
 from transactional.telemetry.run_log import LOGGER, RunLog
 
 OURS = ("transactional", "state", "spouts")
 """The loggers of which more than warnings are written."""
-
-
-def leave(error: TransactionalError) -> NoReturn:
-    """End the process with the exit code of an error that was reported."""
-    sys.stderr.flush()
-    if isinstance(error, CommitStuck):
-        os._exit(error.exit_code)  # a thread that can't be cancelled would keep the process alive
-    raise SystemExit(error.exit_code) from None
-
-
-def end(code: str | int | None) -> NoReturn:
-    """End the process with an exit code, which it might not have if the interpreter ended threads within delta-rs."""
-    if not have_calls_ended() and isinstance(code, int):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    raise SystemExit(code)
 
 
 class Logs:
@@ -80,30 +58,3 @@ class Logs:
         if isinstance(error, Exception):
             log.critical("an unexpected error: %r", error, exc_info=error, extra={"_event": "crashed"})
             raise SystemExit(LOOK) from None
-
-
-def leave_unexpectedly(error: BaseException) -> NoReturn:
-    """End the process with an error that is none of the framework's, with its traceback."""
-    sys.stderr.write(without_login(f"{traceback_text(error)}\n"))
-    sys.stderr.flush()
-    raise SystemExit(LOOK) from None
-
-
-def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning of Python's, as one line."""
-    sys.stderr.write(f"warning: {without_login(str(message))}\n")
-
-
-class WithoutLogins(logging.Formatter):
-    """How records are shown by a command that writes no log."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The message and its traceback."""
-        return without_login(super().format(record))
-
-
-def show_warnings_briefly() -> None:
-    """Show Python's warnings as one line each, and what is logged without logins."""
-    warnings.showwarning = show_warning
-    if logging.lastResort is not None:
-        logging.lastResort.setFormatter(WithoutLogins())

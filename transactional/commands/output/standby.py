@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transactional.commands.output.display import plain_line
+from transactional.commands.output.lines import plain_line
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.store.progress import Progress

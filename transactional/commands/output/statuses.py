@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from rich.table import Table
 
-from transactional.commands.output.display import WIDTH_MAX, first_line, plain_console, plain_line, print_table
+from transactional.commands.output.lines import WIDTH_MAX, first_line, plain_console, plain_line, print_table
 from transactional.engine.clock import SystemClock
 from transactional.store import TopologyStatus
 from transactional.store.history import EndedHow

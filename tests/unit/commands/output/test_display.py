@@ -30,13 +30,11 @@ from transactional.commands.output.display import (
     Display,
     Spell,
     attempts_table,
-    first_line,
     narrow_attempts_table,
-    plain_console,
-    print_table,
     rows_per_second,
     settings_table,
 )
+from transactional.commands.output.lines import first_line, plain_console, print_table
 from transactional.commands.output.statuses import print_statuses, statuses_table, troubles_of
 from transactional.config_sources import Given, Setting
 from transactional.core.protocol import (

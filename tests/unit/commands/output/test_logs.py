@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.command_line import RUN, Command, Done
-from transactional.commands import main as cli
+from transactional import running
 from transactional.errors import CommitStuck
 from transactional.loading import load_topology, open_store
 
@@ -51,7 +51,7 @@ def test_an_unexpected_error_is_one_line_with_its_traceback(command: Command, mo
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(cli, "make_executor", broken)
+    monkeypatch.setattr(running, "make_executor", broken)
     done = command(*RUN, "--log", "json", "{m}:topology")
     [line] = told(done)
     assert (done.code, line["event"], line["level"]) == (1, "crashed", "critical")
@@ -64,7 +64,7 @@ def test_what_is_stuck_ends_after_its_line(command: Command, monkeypatch: pytest
     def stuck(*_: object, **__: object) -> None:
         raise CommitStuck("too long")
 
-    monkeypatch.setattr(cli, "make_executor", stuck)
+    monkeypatch.setattr(running, "make_executor", stuck)
     monkeypatch.setattr("os._exit", ended.append)
     done = command(*RUN, "--log", "json", "{m}:topology")
     assert (ended, told(done)[0]["code"]) == ([75], "TX409")

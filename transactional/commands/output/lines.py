@@ -1,0 +1,40 @@
+"""How every command prints: lines, and tables as wide as the screen. Loads nothing that runs a topology."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree
+
+from transactional.plumbing.redaction import without_controls
+
+WIDTH_MAX = 10_000
+
+
+def plain_line(text: str) -> None:
+    """One line on stdout, without colors or wrapping."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def plain_console(width: int | None = None) -> Console:
+    """A console that shows texts unchanged: an error may contain what rich would interpret as markup or emoji."""
+    return Console(width=width, markup=False, emoji=False, highlight=False)
+
+
+def print_table(table: Table | Tree) -> None:
+    """A table or a tree; if stdout is not a terminal, as wide as necessary, and without trailing blanks."""
+    if sys.stdout.isatty():
+        plain_console().print(table)
+        return
+    console = plain_console(WIDTH_MAX)
+    with console.capture() as printed:
+        console.print(table)
+    plain_line("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def first_line(text: str | None) -> str:
+    """The text before a traceback; a value of a tuple may be in it, and controls no terminal."""
+    return without_controls(next(iter((text or "").splitlines()), ""))
