@@ -237,11 +237,7 @@ class MemoryMapState(TableState[RowTable]):
         return {row[:width]: row[width:] for row in rows_of(rows)}
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        rows = self.stored.rows_as(self.key, self.values)
-        seen = (row.value if committed_txid is None else row.visible_at(committed_txid) for row in rows.values())
-        found = table_of(zip(rows, seen, strict=True), self.columns)
-        expires = self.columns.expires
-        return found if expires is None else alive(found, expires, self.stored.floors.at(committed_txid))
+        return self._open_table.visible(committed_txid)
 
     def reader(self, owner: str) -> MemoryReader:
         """A reader of the table, in this process (see the port)."""

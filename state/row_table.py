@@ -15,7 +15,7 @@ import pyarrow as pa
 from state.going_back import undone_by
 from state.row_rule import RowRule, Rows
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors, in_range
+from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
 from state.rows.sums import SumCheck
 from state.rows.value_limits import ValueLimits
 from state.updates import rows_of, table_of_rows
@@ -132,9 +132,15 @@ class RowTable:
     """The open table of a state whose rows are in a store (see `FencedTable`). `name` is what messages call it."""
 
     def __init__(
-        self, store: RowStore, columns: StateColumns, name: str, limits: ValueLimits, rule: type[RowRule] = RowRule
+        self,
+        store: RowStore,
+        columns: StateColumns,
+        name: str,
+        limits: ValueLimits | None = None,
+        rule: type[RowRule] = RowRule,
     ) -> None:
-        self.store, self._columns, self._name, self._limits, self._rule = store, columns, name, limits, rule
+        self.store, self._columns, self._name, self._rule = store, columns, name, rule
+        self._limits = limits or ValueLimits(name)
         self._loaded: AttemptId | None = None
         self._floors = NO_FLOORS
 
@@ -169,6 +175,14 @@ class RowTable:
         """As `rows`, of those with `after < column <= until`."""
         found = self._before(before, self.store.rows_between(column, after, until))
         return in_range(found, column, after, until)
+
+    def visible(self, committed_txid: TxId | None) -> pa.Table:
+        """Key and value columns of all rows for a reader who must not see what comes after a transaction; None: who
+        sees everything."""
+        (_, floors), rows = self.store.version(), self.store.rows()
+        seen = [row.value if committed_txid is None else row.visible_at(committed_txid) for row in rows.values()]
+        found, expires = table_of(zip(rows, seen, strict=True), self._columns), self._columns.expires
+        return found if expires is None else alive(found, expires, floors.at(committed_txid))
 
     def _before(self, txid: TxId, rows: Rows) -> pa.Table:
         return table_of(((key, row.before(txid)) for key, row in rows.items()), self._columns)

@@ -38,10 +38,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import quoted_name
 
+from state.records import Records
 from state.rows.columns import StateColumns
 from state.rows.expiring import is_expired, moment
 from state.sql.types import sql_type
-from state.values import OpaqueValue, StoredValue
+from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.bolts import Key
@@ -81,7 +82,7 @@ class StateTable:
         if self._expiry is not None:
             digest = hashlib.sha256(name.encode()).hexdigest()[:16]
             self.expiry_index = Index(f"expires_{digest}", both[self._expiry])
-        self._is_sqlite, self._columns = is_sqlite, columns
+        self._is_sqlite, self._columns, self._records = is_sqlite, columns, Records(columns)
         self._insert, self._upsert = self._make_insert(), self._make_upsert()
         self._lookups: dict[Nulls, Select[Any]] = {}
         self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
@@ -106,9 +107,9 @@ class StateTable:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def stored(self, connection: Connection, keys: Sequence[Key]) -> dict[Key, OpaqueValue]:
+    def stored(self, connection: Connection, keys: Sequence[Key]) -> dict[Key, StoredValue]:
         """The rows with these keys."""
-        found = dict[Key, OpaqueValue]()
+        found = dict[Key, StoredValue]()
         for nulls, part in self._parts(keys):
             query = self._lookups.get(nulls)
             if query is None:
@@ -116,11 +117,11 @@ class StateTable:
             found |= self._rows_of(connection.execute(query, self._wanted(nulls, part)))
         return found
 
-    def all_stored(self, connection: Connection) -> dict[Key, OpaqueValue]:
+    def all_stored(self, connection: Connection) -> dict[Key, StoredValue]:
         """All rows."""
         return self._rows_of(connection.execute(select(*self.columns)))
 
-    def unsettled(self, connection: Connection, since: TxId | None) -> dict[Key, OpaqueValue]:
+    def unsettled(self, connection: Connection, since: TxId | None) -> dict[Key, StoredValue]:
         """Tombstones, which are few, and with `since` the rows of this transaction."""
         conditions: list[ColumnElement[bool]] = [deleted.is_(True) for deleted in self._deleted]
         conditions += [] if since is None else [self._txid >= since]
@@ -128,7 +129,7 @@ class StateTable:
 
     def stored_between(
         self, connection: Connection, column: str, after: int | None, until: int
-    ) -> dict[Key, OpaqueValue]:
+    ) -> dict[Key, StoredValue]:
         """The rows whose column lies in a range, or did before their last transaction."""
 
         def is_in_range(column: Column[Any]) -> ColumnElement[bool]:
@@ -181,7 +182,7 @@ class StateTable:
             is_upserted = bool(self._key) and not any(nulls)
             if not is_upserted:
                 connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, part))
-            records = [self._record(key, put[key]) for key in part]
+            records = [self._records.record(key, put[key]) for key in part]
             self._put(connection, self._upsert if is_upserted else self._insert, records)
 
     def remove_expired(self, connection: Connection, floor: int, txid: TxId) -> None:
@@ -207,25 +208,12 @@ class StateTable:
         """The condition that a row is no tombstone."""
         return and_(true(), *(deleted.is_not(True) for deleted in self._deleted))
 
-    def _record(self, key: Key, row: StoredValue) -> Values:
-        is_deleted = row.value is ABSENT
-        values = (None,) * len(self._values) if is_deleted else row.value
-        mark = (is_deleted,) * len(self._deleted)
-        return (*key, *values, row.txid, row.prev_txid, *mark, *(row.prev_value or ()))
-
     def _is_expired(self, row: Values, floor: int | None) -> bool:
         """Whether a row of key and values is at or below a floor."""
         return floor is not None and self._expiry is not None and is_expired(row[self._expiry], floor)
 
-    def _rows_of(self, found: Iterable[Row[Any]]) -> dict[Key, OpaqueValue]:
-        width, until = len(self._key), len(self._key) + len(self._values)
-        prevs = until + 2 + len(self._deleted)
-        return {
-            row[:width]: OpaqueValue(
-                ABSENT if any(row[until + 2 : prevs]) else row[width:until], row[prevs:], row[until], row[until + 1]
-            )
-            for row in map(tuple, found)
-        }
+    def _rows_of(self, found: Iterable[Row[Any]]) -> dict[Key, StoredValue]:
+        return self._records.rows(map(tuple, found))
 
     def _has_key(self, nulls: Nulls) -> ColumnElement[bool]:
         """The condition that a row has one of the keys `wanted`, all with NULLs in the same columns."""
@@ -250,12 +238,10 @@ class StateTable:
 
     def _put(self, connection: Connection, statement: Insert, records: Sequence[Values]) -> None:
         names = [column.key for column in self.columns]
-        blank = (None,) * len(self._prevs)
-        full = [record if len(record) == len(names) else (*record, *blank) for record in records]
         if self._is_sqlite:
-            connection.execute(statement, [dict(zip(names, record, strict=True)) for record in full])
+            connection.execute(statement, [dict(zip(names, record, strict=True)) for record in records])
         else:
-            connection.execute(statement, dict(zip(names, map(list, zip(*full, strict=True)), strict=True)))
+            connection.execute(statement, dict(zip(names, map(list, zip(*records, strict=True)), strict=True)))
 
     def _make_insert(self) -> Any:
         if self._is_sqlite:
