@@ -1,0 +1,296 @@
+"""`DuckDBMapState`: a state of one's own, in a table of a DuckDB file; docs/howto/own-state.md explains it.
+
+DuckDB lets one process at a time have a file that is written: while a topology runs nobody else reads its rows, and who
+takes over can't before that process has ended. It needs the package `duckdb`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from state.fence import WriteRefused
+from state.going_back import reach_in_words
+from state.records import Records
+from state.row_rule import Rows
+from state.row_table import Change, Changes, RowStore, RowTable, RowWrite
+from state.rows.columns import StateColumns
+from state.rows.expiring import NO_FLOORS, Floors
+from state.rows.value_limits import ValueLimits
+from state.table_state import TableState
+from state.updates import rows_of, table_of_rows
+from transactional.arrow import arrow_schema
+from transactional.attempt import AttemptId, TxId
+from transactional.bolts import Key
+from transactional.durations import Duration
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
+from transactional.names import owner_of
+from transactional.ports import StateKind
+from transactional.ports.rewinding import RewindTarget
+from transactional.schema import Schema
+
+_CREATING: Final = threading.Lock()
+"""Tables are created one after the other: DuckDB refuses the second of two at once."""
+_REGISTRY: Final = """CREATE TABLE IF NOT EXISTS transactional_states (
+    name VARCHAR, owner VARCHAR, columns VARCHAR, store_id VARCHAR, attempt_id BIGINT,
+    floor_txid BIGINT, floor BIGINT, floor_before BIGINT, rewound_to BIGINT)"""
+
+
+@contextmanager
+def raising_ours(state: str) -> Iterator[None]:
+    """What DuckDB raises is to whoever uses a state."""
+    try:
+        yield
+    except duckdb.ProgrammingError as error:
+        raise ConfigError(f"state {state} can't be used: {_line(error)}") from error
+    except duckdb.Error as error:
+        raise OperatingError(
+            f"state {state} can't be reached: {_line(error)}. DuckDB lets one process have a file that is written: if "
+            "another one has it, end that one first"
+        ) from error
+
+
+def connected(path: Path, state: str) -> duckdb.DuckDBPyConnection:
+    """A connection to a file, in which times are UTC. Raises `OperatingError`."""
+    with raising_ours(state):
+        connection = duckdb.connect(str(path))
+        return connection.execute("SET TimeZone = 'UTC'")
+
+
+class DuckRows(RowStore):
+    """A table of a DuckDB file, with its row in the registry. A write is one database transaction. `name` is what
+    messages call the state."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, table: str, columns: StateColumns, owner: str, name: str
+    ) -> None:
+        self._connection, self._name, self._columns, self._owner, self._state = connection, table, columns, owner, name
+        self._table = _quoted(table)
+        self._width, self._records = len(columns.key), Records(columns)
+
+    def open(self, store_id: str | None = None) -> None:
+        """Create the table, or check the one that is there. Raises `SchemaMismatch`, `StoreMismatch`."""
+        with raising_ours(self._state), _CREATING, self._transaction():
+            self._connection.execute(_REGISTRY)
+            recorded, owner, columns = self._recorded(), self._owner, str(self._columns.all)
+            if not recorded:
+                self._create(owner, columns, store_id)
+            elif recorded["owner"] != owner:
+                raise StoreMismatch(f"state {self._state} is the table of {recorded['owner']}, not of {owner}")
+            elif recorded["columns"] != columns:
+                raise SchemaMismatch(f"state {self._state} needs '{columns}', its table has '{recorded['columns']}'")
+
+    def created_for(self) -> str | None:
+        """The `store_id` that it was created with."""
+        return self._recorded().get("store_id")
+
+    def version(self) -> tuple[AttemptId | None, Floors]:
+        """Of the registry."""
+        about = self._recorded()
+        txid, floors = about.get("floor_txid"), (about.get("floor"), about.get("floor_before"))
+        return about.get("attempt_id"), NO_FLOORS if txid is None else Floors(TxId(txid), *floors)
+
+    def rewound_to(self) -> TxId:
+        """Of the registry."""
+        return TxId(self._recorded().get("rewound_to") or 0)
+
+    def rows(self, keys: Collection[Key] | None = None) -> Rows:
+        """Rows by key; a table without a key has one at most."""
+        if keys is None or not self._width:
+            return self._stored("true")
+        with self._given(keys, self._columns.key) as given:
+            return self._stored(f"EXISTS (SELECT 1 FROM {given} g WHERE {self._same_key('g')})")
+
+    def rows_between(self, column: str, after: int | None, until: int) -> Rows:
+        """The rows whose column lies in the range, or did before their last transaction."""
+        names = [column] if column in self._columns.key.names else [column, self._columns.prev(column)]
+        late = [f"epoch_us({_quoted(each)}) BETWEEN $after + 1 AND $until" for each in names]
+        return self._stored(" OR ".join(late), {"after": -(2**63) if after is None else after, "until": until})
+
+    def unsettled(self, since: TxId | None) -> Rows:
+        """Tombstones, and with `since` the rows of this transaction and later ones."""
+        marks = [f"{_quoted(self._columns.deleted)}"] if self._columns.deletes else []
+        marks += [] if since is None else [f"{_quoted(self._columns.txid)} >= {since:d}"]
+        return self._stored(" OR ".join(marks)) if marks else {}
+
+    def write(self, write: RowWrite, change: Change | None = None) -> None:
+        """Move the version on, which nobody else can do then, read what `change` reads, and write."""
+        try:
+            with self._transaction():
+                self._move(write)
+                if change is not None:
+                    self._replace(change())
+        except duckdb.Error as error:
+            is_conflict = isinstance(error, duckdb.TransactionException)
+            raise WriteRefused(_line(error), is_conflict=is_conflict) from error
+
+    # --- the registry ---------------------------------------------------------------------------------------------
+
+    def _create(self, owner: str, columns: str, store_id: str | None) -> None:
+        with self._given([], self._columns.all) as given:
+            self._connection.execute(f"CREATE TABLE {self._table} AS SELECT * FROM {given}")
+        about = [self._name, owner, columns, store_id, *(None,) * 5]
+        self._connection.execute("INSERT INTO transactional_states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", about)
+
+    def _recorded(self) -> dict[str, Any]:
+        with raising_ours(self._state):
+            query = "SELECT * FROM transactional_states WHERE name = ?"
+            found: list[dict[str, Any]] = self._arrow(query, [self._name]).to_pylist()
+        return found[0] if found else {}
+
+    def _move(self, write: RowWrite) -> None:
+        """Compare the version, and set it. Raises `WriteRefused`."""
+        new: dict[str, int | None] = {"attempt_id": write.version}
+        if write.floors is not None:
+            new |= {"floor_txid": write.floors.txid, "floor": write.floors.floor, "floor_before": write.floors.before}
+        if write.rewound_to is not None:
+            new["rewound_to"] = write.rewound_to
+        setting = ", ".join(f"{name} = ?" for name in new)
+        where = "name = ? AND attempt_id IS NOT DISTINCT FROM ?::BIGINT"
+        update = f"UPDATE transactional_states SET {setting} WHERE {where} RETURNING name"
+        if not self._arrow(update, [*new.values(), self._name, write.over]).num_rows:
+            raise WriteRefused("another writer came between", is_conflict=True)
+
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    def _stored(self, condition: str, parameters: Mapping[str, Any] | None = None) -> Rows:
+        query = f"SELECT * FROM {self._table} t WHERE {condition}"
+        with raising_ours(self._state):
+            found = self._arrow(query, parameters)
+        return self._records.rows(rows_of(found.cast(arrow_schema(self._columns.all))))
+
+    def _replace(self, changes: Changes) -> None:
+        keys = [*changes.put, *changes.gone]
+        if keys and not self._width:
+            self._connection.execute(f"DELETE FROM {self._table}")
+        elif keys:
+            with self._given(keys, self._columns.key) as given:
+                self._connection.execute(f"DELETE FROM {self._table} t USING {given} g WHERE {self._same_key('g')}")
+        with self._given([self._records.record(*each) for each in changes.put.items()], self._columns.all) as given:
+            self._connection.execute(f"INSERT INTO {self._table} SELECT * FROM {given}")
+
+    def _same_key(self, other: str) -> str:
+        names = map(_quoted, self._columns.key.names)
+        return " AND ".join(f"t.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
+
+    def _arrow(self, query: str, parameters: Any = None) -> pa.Table:
+        return self._connection.sql(query, params=parameters).to_arrow_table()
+
+    @contextmanager
+    def _given(self, rows: Collection[tuple[Any, ...]], columns: Schema) -> Iterator[str]:
+        """Rows as DuckDB sees them, under a name."""
+        name = "transactional_given"
+        self._connection.register(name, table_of_rows(rows, columns))
+        try:
+            yield name
+        finally:
+            self._connection.unregister(name)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.begin()
+        try:
+            yield
+            self._connection.commit()
+        except BaseException:
+            with suppress(duckdb.Error):
+                self._connection.rollback()
+            raise
+
+
+class DuckDBMapState(TableState[RowTable]):
+    """Key → values in a table of the DuckDB file `path`, which this process has from `open` to `close`.
+
+    `key`, `values`, `kind`, `deletes`, `expires` and `after` are those of a `SqlMapState`.
+    """
+
+    no_way_back = ""
+
+    def __init__(
+        self,
+        path: str | Path,
+        table: str,
+        key: str | Sequence[str] | None = None,
+        values: str = "",
+        *,
+        kind: StateKind = StateKind.OPAQUE,
+        deletes: bool = False,
+        expires: str | None = None,
+        after: Duration | None = None,
+    ) -> None:
+        self._path, self._table_name = Path(path).absolute(), table
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        name = f"{table!r} in {self._path}"
+        super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
+
+    @property
+    def place(self) -> str:
+        """The file."""
+        return str(self._path)
+
+    @property
+    def value_limits(self) -> ValueLimits:
+        """Its values go through Python."""
+        return ValueLimits(self.table)
+
+    def identity(self) -> Mapping[str, str]:
+        """File, table, key, values, kind."""
+        place = {"duckdb": str(self._path), "table": self._table_name}
+        return {**place, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+
+    def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """Take the file, and create the table in it, or check the one that is there (see the port)."""
+        self._own(owner, txid_of)
+        self._connection = connected(self._path, self.table)
+        table = self._table_in(self._connection, owner)
+        table.store.open(self._store_id)
+        self._opened = table
+
+    def close(self) -> None:
+        """Give the file back."""
+        super().close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+        """What going back would undo (see the port): one transaction, the newest, at most."""
+        with self._looking(owner_of(topology_id, component_id)) as table:
+            return reach_in_words(self.table, None if table is None else table.undone(table.judge(), target))
+
+    def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
+        """Undo the newest transaction, under a new fence (see the port)."""
+        self._go_back(fence_id, lambda table: table.go_back(target, fence_id))
+
+    def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
+        with self._looking(self._fence.owner) as table:
+            if table is None:
+                raise OperatingError(f"state {self.table}: there is no such file yet")
+            return table.visible(committed_txid)
+
+    @contextmanager
+    def _looking(self, owner: str) -> Iterator[RowTable | None]:
+        """The table as it is, for a moment, with a connection of its own; None: there is no file."""
+        if not self._path.exists():
+            yield None
+            return
+        with closing(connected(self._path, self.table)) as connection:
+            connection.begin()
+            yield self._table_in(connection, owner)
+
+    def _table_in(self, connection: duckdb.DuckDBPyConnection, owner: str) -> RowTable:
+        store = DuckRows(connection, self._table_name, self.columns, owner, self.table)
+        return RowTable(store, self.columns, self.table, self.value_limits)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _line(error: duckdb.Error) -> str:
+    return str(error).splitlines()[0]
