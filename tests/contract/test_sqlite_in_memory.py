@@ -75,7 +75,7 @@ def test_other_processes_and_the_checker_say_that_they_cannot_see_it(tmp_path: P
         with pytest.raises(ConfigError, match="is in the memory of the process that uses it; name the file of a store"):
             open_existing_store(url)
     tables, unknown = tables_of(topology("sqlite://", []))
-    assert (tables, unknown) == ([], {"count": "the state of 'count' has no persistent table: it was not checked"})
+    assert (tables, unknown) == ([], {"count": "the table of 'count' can't be read from here: it was not checked"})
     assert unexamined(topology("sqlite://", [])) == ["count"]
     store = f"sqlite:///{tmp_path}/store.db"
     run_topology(topology(f"sqlite://?name={tmp_path}", ["cat"]), store=store, master="none", config=DRAINED)

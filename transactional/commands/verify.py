@@ -126,7 +126,7 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
         address = None if component.state is None else component.state.address()
         counted = _counted(topology, component)
         if address is None or (address.uri is None and address.format in _DATABASES):
-            unknown[component.id] = f"the state of {component.id!r} has no persistent table: it was not checked"
+            unknown[component.id] = f"the table of {component.id!r} can't be read from here: it was not checked"
         elif address.uri is None:
             unknown[component.id] = (
                 f"the table of {component.id!r} is in Spark's catalog; pass its path with "

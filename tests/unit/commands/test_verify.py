@@ -82,7 +82,7 @@ def test_a_right_history_is_said_to_be_right(animals: Command) -> None:
     assert (done.code, done.err) == (0, "")
     *notes, last = done.out.splitlines()
     assert last.startswith("animals: nothing is wrong; checked 2 transactions, ")
-    assert "note: the state of 'hidden' has no persistent table: it was not checked" in notes
+    assert "note: the table of 'hidden' can't be read from here: it was not checked" in notes
 
 
 def test_a_wrong_history_is_reported_and_the_exit_code_is_1(animals: Command) -> None:
