@@ -198,6 +198,11 @@ PAGES = {
             "state.redis.state.RedisMapState",
             "state.dead_letters.DeadLetterTable",
             "state.table_state.TableState",
+            "state.row_table.RowStore",
+            "state.row_table.RowWrite",
+            "state.row_table.Changes",
+            "state.row_table.RowTable",
+            "state.records.Records",
             "state.updates.StateUpdate",
             "transactional.aggregates.Aggregate",
             "transactional.aggregates.Count",
@@ -218,9 +223,10 @@ PAGES = {
     ),
     "testing": Page(
         "Testing",
-        "For tests of your topologies; [how to use them](../howto/test-your-topology.md).",
+        "For tests of [your topologies](../howto/test-your-topology.md) and [your states](../howto/own-state.md).",
         (
             "transactional.testing.complete_topology",
+            "transactional.testing.check_state",
             "transactional.testing.MemoryCoordinatorStore",
             "transactional.testing.ManualClock",
             "transactional.phases.local_executor.LocalExecutor",

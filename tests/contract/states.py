@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from examples.duckdb_state import DuckDBMapState
 from state.delta.merging.small import SmallTable
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
@@ -23,10 +24,10 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.expiry import Expiry
-from transactional.ports import STAGEABLE, Partials, StateKind
+from transactional.ports import STAGEABLE, Partials, State, StateKind
 from transactional.schema import Schema
 
-AnyState = MemoryMapState | DeltaMapState | SqlMapState | RedisMapState
+AnyState = MemoryMapState | DeltaMapState | SqlMapState | RedisMapState | DuckDBMapState
 OWNER = "words/count"
 LOOKED_UP = "files, lookup"
 """Rewritten file by file, and looked up in a copy."""
@@ -155,6 +156,7 @@ class Place:
     table: str = "a table"
     """Its name there."""
     opened: list[AnyState] = field(default_factory=list)
+    memories: dict[str, MemoryTable] = field(default_factory=dict)
 
     @property
     def is_log(self) -> bool:
@@ -195,6 +197,13 @@ class Place:
         state.open(owner, self.txids.__getitem__)
         return state
 
+    def made(self, table: str, key: Any, values: str, kind: StateKind) -> State:
+        """A state as `check_state` has it made: each table beside the others of this place."""
+        memory = self.memories.setdefault(table, MemoryTable(table))
+        return replace(self, table=f"{self.table} {table}", folder=self.folder / table, memory=memory).unopened(
+            key, values, kind=kind
+        )
+
     def unopened(
         self,
         key: str | Sequence[str] | None = None,
@@ -208,6 +217,8 @@ class Place:
         goes |= {} if columns is None else {"columns": columns}
         if self.engine == "memory":
             state: AnyState = MemoryMapState(key, values, kind=kind, table=self.memory, **goes)
+        elif self.engine == "duckdb":
+            state = DuckDBMapState(self.folder.with_name("states.duckdb"), self.table, key, values, kind=kind, **goes)
         elif self.engine == "redis":
             state = RedisMapState(self.url, self.table, key, values, kind=kind, **goes)
         elif self.url:

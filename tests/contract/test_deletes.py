@@ -14,31 +14,12 @@ from state.delta.segments.folds_apart import FoldsApart
 from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
-from tests.contract.states import Place, content, counts
+from tests.contract.states import Place, content
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, SchemaMismatch
-from transactional.execution.map_state import MapStateView
-from transactional.ports import State
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
-
-
-def test_a_committer_deletes_by_its_view_of_the_state(tmp_path: Path) -> None:
-    place = Place("memory", tmp_path)
-    state = place.state(deletes=True)
-    state.merge(place.attempt(1, 1), counts({"cat": 2, "dog": 1}))
-    for attempt_id in (2, 3):
-        attempt = place.attempt(2, attempt_id)
-        view = MapStateView("count", state, attempt)
-        view.delete("cat")
-        view.delete(("dog",))
-        view.delete("owl")
-        assert view.multi_get([("cat",), ("dog",), ("owl",)]) == [None, None, None]
-        view.put("dog", (view.get("dog") or 0) + 5)
-        state.put(attempt, view.written)
-        assert content(state) == {"dog": 5}
-        assert content(state, 1) == {"cat": 2, "dog": 1}
 
 
 @pytest.fixture
@@ -134,13 +115,6 @@ def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_th
     assert model == {}
     assert state._open_table.folded_txid > 6  # type: ignore[attr-defined]
     state.close()
-
-
-@pytest.mark.parametrize("place", ["memory", "sqlite", "delta-rs", REDIS], indirect=True)
-def test_a_state_that_does_not_say_so_deletes_nothing(place: Place) -> None:
-    state: State = place.state()
-    with pytest.raises(ConfigError, match="can't delete a key: its table has no column"):
-        state.put(place.attempt(1, 1), {("cat",): ABSENT})
 
 
 def test_a_column_called_deleted_may_be_a_key(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.bolts import Key
-from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.expiry import Expiry, Time
 from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
@@ -218,22 +218,6 @@ def test_many_histories(
         History(place, kind, deletes=seed % 3 == 0).live_through(Random(seed), 10)
 
 
-def test_a_key_that_has_expired_begins_anew_and_a_replay_finds_what_it_was(place: Place) -> None:
-    state = expiring(place)
-    first = place.attempt(1, 1)
-    state.begin(first, facts(1))
-    state.merge(first, partials({"cat": (5, at(1))}))
-    late, replay = place.attempt(2, 2), place.attempt(2, 3)
-    state.begin(late, facts(11))
-    assert state.get(late, [("cat",)]) == {}
-    state.merge(late, partials({"cat": (1, at(11))}))
-    assert content(state) == {"cat": (1, at(11))}
-    assert content(state, 1) == {"cat": (5, at(1))}
-    state.begin(replay, facts(10))  # by a clock that is behind: the key is there
-    state.merge(replay, partials({"cat": (1, at(10))}))
-    assert content(state) == {"cat": (6, at(10))}
-
-
 def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> None:
     state = expiring(place)
     for txid, now in ((1, 1), (2, 11), (3, 12)):
@@ -254,76 +238,6 @@ def stored_rows(state: AnyState) -> int:
         return state._open_table.loaded.row_count()
     state._expiry = None
     return int(state.read().num_rows)
-
-
-def test_the_floor_never_goes_back(place: Place) -> None:
-    state = expiring(place)
-    for txid, now in ((1, 1), (2, 30)):
-        attempt = place.attempt(txid, txid)
-        state.begin(attempt, facts(now))
-        state.put(attempt, {("cat",): (txid, at(5 * txid))})
-    longer = place.state("word string", VALUES, expires="at", after="29 seconds")
-    third = place.attempt(3, 3)
-    longer.begin(third, facts(31))
-    assert list(longer.items(third)) == []
-    longer.put(third, {})
-    assert content(longer) == {}
-
-
-def test_without_facts_nothing_new_expires(place: Place) -> None:
-    state = expiring(place)
-    for txid in (1, 2):
-        attempt = place.attempt(txid, txid)
-        state.begin(attempt, None)
-        state.put(attempt, {})
-    state.begin(place.attempt(3, 3), facts(5))
-    state.put(place.attempt(3, 3), {("cat",): (1, at(1))})
-    assert content(state) == {"cat": (1, at(1))}
-
-
-def test_a_transaction_without_rows_records_its_floor(place: Place) -> None:
-    state = expiring(place)
-    for txid, new in ((1, {("cat",): (1, at(1))}), (2, {})):
-        attempt = place.attempt(txid, txid)
-        state.begin(attempt, facts(12 * txid - 11))
-        state.put(attempt, new)
-    assert content(state) == {}
-    assert content(state, 1) == {"cat": (1, at(1))}
-
-
-def test_a_fence_changes_no_floor(place: Place) -> None:
-    state = expiring(place)
-    for txid, new in ((1, {("cat",): (1, at(1))}), (2, {})):
-        attempt = place.attempt(txid, txid)
-        state.begin(attempt, facts(12 * txid - 11))
-        state.put(attempt, new)
-    other = expiring(place)
-    place.fence(other, 2, 5)
-    assert content(other) == {}
-    assert content(other, 1) == {"cat": (1, at(1))}
-
-
-def test_rows_may_expire_by_a_key_column_and_the_event_time(place: Place) -> None:
-    state = place.state("page string, start timestamp", "count long", expiry=Expiry("start", 5_000_000, Time.EVENT))
-    new: Mapping[Key, Any] = {("home", at(10)): (1,), ("home", at(15)): (2,)}
-    for txid, late_before in ((1, None), (2, 14), (3, 15), (4, 20)):
-        attempt = place.attempt(txid, txid)
-        state.begin(attempt, BatchFacts(10**9, None if late_before is None else late_before * 10**6))
-        closing = [] if late_before is None else state.rows_between(attempt, "start", None, (late_before - 5) * 10**6)
-        assert len(closing) == (1 if txid in (3, 4) else 0), "a window is there for the transaction that closes it"
-        state.put(attempt, new if txid == 1 else {})
-    assert content(state) == {}
-    assert content(state, 3) == {("home", at(15)): 2}
-
-
-def test_without_the_facts_of_its_batch_nothing_is_done(place: Place) -> None:
-    state = expiring(place)
-    state.begin(place.attempt(1, 1), facts(1))
-    other = place.attempt(1, 2)
-    with pytest.raises(ProtocolError, match="before begin"):
-        state.put(other, {})
-    with pytest.raises(ProtocolError, match="before begin"):
-        state.items(other)
 
 
 def test_who_takes_over_has_to_know_that_rows_expire(place: Place) -> None:

@@ -11,7 +11,6 @@ import pytest
 from tests.contract.places import place_of
 from tests.contract.states import AnyState, Place, content
 from transactional.attempt import TransactionAttempt
-from transactional.errors import Fenced
 from transactional.execution.stateful import KeyValues
 from transactional.ports import StateKind
 
@@ -90,15 +89,3 @@ def test_many_histories(
 ) -> None:
     with place_of(request, tmp_path, engine) as place:
         live_through(place, kind, Random(seed), 6, deletes=seed % 4 != 0)
-
-
-def test_who_was_taken_over_reads_nothing(place: Place) -> None:
-    state = place.state()
-    state.put(place.attempt(1, 1), {("cat",): (1,)})
-    other = place.state()
-    place.fence(other, 1, 5)
-    late = place.attempt(2, 2)
-    with pytest.raises(Fenced):
-        state.items(late)
-    with pytest.raises(Fenced):
-        state.is_replay(late)

@@ -23,14 +23,14 @@ from state.redis.values import RowCodec
 from state.sql.state import SqlMapState
 from state.values import OpaqueValue, StoredValue, combined
 from tests.contract import places
-from tests.contract.opaque_rule import ABSENT as NOTHING
-from tests.contract.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
 from tests.contract.states import OWNER, write_by_files
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import Partials, State
 from transactional.schema import Schema
+from transactional.testing.states.opaque_rule import ABSENT as NOTHING
+from transactional.testing.states.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
 
 Rows = dict[str, tuple[Any, ...]]
 COLUMNS = ("value", "prev_value", "txid", "prev_txid")

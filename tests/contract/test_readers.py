@@ -14,7 +14,7 @@ from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
-from tests.contract.states import OWNER, AnyState, Place, always, counts
+from tests.contract.states import OWNER, AnyState, Place, counts
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, OperatingError
@@ -68,33 +68,6 @@ def totals(until: int) -> Mapping[Any, int]:
         for key, n in each.items():
             found[key] = found.get(key, 0) + n
     return found
-
-
-def test_a_reader_sees_one_transaction_whatever_is_written_meanwhile(place: Place) -> None:
-    """The committed one, whether or not the table is one ahead; and what is pinned stays."""
-    state = place.state()
-    place.fence(state, 0, 1)
-    reader = state.reader(OWNER)
-    for txid, words in enumerate(HISTORY, start=1):
-        dead, attempt = place.attempt(txid, 10 * txid), place.attempt(txid, 10 * txid + 2)
-        state.merge(dead, counts({"zombie": 7, "a": 70}))
-        reader.pin()
-        assert read(state, reader, txid - 1, ["a", "zombie", None]) == totals(txid - 1)
-        if isinstance(state, SqlMapState):
-            reader.release()  # of a database, what is pinned is of one database transaction
-        place.fence(state, txid, 10 * txid + 1)
-        state.merge(attempt, counts(words))
-        if not isinstance(state, SqlMapState):
-            assert read(state, reader, txid - 1, ["b", "c", "nobody"]) == totals(txid - 1)
-        reader.pin()
-        assert read(state, reader, txid - 1, ["a", "b", None]) == totals(txid - 1)
-        assert read(state, reader, txid, ["a", "b", None, "nobody"]) == totals(txid)
-        reader.release()
-        state.tidy(TxId(txid), always)
-        reader.pin()
-        assert read(state, reader, txid, ["a", "c"]) == totals(txid)
-        reader.release()
-    reader.close()
 
 
 def test_what_a_database_has_pinned_stays(place: Place) -> None:

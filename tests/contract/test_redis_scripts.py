@@ -21,7 +21,6 @@ from tests.contract.states import OWNER, Place, content, counts
 from tests.contract.test_floors import History
 from tests.contract.test_key_values import live_through
 from tests.contract.test_redis import RIGHT, place, topology_over, unknown
-from tests.contract.test_state import KINDS
 from tests.unit.drivers import DRAINED
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -33,6 +32,7 @@ from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.ports.rewinding import RewindTarget
 from transactional.testing import MemoryCoordinatorStore
+from transactional.testing.states.trial import KINDS
 
 __all__ = ["place"]
 

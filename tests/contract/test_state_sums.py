@@ -68,54 +68,6 @@ SIGNED = [(type_, (-1) ** number) for number, type_ in enumerate(LARGEST)]
 """Each type with one of its two limits."""
 
 
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize(("type_", "sign"), [*SIGNED, ("long", 1)])
-def test_a_sum_is_exact_up_to_the_limit_and_refused_beyond_it(place: Place, type_: str, sign: int) -> None:
-    state, limit = place.state(values=f"total {type_}"), sign * LARGEST[type_]
-    least = sign if sign > 0 or type_.startswith("decimal") else 2 * sign
-    state.merge(place.attempt(1, 1), sums({"cat": limit - sign, "dog": sign}, type_))
-    state.merge(place.attempt(2, 2), sums({"cat": sign}, type_))
-    assert totals(state, type_) == {"cat": limit, "dog": sign}
-    number = value_of(limit + least, type_)
-    with pytest.raises(SumOverflow, match=rf"state .*key \('cat',\) in column 'total' .*= {number}\.") as told:
-        state.merge(place.attempt(3, 3), sums({"dog": sign, "cat": least}, type_))
-    assert not told.value.is_outage, "it does not pass by itself"
-    assert state.version() == 2
-    assert totals(state, type_) == {"cat": limit, "dog": sign}
-    # It goes on with what fits: a key that goes back from the limit, and one that was far from it.
-    state.merge(place.attempt(3, 4), sums({"cat": -sign, "dog": sign, "bird": limit}, type_))
-    assert totals(state, type_) == {"cat": limit - sign, "dog": 2 * sign, "bird": limit}
-    assert totals(state, type_, 2) == {"cat": limit, "dog": sign}
-
-
-@pytest.mark.parametrize("type_", ["long", "decimal(38,0)"])
-def test_a_replay_starts_from_what_was_before_it(place: Place, type_: str) -> None:
-    """A dead attempt's part does not count when the next one is judged; it does when the transaction is over."""
-    state, limit = place.state(values=f"total {type_}"), LARGEST[type_]
-    state.merge(place.attempt(1, 1), sums({"cat": 1}, type_))
-    for number in range(2, 5):
-        state.merge(place.attempt(2, number), sums({"cat": limit - 1}, type_))
-    assert totals(state, type_) == {"cat": limit}
-    again = place.state(values=f"total {type_}")
-    with pytest.raises(SumOverflow):
-        again.merge(place.attempt(3, 5), sums({"cat": 1}, type_))
-    again.merge(place.attempt(3, 6), sums({"cat": -limit}, type_))
-    assert totals(again, type_) == {"cat": 0}
-
-
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize("type_", list(LARGEST))
-def test_a_sum_fits_though_a_part_of_it_would_not(place: Place, type_: str) -> None:
-    """In a log, what came after the oldest transaction is put together before it meets that."""
-    state, half = place.state(values=f"total {type_}"), LARGEST[type_] // 2 + 1
-    for txid, units in enumerate([-1 - LARGEST[type_] % 2, half, half], start=1):
-        state.merge(place.attempt(txid, txid), sums({"cat": units}, type_))
-    assert totals(state, type_) == {"cat": 2 * half - 1 - LARGEST[type_] % 2}
-    assert state.get(place.attempt(4, 4), [("cat",)]) == {
-        ("cat",): (value_of(2 * half - 1 - LARGEST[type_] % 2, type_),)
-    }
-
-
 @pytest.mark.parametrize("type_", ["long", "decimal(38,18)"])
 def test_many_rows_of_large_numbers_that_cancel_out(place: Place, type_: str) -> None:
     """Sums over transactions, folds and readers, in whatever order they are added up."""

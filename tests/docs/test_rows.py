@@ -29,13 +29,13 @@ def answers() -> dict[str, str]:
 
 
 def named_by_tests() -> set[str]:
-    """The rows that a test or a scenario names; what tests the pages is none."""
+    """The rows that a test, a case of states or a scenario names; what tests the pages is none."""
     return {row for text in texts() for row in NAMED.findall(text)}
 
 
 def texts() -> Iterator[str]:
-    """The text of every test file and scenario."""
-    for path in sorted((ROOT / "tests").rglob("*")):
+    """The text of every test file, case and scenario."""
+    for path in [*sorted((ROOT / "tests").rglob("*")), *sorted((ROOT / "transactional/testing/states").glob("*.py"))]:
         if path.suffix in (".py", ".txt") and path.parent.name != "docs":
             yield path.read_text(encoding="utf-8")
 

@@ -15,7 +15,8 @@ from transactional.trident import GroupedStream, Stream, TridentState, WindowedS
 COMPILING, STREAMS = "tests/unit/trident/test_compiling.py", "tests/unit/trident/test_streams.py"
 TRIDENTS, LOOKING = "tests/unit/trident/test_topology.py", "tests/unit/trident/pipelines/test_looking_up.py"
 PIPELINES = "tests/unit/trident/pipelines/test_pipeline.py"
-STATES, WINDOWS = "tests/contract/test_state.py", "tests/unit/trident/test_windowed.py"
+STATES, WINDOWS = "transactional/testing/states", "tests/unit/trident/test_windowed.py"
+"""Cases of `check_state`, which `tests/contract/test_check_state.py` tries with every state."""
 REPARTITIONS = "tests/unit/trident/test_operations_repartitions.py"
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "R1": (
@@ -88,33 +89,33 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         f"{COMPILING}::test_an_inserted_step_moves_no_table_to_another_committer",
     ),
     "R21": (
-        f"{STATES}::test_is_refused_when_the_table_has_moved_since_it_was_read",
-        f"{STATES}::test_refuses_a_transaction_that_does_not_follow",
-        f"{STATES}::test_a_fenced_coordinator_that_reads_is_reported",
+        f"{STATES}/fencing.py::a_fence_over_what_was_not_read",
+        f"{STATES}/replays.py::a_transaction_that_does_not_follow",
+        f"{STATES}/fencing.py::who_was_taken_over_reads_nothing",
     ),
-    "R22": (f"{STATES}::test_reads_and_puts",),
+    "R22": (f"{STATES}/transactions.py::reads_and_puts",),
     "R23": (
-        f"{STATES}::test_transactional_skips_the_whole_transaction",
-        f"{STATES}::test_transactional_skips_what_was_empty_at_first",
+        f"{STATES}/replays.py::a_transactional_state_skips_the_transaction",
+        f"{STATES}/replays.py::a_transactional_state_skips_what_was_empty",
     ),
     "R24": (
-        f"{STATES}::test_opaque_starts_again_from_the_previous_values",
+        f"{STATES}/replays.py::replayed_as_another_batch",
         "tests/unit/state/test_values.py::test_a_replay_starts_again_from_the_previous_value",
         "tests/contract/test_opaque_rule.py",
     ),
-    "R25": (f"{STATES}::test_of_one_instant_are_one_key_in_whatever_zone_they_are_given",),
-    "R26": (f"{STATES}::test_refuses_two_rows_for_one_key",),
+    "R25": ("tests/unit/execution/test_map_state.py::test_keys_of_one_instant_are_one_key",),
+    "R26": (f"{STATES}/transactions.py::one_row_for_a_key",),
     "R27": (
-        "tests/contract/test_deletes.py::test_a_committer_deletes_by_its_view_of_the_state",
+        "tests/unit/execution/test_map_state.py::test_a_committer_deletes",
         "tests/contract/test_deletes.py::test_readers_do_not_see_tombstones",
     ),
     "R28": (f"{LOOKING}::test_a_mistake_is_reported_at_its_line",),
     "R29": (
-        f"{STATES}::test_of_all_types_together",
+        f"{STATES}/values.py::keys_of_all_types_together",
         "tests/contract/test_opaque_rule.py",
     ),
     "R30": (
-        f"{STATES}::test_random_histories_count_every_committed_batch_once",
+        f"{STATES}/histories.py::histories_of_merges",
         "tests/contract/test_key_values.py::test_many_histories",
     ),
     "R31": ("tests/integration/delta/test_staged.py::test_a_replay_replaces_exactly_what_the_dead_attempt_had",),

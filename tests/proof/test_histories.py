@@ -15,9 +15,9 @@ from tests.contract.places import in_redis, prepare
 from tests.contract.redis_server import RedisServer
 from tests.contract.states import STAGED, Place
 from tests.contract.test_key_values import live_through
-from tests.contract.test_state import KINDS
 from tests.integration.postgres import new_schema, postgres_server, url_of
 from transactional.ports import StateKind
+from transactional.testing.states.trial import KINDS
 
 HISTORIES = 1_000
 TOGETHER = {"memory": 1}

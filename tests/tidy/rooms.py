@@ -20,7 +20,7 @@ FLOORS = (
         *("state.delta.merging", "state.store"),
     ),
     (
-        *("transactional.engine", "transactional.spark", "transactional.testing"),
+        *("transactional.engine", "transactional.spark", "transactional.testing", "transactional.testing.states"),
         *("transactional.trident.aggregates", "state.delta.writing"),
     ),
     ("transactional.trident.windows", "transactional.reliable", "state.delta.segments"),
@@ -62,7 +62,7 @@ HOMES = {
     "pyarrow": {
         *("transactional.aggregates", "transactional.arrow"),
         *("transactional.execution", "transactional.execution.failing", "transactional.phases"),
-        *("transactional.spark", "transactional.testing"),
+        *("transactional.spark", "transactional.testing", "transactional.testing.states"),
         *("transactional.trident", "transactional.trident.aggregates", "transactional.trident.pipelines"),
         *("transactional.trident.windows", "transactional.reliable"),
         *("transactional.queries", "spouts", "spouts.kafka", "state", "state.rows"),

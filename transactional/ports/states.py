@@ -1,6 +1,6 @@
 """The port of states: what the engine needs from the tables that a topology writes, and what else they may offer.
 
-Each state passes one contract suite (`tests/contract`).
+Each state passes one contract suite: `check_state` in `transactional/testing/`, for those of users, too.
 """
 
 from __future__ import annotations

@@ -33,13 +33,13 @@ from state.delta.writing.commit import by_delta_rs
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
-from tests.contract.test_state import KEYS
 from tests.integration.delta import folding
 from transactional.arrow import arrow_type
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch, SumOverflow
 from transactional.facts import BatchFacts
 from transactional.ports import Partials
+from transactional.testing.states.values import KEYS
 
 NEVER = LogLayout(fold_after=None)
 

@@ -17,7 +17,7 @@ from tests.proof.shapes import Setting
 from tests.rewinding import Kept, Steps, World, stepping
 from transactional.errors import Fenced
 
-# `make check` has the fence of each state, and simulated take-overs: tests/contract/test_state.py, tests/simulation.
+# `make check` has the fence of each state (tests/contract/test_check_state.py), and simulated take-overs.
 pytestmark = pytest.mark.sampled(14, tests=True)
 LENGTH, TARGET = 4, 2
 

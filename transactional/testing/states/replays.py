@@ -1,0 +1,206 @@
+"""Attempts that are repeated: as the same batch, as another one, over what a dead attempt has left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transactional.absent import ABSENT
+from transactional.errors import StoreMismatch
+from transactional.ports import StateKind
+from transactional.testing.states.opaque_rule import ABSENT as NOTHING
+from transactional.testing.states.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
+from transactional.testing.states.trial import KINDS, NotOffered, Trial, Writer, case, cases
+
+
+@case
+def replayed_as_another_batch(trial: Trial) -> None:
+    """An opaque state starts again from the values before, also of keys that only the dead attempt has brought (Storm
+    rows R24 and T60)."""
+    words = trial.open()
+    words.merge(1, {"a": 1, "b": 1})
+    words.merge(2, {"a": 3, "b": 4, "c": 7})
+    replay = words.merge(2, {"a": 1})
+    words.holds({"a": 2, "b": 1})
+    words.holds({"a": 1, "b": 1}, committed=1)
+    words.is_at(replay)
+
+
+@cases(KINDS)
+def replayed_as_the_same_batch(trial: Trial, kind: StateKind) -> None:
+    """A replay counts once (seed 004)."""
+    words = trial.open(kind=kind)
+    words.merge(1, {"man": 3, "dog": 3})
+    words.merge(2, {"apple": 10})
+    if kind is StateKind.OPAQUE:
+        # A dead attempt of the third transaction has counted the dog only: dog 4 of transaction 3, as in the seed.
+        words.merge(3, {"dog": 1})
+    for _ in range(2):
+        words.merge(3, {"man": 2, "dog": 1})
+    words.holds({"man": 5, "dog": 4, "apple": 10})
+    words.holds({"man": 3, "dog": 3, "apple": 10}, committed=2)
+
+
+@case
+def replayed_as_an_empty_batch(trial: Trial) -> None:
+    """Also a replay without rows takes back what the dead attempt did."""
+    words = trial.open()
+    words.merge(1, {"a": 1})
+    words.merge(2, {"a": 3, "c": 7})
+    words.merge(2, {})
+    words.holds({"a": 1})
+    words.merge(2, {"a": 5})
+    words.holds({"a": 6})
+    words.merge(3, {"a": 1})
+    words.holds({"a": 7})
+
+
+@case
+def read_before_a_replay(trial: Trial) -> None:
+    """A replay reads what was before its transaction, by whichever writer."""
+    words = trial.open()
+    words.put(1, {"a": 1})
+    words.put(2, {"a": 5, "c": 7})
+    words.finds(2, {"a": 1}, ["a", "c"])
+    again = trial.open()
+    attempt = trial.attempt(2)
+    trial.equal("is_replay()", again.state.is_replay(attempt), True)
+    again.finds(attempt, {"a": 1}, ["a", "c"])
+    again.put(attempt, {"a": 2})
+    trial.equal("is_replay() of transaction 3", again.state.is_replay(trial.attempt(3)), False)
+    again.finds(3, {"a": 2}, ["a", "c"])
+
+
+@case
+def a_transactional_state_skips_the_transaction(trial: Trial) -> None:
+    """Behind a spout whose replays are the same, what is written is not written again: by the table's transaction, not
+    row by row (Storm rows R23 and T39)."""
+    words = trial.open(kind=StateKind.TRANSACTIONAL)
+    words.merge(1, {"a": 1})
+    words.merge(2, {"a": 3})
+    words.is_at(words.merge(2, {"a": 3, "z": 1}))
+    words.holds({"a": 4})
+
+
+@case
+def a_transactional_state_skips_what_was_empty(trial: Trial) -> None:
+    """Also a transaction that had no rows is over once it is written."""
+    words = trial.open(kind=StateKind.TRANSACTIONAL)
+    words.merge(1, {})
+    words.merge(1, {"a": 1})
+    words.holds({})
+
+
+@case
+def the_same_attempt_twice(trial: Trial) -> None:
+    """An attempt's own earlier write, whose outcome was not known, is not repeated, nor by another process."""
+    words = trial.open()
+    attempt = words.merge(1, {"a": 1})
+    words.merge(attempt, {"a": 100})
+    trial.open().merge(attempt, {"a": 100})
+    words.holds({"a": 1})
+
+
+@case
+def up_to_a_transaction(trial: Trial) -> None:
+    """A reader may look at what is committed only, while the table is a transaction ahead."""
+    words = trial.open()
+    words.merge(1, {"a": 1, "b": 1})
+    words.merge(2, {"a": 3, "c": 7})
+    words.holds({"a": 1, "b": 1}, committed=1)
+    words.holds({"a": 4, "b": 1, "c": 7}, committed=2)
+
+
+@cases((1, 4))
+def a_transaction_that_does_not_follow(trial: Trial, txid: int) -> None:
+    """A transaction other than the next one, or the same once more, is refused: store and table do not belong together
+    (Storm row T56)."""
+    words = trial.open()
+    words.merge(2, {"a": 1})
+    trial.refuses(StoreMismatch, lambda: words.merge(txid, {"a": 1}))
+    words.holds({"a": 1})
+
+
+@cases(("the same attempt", "another batch"))
+def a_write_that_breaks_off(trial: Trial, follows: str) -> None:
+    """A write that ends in its middle can be repeated by the same attempt, or replayed as another batch."""
+    if trial.break_write is None:
+        raise NotOffered("check_state was given no break_write=, which lets a write end in its middle")
+    words, rows = trial.open(), {"a": 5, "b": 5, "c": 5}
+    words.merge(1, {"a": 1, "b": 1})
+    trial.break_write(words.state)
+    trial.note("the next write ends in its middle")
+    broken = trial.attempt(2)
+    trial.refuses(Exception, lambda: words.merge(broken, rows))
+    words.close()
+    again = trial.open()
+    again.holds({"a": 1, "b": 1}, committed=1)
+    if follows == "the same attempt":
+        again.merge(broken, rows)
+        again.holds({"a": 6, "b": 6, "c": 5})
+    else:
+        again.finds(2, {"a": 1, "b": 1}, rows)
+        again.merge(2, {"a": 1})
+        again.holds({"a": 2, "b": 1})
+
+
+# --- the table of the rule --------------------------------------------------------------------------------------------
+
+
+@cases(DOES)
+def the_opaque_rule(trial: Trial, does: Any) -> None:
+    """What a transaction makes of a row, whatever has happened to that before (the table in `opaque_rule`)."""
+    _by_rule(trial, does, deletes=False)
+
+
+@cases(DOES_OR_DELETES)
+def the_opaque_rule_with_deletes(trial: Trial, does: Any) -> None:
+    """The same where keys can be deleted."""
+    _by_rule(trial, does, deletes=True)
+
+
+BEFORE: dict[str, tuple[dict[int, Any], Any]] = {
+    "no row": ({}, None),
+    "an older one": ({2: 7, 4: 10}, None),
+    "one that was new": ({4: 10}, None),
+    "one that was rolled back": ({4: 10}, (99,)),
+    "an older NULL": ({2: 7, 4: None}, None),
+    "a dead attempt's": ({4: 10}, 99),
+    "a dead attempt's new one": ({}, 99),
+    "a dead attempt's over NULL": ({4: None}, 99),
+    "an older tombstone": ({2: 10, 4: ABSENT}, None),
+    "a dead attempt's tombstone": ({4: 10}, ABSENT),
+    "a dead attempt's tombstone of NULL": ({4: None}, ABSENT),
+}
+"""How each row of the rule comes about: what transactions 2 and 4 put, and what a dead attempt of transaction 5 did;
+in a tuple: which another dead attempt has taken back."""
+
+
+def _by_rule(trial: Trial, does: Any, *, deletes: bool) -> None:
+    rule: dict[str, Any] = dict(RULE_WITH_DELETES if deletes else RULE)
+    number = (DOES_OR_DELETES if deletes else DOES).index(does)
+    values = trial.open(deletes=deletes)
+    for txid in range(1, TXID):
+        values.put(txid, {key: BEFORE[key][0][txid] for key in rule if txid in BEFORE[key][0]})
+    dead = {key: BEFORE[key][1] for key in rule if BEFORE[key][1] is not None}
+    values.put(TXID, {key: each[0] if isinstance(each, tuple) else each for key, each in dead.items()})
+    values.put(TXID, {key: each for key, each in dead.items() if not isinstance(each, tuple)})
+    seen = {key: each for key, (_, each, _) in rule.items() if each != NOTHING}
+    attempt = trial.attempt(TXID)
+    values.finds(attempt, seen, rule)
+    with trial.mixing():
+        _do(values, attempt, does, rule)
+    after = {key: rows[number] for key, (_, _, rows) in rule.items()}
+    there = {key: row[0] for key, row in after.items() if row is not None and not any(row[4:])}
+    values.holds(there)
+    values.holds(seen, committed=TXID - 1)
+    values.finds(TXID, seen, rule)
+    values.finds(TXID + 1, there, rule)
+
+
+def _do(values: Writer, attempt: Any, does: Any, keys: Any) -> None:
+    if does == ("delete", None):
+        values.put(attempt, dict.fromkeys(keys, ABSENT))
+    elif does is None:
+        values.merge(attempt, {})
+    else:
+        values.merge(attempt, dict.fromkeys(keys, does[1]), does[0])
