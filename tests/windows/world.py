@@ -388,6 +388,8 @@ class World:
             assert facts is not None
             assert facts.time_ms * 1_000 == time
             assert self.by_transaction or facts.late_before_us == threshold, f"late_before of {record.attempt}"
+        reported = [(record.details or {})["late"] for record in committed if "late" in (record.details or {})]
+        assert sum(each["open"] for each in reported) == len(plain.late), "late tuples, as they are reported"
         self.check_tables(plain)
         if self.is_in_one:
             counted = sum(count for count, _ in (*plain.windows.values(), *plain.closed.values()))

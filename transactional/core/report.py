@@ -21,10 +21,12 @@ class CommitReport:
     """The number of dead letters, by the component that they were set aside from."""
     steps: Mapping[str, str] = field(default_factory=dict)
     """Where the steps ran that may run as jobs, and why."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """The number of tuples that were left out as late, by the component that has the windows."""
 
     def details(self) -> dict[str, Any]:
         """What the store keeps of it, as JSON values."""
-        optional = {"letters_of": self.letters, "steps": self.steps}
+        optional = {"letters_of": self.letters, "steps": self.steps, "late": self.late}
         return {
             "edges": [[*edge, number] for edge, number in sorted(self.edges.items())],
             "states": dict(self.states),

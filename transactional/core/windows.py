@@ -80,6 +80,14 @@ class Windows:
         last_end = self.first_open(late_before) - self.every_us + self.length_us
         return Range(starts.after, last_end - self.pane_us)
 
+    def open_until(self, times: WindowTimes, newest_us: int | None) -> int | None:
+        """How many windows can still get tuples that are not late, up to the one of the newest time; of the
+        transactions' own time, up to now. None: that is not known yet."""
+        newest = newest_us if times.now_us is None else times.now_us
+        if times.late_before is None or newest is None:
+            return None
+        return max(0, newest // self.every_us - self.first_open(times.late_before) // self.every_us + 1)
+
     def floor(self, late_before: int | None) -> int | None:
         """Panes that start here or before are not needed any more, once what closes has been read."""
         return None if late_before is None else self.first_open(late_before) - 1

@@ -21,6 +21,7 @@ from transactional.attempt import NO_TRANSACTION, AttemptId
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
 from transactional.engine.fencing import SideBySide, fence_tables
+from transactional.engine.history.event_times import event_time_of
 from transactional.engine.history.in_flight import progress_of_program
 from transactional.engine.history.minutes import Minutes
 from transactional.engine.history.observing import Committed, LeaseRenewed, Notice, Recorded, StoreWritten
@@ -216,7 +217,7 @@ class Leadership:
                 self._notify(Recorded(timeline[attempt], batch))
             case RecordCommit(attempt, batch, report):
                 flight = timeline[attempt]
-                details = {**lags_of(self.topology.spout, batch), **report.details()}
+                details = lags_of(self.topology.spout, batch) | event_time_of(self.topology, batch) | report.details()
                 minute = self._minutes.add(flight, batch, lag_in(details))
                 self.write(
                     "commit",

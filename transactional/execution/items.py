@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from transactional.batch import Digest, OffsetRange, PartitionId
@@ -108,6 +108,8 @@ class TaskReport:
     sent: Mapping[Subscription, int]
     received: Mapping[Subscription, int]
     digests: Mapping[tuple[PartitionId, OffsetRange], Digest]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Late tuples, by the component with the windows that have left them out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from transactional.arrow import with_origin
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, TopologyContext, Tuple
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt, TopologyContext, Tuple
 from transactional.errors import SchemaMismatch
 from transactional.execution.emitting import Emitter
 from transactional.execution.failing.failures import TaskFailed, guarded
@@ -20,7 +20,7 @@ from transactional.execution.items import Subscription
 from transactional.execution.pickling import dump_instance
 from transactional.letters import Exclusion
 from transactional.messages import Unfinished
-from transactional.ports import DeadLetter
+from transactional.ports import CountsLate, DeadLetter
 
 SEARCHED_PARTS = 16
 """Into so many parts a record batch is divided to find what a bolt fails on. With two, a bolt is given each tuple of a
@@ -80,6 +80,11 @@ class Operator(ABC):
         """Called after `finish`: what a bolt that follows messages has found."""
         return None
 
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Called after `finish`: late tuples, by the component with the windows that have left them out."""
+        return {}
+
     def dump(self) -> bytes | None:
         """Called instead of `finish` if the bolt continues in the commit phase: its pickled instance, if any."""
         return None
@@ -97,6 +102,11 @@ class Operator(ABC):
         except TaskFailed as failed:
             return not can_be_of_a_tuple(failed, self.component)
         return True
+
+
+def left_out_by(bolt: Bolt) -> Mapping[str, int]:
+    """The late tuples that a bolt has counted; none if it counts none."""
+    return bolt.left_out if isinstance(bolt, CountsLate) else {}
 
 
 class TupleOperator(Operator):
@@ -284,6 +294,11 @@ class _Batchwise(Operator):
         """Finish the batch."""
         with guarded(self.component):
             self.bolt.finish_batch()
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """What the bolt has counted."""
+        return left_out_by(self.bolt)
 
     def dump(self) -> bytes | None:
         """The bolt with what it keeps of this batch."""

@@ -15,7 +15,7 @@ from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.emitting import Emitter
 from transactional.execution.failing.failures import guarded
 from transactional.execution.map_state import ReadState, in_utc
-from transactional.execution.operators import TupleOperator
+from transactional.execution.operators import TupleOperator, left_out_by
 from transactional.stateful import StatefulBolt
 
 
@@ -258,6 +258,11 @@ class StatefulOperator(TupleOperator):
         if self.state.is_first("pre_prepare", self.context.task_index):
             with guarded(self.component):
                 self.bolt.pre_prepare(self.attempt.txid)
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """What the bolt has counted."""
+        return left_out_by(self.bolt)
 
     def pre_commit(self) -> None:
         """All states are written: the transaction commit is next. Nothing can be emitted or put any more."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -64,6 +64,8 @@ class TaskDone:
     elapsed_ms: float = 0.0
     of: int = 0
     """Of a task that reads its rows itself: how many all tasks together have, as it has read them."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Late tuples, by the component with the windows that have left them out."""
 
 
 @dataclass(frozen=True, slots=True)

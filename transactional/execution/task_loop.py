@@ -6,6 +6,7 @@ The bolts of a task are created and prepared, fed with what has arrived, and fin
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
@@ -45,6 +46,8 @@ class TaskLoop(ABC):
         self.operators: dict[str, Operator] = {}
         self.gates: list[UpdateGate] = []
         self.faults = Faults(info.program.spout.id)
+        self.left_out = Counter[str]()
+        """Late tuples, by the component with the windows that have left them out."""
         self._instances = instances or {}
 
     def run(self, received: Received) -> TaskFailed | None:

@@ -92,6 +92,7 @@ class BoltStep(CommitStep):
             done, failed = run_through(make, received)
             if failed is None:
                 passing.letters += done.letters
+                passing.left_out.update(done.left_out)
                 passing.take_over(component.id, done.partials, done.addressed)
                 operators = done.operators.values()
                 passing.stateful += [(of_task, each) for each in operators if isinstance(each, StatefulOperator)]

@@ -91,6 +91,7 @@ class CommitStep(ABC):
         self._check(work, answers)
         for answer in answers:
             passing.take_items(answer.items)
+            passing.left_out.update(answer.left_out)
         self._take(passing, [answer.written for answer in answers if answer.written is not None])
 
     def _for_tasks(self, passing: Passing) -> TaskState | None:

@@ -34,6 +34,7 @@ class CommitTask(TaskLoop):
         """Finish the batch."""
         self.letters += operator.letters
         operator.finish()
+        self.left_out.update(operator.left_out)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:
         """Keep it."""

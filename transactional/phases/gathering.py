@@ -68,6 +68,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         dropped=sum(each.dropped for each in found),
         reason=next((each.reason for each in found if each.reason), ""),
         edges=edges,
+        left_out=sum((Counter(report.left_out) for report in reports), Counter()),
         batch=batch,
         split=split,
     )

@@ -49,6 +49,8 @@ class Passing:
     """The stateful bolts that have run, to be notified once all states are written."""
     sent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Tuples by source, stream and target."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Late tuples, by the component with the windows that have left them out."""
     written: dict[str, int] = field(default_factory=dict)
     """Rows written to states, by component."""
     left: list[StagedBytes] = field(default_factory=list)

@@ -137,6 +137,7 @@ class _Task(TaskLoop):
             self._send_letter(letter)
         if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
             operator.finish()
+            self.left_out.update(operator.left_out)
             if (what := operator.unfinished()) is not None:
                 self.sent.append(NotFinished(self._order(), operator.component, what))
         elif (instance := operator.dump()) is not None:
@@ -169,7 +170,7 @@ class _Task(TaskLoop):
         sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
         sent.update(self.letters_sent)
         received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
-        self.sent.append(TaskReport(self._order(), sent, received, self.digests))
+        self.sent.append(TaskReport(self._order(), sent, received, self.digests, self.left_out))
 
     def incomplete(self) -> list[Incomplete]:
         """Notifies the tasks that this one sends tuples to."""

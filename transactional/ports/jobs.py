@@ -75,6 +75,8 @@ class Processed:
     reason: str = ""
     edges: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """Tuples sent by source, stream and target, in the processing phase."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Tuples that windows have left out as late, by the component that has the windows."""
     batch: BatchMetadata | None = None
     """What was processed."""
     split: Mapping[str, Sequence[pa.Table | SplitRows]] = field(default_factory=dict)

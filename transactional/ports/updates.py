@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -138,6 +139,12 @@ class PersistentAggregate(ABC):
         return Merged(self.aggregator().combine([rows, part]), rows.slice(0, 0))
 
 
+class CountsLate:
+    """A bolt of ours that leaves out late tuples, and counts them by the component that has the windows."""
+
+    left_out: Counter[str]
+
+
 class Windowed(ABC):
     """What keeps windows that are open: an update of a state, or a bolt."""
 
@@ -171,6 +178,11 @@ class Windowed(ABC):
         """Whether the order of tuples decides in which windows they are, which another number of tasks may change. It
         has no times then."""
         return False
+
+    def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
+        """How many windows can still get tuples that are not late, up to the one of the newest event time, whatever the
+        number of keys. None: no time says so, or none is known yet."""
+        return None
 
     @abstractmethod
     def first_time(self, late_before_us: int, *, by_end: bool) -> int:

@@ -152,11 +152,22 @@ class Metrics:
             self._of("tuples_total", source, stream, target).inc(number)
         for component, letters in details.get("letters_of", {}).items():
             self._of("dead_letters_total", component).inc(letters)
+        self._event_time(details.get("event_time", {}), details.get("late", {}))
         if batch.lost:
             self._of("lost_messages_total").inc(batch.lost)
         if flight.limit is not None:
             self._of("batch_limit_records").set(flight.limit.records)
         self._lags.lag, self._lags.partitions = details.get("lag"), details.get("lags", ())
+
+    def _event_time(self, reached: Mapping[str, Any], late: Mapping[str, int]) -> None:
+        """As `event_time_of` has it; and the tuples that came too late, by component with windows."""
+        for name in ("watermark", "newest_event"):
+            if (us := reached.get(f"{name.removesuffix('_event')}_us")) is not None:
+                self._of(f"{name}_timestamp_seconds").set(us / 1_000_000)
+        for component, number in reached.get("open", {}).items():
+            self._of("late_tuples_total", component).inc(late.get(component, 0))
+            if number is not None:
+                self._of("open_windows", component).set(number)
 
     def _state(self, component: str, facts: Mapping[str, int]) -> None:
         self._of("state_commit_duration_seconds", component).observe(facts.get("ms", 0) / 1_000)
@@ -216,6 +227,10 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Counter, "state_written_bytes_total", "Files that transactions added to a Delta table", ("component",), {}),
     (Counter, "state_folds_total", "Times that a table in the log layout was found folded", ("component",), {}),
     (Counter, "dead_letters_total", "Tuples set aside", ("component",), {}),
+    (Counter, "late_tuples_total", "Tuples that came after their windows had closed", ("component",), {}),
+    (Gauge, "open_windows", "Windows that can still get tuples, whatever the number of keys", ("component",), {}),
+    (Gauge, "watermark_timestamp_seconds", "The event time before which tuples are late", (), {}),
+    (Gauge, "newest_event_timestamp_seconds", "The newest event time read", (), {}),
     (Counter, "lost_messages_total", "Messages given up without a dead letter", (), {}),
     (Gauge, "batch_limit_records", "How many records the next batch may hold", (), {}),
     (Gauge, "lease_remaining_seconds", "How long the lease still holds", (), {}),

@@ -7,7 +7,7 @@ nothing unless a window closes; of counts a row for each pane, and one with the 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,8 +17,9 @@ from transactional.arrow.kept_rows import rows_from_ipc, rows_to_ipc
 from transactional.bolts import Key, OutputCollector, TopologyContext, Tuple, tuple_class
 from transactional.core.windows import Windows, WindowTimes, times_of
 from transactional.errors import ConfigError
+from transactional.facts import BatchFacts
 from transactional.groupings import Grouping
-from transactional.ports import Windowed
+from transactional.ports import CountsLate, Windowed
 from transactional.schema import Schema
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.event_times import check_time
@@ -44,7 +45,7 @@ class _Kept:
     tuple: Tuple
 
 
-class Windowing(StatefulBolt, Windowed):
+class Windowing(StatefulBolt, Windowed, CountsLate):
     """Keeps the tuples of one `WindowedBolt`."""
 
     def __init__(
@@ -118,6 +119,11 @@ class Windowing(StatefulBolt, Windowed):
         """Of the windows that it is called with."""
         return self.window.windows.first_time(late_before_us, by_end=by_end)
 
+    def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
+        """Those that begin before the newest time, or at it; by count none is open by time."""
+        times = times_of(facts, by_transaction=self.time is None)
+        return None if self._by_count else self.window.windows.open_until(times, newest_us)
+
     @property
     def goes_by_order(self) -> bool:
         """By count they do."""
@@ -152,6 +158,7 @@ class Windowing(StatefulBolt, Windowed):
         self._times = times_of(context.batch, by_transaction=self.time is None)
         self._came: dict[str, list[Tuple]] = defaultdict(list)
         self._keys: dict[str, tuple[Any, ...]] = {}
+        self._component, self.left_out = context.component_id, Counter[str]()
         self.bolt.prepare(context, collector)
 
     def init_state(self, state: KeyValueState) -> None:
@@ -198,6 +205,7 @@ class Windowing(StatefulBolt, Windowed):
                 self._state.put((part, pane, txid), self._packed(rows))
 
     def _is_late(self, each: Tuple) -> None:
+        self.left_out[self._component] += 1
         if self.late is not None:
             self.collector.emit(*(each[name] for name in self.late_fields), stream=self.late)
 

@@ -14,7 +14,17 @@ from tests.unit.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
 from transactional.attempt import TxId
 from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.core.protocol import AbortAttempt, PlanBatch, RecordAttempt, RecordCommit, RecordFailure, Tick
+from transactional.core.protocol import (
+    AbortAttempt,
+    BatchPlanned,
+    PlanBatch,
+    ProcessingSucceeded,
+    RecordAttempt,
+    RecordCommit,
+    RecordFailure,
+    StartCommit,
+    Tick,
+)
 from transactional.engine.history.observing import (
     Committed,
     Ended,
@@ -24,7 +34,7 @@ from transactional.engine.history.observing import (
     Recovered,
     StoreWritten,
 )
-from transactional.engine.history.timeline import Flight, Moment
+from transactional.engine.history.timeline import Flight, Moment, Timeline
 from transactional.errors import SourceUnavailable
 from transactional.store.history import EndedHow, RunEnd
 from transactional.store.progress import Phase
@@ -88,6 +98,45 @@ def test_a_committed_transaction_is_counted_and_timed_by_phase() -> None:
     assert (found["state_folds_total{count}"], found["state_rows_total{sql}"]) == (0, 0)
     assert "state_written_bytes_total{sql}" not in found
     assert (found["batch_limit_records"], found["last_commit_timestamp_seconds"]) == (100, 1.36)
+
+
+def test_event_time_its_windows_and_what_came_too_late() -> None:
+    metrics = Metrics("words")
+    unknown = {"newest_us": None, "watermark_us": None, "open": {"minutes": None, "visits": None}}
+    metrics.notice(0, Committed(flight(1), BATCH, {"event_time": unknown}))
+    found = values(metrics)
+    assert (found["late_tuples_total{minutes}"], found["late_tuples_total{visits}"]) == (0, 0)
+    assert not [name for name in found if name.startswith(("watermark", "newest", "open_windows"))]
+    reached = {"newest_us": 1_500_000_000, "watermark_us": 1_440_000_000, "open": {"minutes": 2, "visits": None}}
+    for txid in (2, 3):
+        metrics.notice(0, Committed(flight(txid), BATCH, {"event_time": reached, "late": {"visits": 4}}))
+    found = values(metrics)
+    assert (found["newest_event_timestamp_seconds"], found["watermark_timestamp_seconds"]) == (1_500, 1_440)
+    assert (found["late_tuples_total{minutes}"], found["late_tuples_total{visits}"]) == (0, 8)
+    assert found["open_windows{minutes}"] == 2
+    assert "open_windows{visits}" not in found
+
+
+def test_waiting_for_records_is_no_latency() -> None:
+    """A source has nothing for an hour: nobody waits for a transaction."""
+    timeline, attempt, hour = Timeline(), tried(1, 1), 3_600_000
+
+    def at(ms: int) -> Moment:
+        return Moment(ms, ms)
+
+    for began in (0, hour):
+        timeline.note_action(PlanBatch(attempt, EMPTY_BATCH, replay=False), at(began))
+        timeline.note_event(BatchPlanned(attempt, None, None), at(began + 5))
+    timeline.note_action(PlanBatch(attempt, EMPTY_BATCH, replay=False), at(2 * hour))
+    timeline.note_action(RecordAttempt(attempt, BATCH, forget_later=False), at(2 * hour + 7))
+    timeline.note_event(ProcessingSucceeded(attempt, {}), at(2 * hour + 17))
+    timeline.note_action(StartCommit(attempt, BATCH), at(2 * hour + 17))
+    timeline.note_action(RecordCommit(attempt, BATCH), at(2 * hour + 20))
+    metrics = Metrics("words")
+    metrics.notice(0, Committed(timeline[attempt], BATCH, {"lag": 0}))
+    found = values(metrics)
+    assert found["transaction_duration_seconds_sum"] == 0.02
+    assert found["phase_duration_seconds_sum{planning}"] == 0.007
 
 
 def test_a_fold_is_counted_once_it_shows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -15,12 +16,13 @@ from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.execution.failing.faults import tuples
 from transactional.facts import BatchFacts
 from transactional.groupings import DEFAULT_STREAM
+from transactional.ports import CountsLate
 from transactional.schema import Schema
 from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
 from transactional.trident.pipelines.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
 
 
-class Pipeline(ArrowBatchBolt):
+class Pipeline(ArrowBatchBolt, CountsLate):
     """Runs steps one after the other. Columns become rows once for adjacent steps on rows, and rows columns."""
 
     def __init__(self, steps: Iterable[StreamStep], output: Schema) -> None:
@@ -42,6 +44,7 @@ class Pipeline(ArrowBatchBolt):
         self._collector, self._component = collector, context.component_id
         self._is_first, self._facts = context.task_index == 0, context.batch
         self._kept: dict[int, list[pa.RecordBatch]] = {}
+        self.left_out = Counter[str]()
         self._lookups, self._readers = context.lookups, list(context.subscribers)
         for step in self.steps:
             if isinstance(step, RowStep) and hasattr(step.function, "prepare"):
@@ -81,9 +84,10 @@ class Pipeline(ArrowBatchBolt):
         if isinstance(last, ArrowStep):
             yield from conform(last.on(batch), schema, component=f"{self._component}: {last.label}")
         elif isinstance(last, TimedStep):
-            yield from conform(
-                last.at(batch, self._facts_of(last)), schema, component=f"{self._component}: {last.label}"
-            )
+            made = last.at(batch, self._facts_of(last))
+            if last.leaves_out_late and made.num_rows < batch.num_rows:
+                self.left_out.update(dict.fromkeys(self._with_windows(last), batch.num_rows - made.num_rows))
+            yield from conform(made, schema, component=f"{self._component}: {last.label}")
         elif all(step.only_selects for step in steps):
             yield self._selected(batch, steps)
         else:
@@ -92,9 +96,13 @@ class Pipeline(ArrowBatchBolt):
     def _facts_of(self, step: TimedStep) -> BatchFacts | None:
         """As they are for the windows that a step belongs to."""
         facts = self._facts
-        for component in [step.windows] if step.windows else self._readers[:1]:
+        for component in self._with_windows(step):
             facts = facts and facts.of(component)
         return facts
+
+    def _with_windows(self, step: TimedStep) -> list[str]:
+        """The component with the windows that a step belongs to; none if nobody reads from it."""
+        return [step.windows] if step.windows else self._readers[:1]
 
     def _selected(self, batch: pa.RecordBatch, steps: Sequence[RowStep]) -> pa.RecordBatch:
         """The rows that are left, without making columns of them again."""

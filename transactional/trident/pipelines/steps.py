@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyarrow.compute import Expression
@@ -130,6 +130,8 @@ class ArrowStep(StreamStep):
 class TimedStep(StreamStep):
     """Makes a record batch of a record batch, and of the facts of the transaction's batch."""
 
+    leaves_out_late: ClassVar[bool] = False
+    """Whether what it leaves out are the late tuples."""
     windows: str = field(default="", kw_only=True)
     """The component with the windows; empty: it is the one that reads from the pipeline."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,7 @@ class InSessions(TimedStep):
     """The tuples that are not late, each as the session that it would be alone. `time` is their field with the event
     time; None: the time is the transaction's."""
 
+    leaves_out_late: ClassVar[bool] = True
     window: Session
     time: str | None
 

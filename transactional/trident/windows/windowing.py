@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ class InPanes(TimedStep):
     """The tuples that are not late, with the start of the pane in which they count. `time` is their field with the
     event time; None: the time is the transaction's."""
 
+    leaves_out_late: ClassVar[bool] = True
     window: Window
     time: str | None
 
@@ -136,6 +137,10 @@ class WindowedUpdate(UpdateOfWindows[Window]):
     def first_time(self, late_before_us: int, *, by_end: bool) -> int:
         """Of its windows."""
         return self.window.windows.first_time(late_before_us, by_end=by_end)
+
+    def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
+        """Those that begin before the newest time, or at it."""
+        return self.window.windows.open_until(self._times(facts), newest_us)
 
     def aggregator(self) -> Aggregator:
         """That of the update."""

@@ -1,0 +1,27 @@
+"""How far event time is with a transaction commit, as the store keeps it for people: no decision depends on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transactional.batch import BatchMetadata
+from transactional.ports import Windowed
+from transactional.topology.topology import Topology
+
+
+def event_time_of(topology: Topology, batch: BatchMetadata) -> dict[str, Any]:
+    """The newest event time read so far; the watermark, before which tuples are late; and how many windows are open, by
+    component: None if no time says so. Times are microseconds since 1970. Nothing for a topology without any of it."""
+    windows = {each.id: each.bolt for each in topology.components if isinstance(each.bolt, Windowed)}
+    windows = {name: each for name, each in windows.items() if not each.goes_by_order}
+    facts = batch.facts
+    if facts is None or not (windows or batch.event_times):
+        return {}
+    newest_us = max((seen.event_us for seen in batch.event_times.values()), default=None)
+    return {
+        "event_time": {
+            "newest_us": newest_us,
+            "watermark_us": facts.late_before_us,
+            "open": {name: each.open_windows(facts.of(name), newest_us) for name, each in windows.items()},
+        }
+    }
