@@ -1,7 +1,8 @@
 """Pictures of the console for the documentation, of a real run: `make screenshots`.
 
-Words are counted in real Delta tables, several transactions at once. Some attempts fail, some tuples are set aside, one
-process is killed, and another one takes over. Needs Chromium: CHROMIUM, or Debian's package.
+Words are counted in real Delta tables, several transactions at once, and sentences by minute of their event time. Some
+attempts fail, some tuples are set aside or late, one process is killed, and another one takes over. Needs Chromium:
+CHROMIUM, or Debian's package.
 """
 
 from __future__ import annotations
@@ -26,15 +27,30 @@ KILLED_AT, STOPPED_AT = 48, 70
 MODULE = """
 import random
 import threading
+from datetime import UTC, datetime, timedelta
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
-from transactional import TransactionalTopologyBuilder
+from transactional import TransactionalTopologyBuilder, WindowedBolt, tumbling
 
+BEGIN = datetime.now(UTC) - timedelta(minutes=20)
 SENTENCES = [
-    [(f"the cow jumped over moon {n % 50} of {'N/A' if n % 997 == 905 else n % 7}",) for n in range(20_000)]
-    for _ in range(4)
+    [
+        (
+            f"the cow jumped over moon {n % 50} of {'N/A' if n % 997 == 905 else n % 7}",
+            BEGIN + timedelta(seconds=n / 4 - (200 if n % 499 == 7 and n > 999 else partition)),
+        )
+        for n in range(20_000)
+    ]
+    for partition in range(4)
 ]
+
+
+class ByMinute(WindowedBolt):
+    output = "minute timestamp, sentences long"
+
+    def execute(self, window):
+        self.collector.emit(window.start, len(window.get()))
 
 
 def split(tuple):
@@ -52,7 +68,7 @@ def measure(tuple):
 
 
 def build():
-    spout = OpaqueMemoryTransactionalSpout(SENTENCES, fields="sentence string", take=60)
+    spout = OpaqueMemoryTransactionalSpout(SENTENCES, fields="sentence string, at timestamp", take=60)
     builder = TransactionalTopologyBuilder("sentences", "source", spout, parallelism=4)
     builder.set_bolt("split", split, output="word string", parallelism=4).shuffle_grouping("source")
     lengths = builder.set_bolt("measure", measure, output="word string, length long", parallelism=2)
@@ -60,16 +76,27 @@ def build():
     builder.set_committer_bolt("count", DeltaMapState("counts", key="word").count()).fields_grouping("split", "word")
     by_length = DeltaMapState("lengths", key="length").count()
     builder.set_committer_bolt("lengths", by_length).fields_grouping("measure", "length")
+    builder.set_event_time("at", max_delay="30 seconds")
+    minutes = builder.set_windowed_bolt(
+        "by-minute", ByMinute(), window=tumbling("1 minute"), time="at", state=DeltaMapState("open-minutes")
+    )
+    minutes.global_grouping("source")
+    closed = builder.set_committer_bolt("sentences-by-minute", DeltaMapState("minutes", key="minute").sum("sentences"))
+    closed.fields_grouping("by-minute", "minute")
     builder.set_dead_letters(DeadLetterTable("dead-letters"))
     return builder.build(config={"attempts_max": 2})
 """
+DESK, PHONE = 1440, 390
 PICTURES = {
-    "console": ("", "light", 1180),
-    "console-charts": ("#charts", "dark", 900),
-    "console-transaction": ("transactions/{failed}", "light", 760),
-    "console-configuration": ("configuration", "light", 760),
-    "console-letters": ("letters", "light", 600),
+    "console": ("", "light", DESK, 1180),
+    "console-phone": ("", "light", PHONE, 844),
+    "console-phone-dark": ("attempts", "dark", PHONE, 844),
+    "console-charts": ("#charts", "dark", DESK, 900),
+    "console-transaction": ("transactions/{failed}", "light", DESK, 760),
+    "console-configuration": ("configuration", "light", DESK, 760),
+    "console-letters": ("letters", "light", DESK, 600),
 }
+"""By name: the page and the part of it, the scheme, width and height."""
 
 
 def environment() -> dict[str, str]:
@@ -133,9 +160,9 @@ def take(folder: Path, out: Path) -> None:
         assert found is not None
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-            for name, (path, scheme, height) in PICTURES.items():
+            for name, (path, scheme, width, height) in PICTURES.items():
                 dark = "dark" if scheme == "dark" else "light"
-                context = browser.new_context(viewport={"width": 1240, "height": height}, color_scheme=dark)
+                context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=dark)
                 page = context.new_page()
                 page.goto(found[1] + found[2])
                 path, _, part = path.format(failed=failed[0].attempt.txid).partition("#")

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from transactional.attempt import AttemptId, TxId
 from transactional.console import views
 from transactional.console.data.live import Live
+from transactional.console.errors_page import sections
 from transactional.console.feed import CHANGED, Feed, Listener, Showing
 from transactional.console.findings import examined
 from transactional.console.history import History
@@ -98,6 +99,7 @@ def application(console: Console) -> ASGIApp:
     app = Starlette(
         routes=[
             Route("/", pages.home, name="home"),
+            Route("/errors", pages.errors, name="errors"),
             Mount("/t/{slug}", routes=of_topology),
             Mount("/static", StaticFiles(directory=STATIC), name="static"),
         ],
@@ -150,6 +152,10 @@ class Pages:
     def home(self, _request: Request) -> Response:
         """All topologies."""
         return self._page("home.html", None, **views.home(self._store, self._now_ms()))
+
+    def errors(self, _request: Request) -> Response:
+        """What each code of an error means, and what to do."""
+        return self._page("errors.html", None, title="Errors", sections=sections())
 
     def topology(self, request: Request) -> Response:
         """One topology at a glance."""

@@ -65,7 +65,7 @@ def _of_status(status: TopologyStatus) -> Iterator[Notice]:
         yield Notice(what, "Start it again: it continues after the last committed transaction.")
     if run is not None and run.end is not None and run.end.how is EndedHow.FAILED:
         what = f"Run {run.epoch} ended with {run.end.code}: {first_line(run.end.reason)}"
-        yield Notice(what, "The table of errors in the documentation has what to do for each code.")
+        yield Notice(what, "The code leads to what to do.")
     if status.desired in (DesiredState.INACTIVE, DesiredState.KILLED):
         yield Notice(f"It is {status.desired.value}: nothing new is issued.", "Activate it.", is_bad=False)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import jinja2
 
 from transactional.console.data import formats
+from transactional.console.errors_page import with_links
 from transactional.console.slugs import slug_of
 from transactional.store.rules import state_of
 
@@ -41,8 +42,10 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "bytes": formats.size,
         "clock": formats.clock,
+        "codes": lambda value: with_links(formats.shown(value)),
         "compact": _compact,
         "count": formats.count,
+        "dashed": lambda words: words.replace(" ", "-"),
         "duration": formats.duration,
         "first_line": formats.first_line,
         "iso": formats.iso,

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from transactional.attempt import AttemptId, TxId
 from transactional.console.data import reading
+from transactional.console.data.event_times import event_tiles, event_times_of
 from transactional.console.data.figures import (
     SPANS,
     Series,
@@ -14,12 +15,13 @@ from transactional.console.data.figures import (
     phases_of,
     series_of,
     states_of,
-    tiles_of,
     tuples_by_edge,
 )
 from transactional.console.data.live import Live
+from transactional.console.data.tiles import of_run, tiles_of
 from transactional.console.drawing import charts
-from transactional.console.drawing.graph import draw_graph, graph_of
+from transactional.console.drawing.graph import graph_of
+from transactional.console.drawing.rows import draw_graph
 from transactional.console.drawing.staircase import bars_of, draw_staircase
 from transactional.console.findings import Examination, at_a_glance
 from transactional.console.history import History
@@ -39,7 +41,7 @@ PHASES: Final = {
     "committed": ("committed", (COMMITTED,)),
 }
 """The filters of the list of attempts."""
-CHANGING: Final = ("head", "trouble", "tiles", "now", "attempts")
+CHANGING: Final = ("head", "trouble", "tiles", "event-time", "now", "attempts")
 """The parts of a page that an open one is sent while a run is beside the console: the templates in `live`."""
 PARTITIONS_OF_OVERVIEW: Final = 8
 PARTITIONS_OF_PAGE: Final = 50
@@ -79,21 +81,20 @@ def topology(
     """One topology at a glance: `span` is that of the charts, `live` the run beside the console."""
     overview = reading.overview_of(store, status, live)
     status, recent = overview.status, overview.recent
-    graph = graph_of(overview.described, tuples_by_edge(recent))
+    own = of_run(recent, status.run)
+    graph = graph_of(overview.described, tuples_by_edge(own))
     partitions, waits = reading.partitions_of(store, status)
     return {
         **changing(status, recent, live, now_ms),
         "status": status,
         "title": status.topology_id,
         "tab": "overview",
-        "graph": graph,
-        "graph_svg": draw_graph(graph) if graph.is_drawn else "",
+        "graph_svg": draw_graph(graph),
         "staircase": draw_staircase(recent, overview.runs, now_ms, _link_from(status)),
-        "charts": _charts(
-            history.series(store, status.topology_id, span, now_ms) if span in SPANS else series_of(recent)
-        ),
+        "charts": _charts(history.series(store, status.topology_id, span, now_ms) if span in SPANS else series_of(own)),
         "span": span if span in SPANS else "",
-        "spans": [("", f"last {len(recent)} attempts"), *((name, each.words) for name, each in SPANS.items())],
+        "spans": {"": f"last {len(own)} attempts of run {status.epoch}"}
+        | {name: of.words for name, of in SPANS.items()},
         "partitions": partitions[:PARTITIONS_OF_OVERVIEW],
         "partitions_all": len(partitions),
         "waits": waits,
@@ -103,8 +104,11 @@ def topology(
 
 def changing(status: TopologyStatus, recent: Sequence[AttemptTimes], live: Live | None, now_ms: int) -> View:
     """What the parts in `CHANGING` show, besides the status."""
+    times = event_times_of(of_run(recent, status.run))
     return {
         "tiles": tiles_of(status, recent, now_ms),
+        "event_times": times,
+        "event_tiles": event_tiles(times, now_ms) if times else (),
         "live": None if live is None or live.topology_id != status.topology_id else live.rows(),
         "rows": recent[:ATTEMPTS_OF_OVERVIEW],
         "phases_of": phases_of,
@@ -130,6 +134,9 @@ def _charts(series: Series | None) -> list[charts.Chart]:
     ]
     if any(slot.lag is not None for slot in series.slots):
         drawn.append(charts.area("Lag, records", series, series.lags, "Lag over time", "lag"))
+    if any(slot.behind_ms is not None for slot in series.slots):
+        words = "Watermark behind the newest event over time"
+        drawn.append(charts.area("Watermark lag, s", series, series.behind_s, words, "watermark"))
     return drawn
 
 

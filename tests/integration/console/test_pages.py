@@ -29,6 +29,13 @@ PAGES = (
 )
 
 
+OUTSIDE = """texts => texts.filter(text => {
+    const box = text.getBBox(), room = text.ownerSVGElement.viewBox.baseVal;
+    return box.x < 0 || box.x + box.width > room.width;
+}).map(text => text.textContent)"""
+"""The texts of pictures that leave them."""
+
+
 @dataclass
 class Visit:
     """A page in the browser, and all that went wrong in it."""
@@ -106,13 +113,30 @@ def a_past(topology_id: str = "words", name: str = "") -> Past:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible_in_both_schemes(browser: Browser, scheme: str) -> None:
     with visiting(browser, a_past(), scheme=scheme, acts=True) as visit:
-        for path in ("/", *(f"/t/words/{each}" for each in PAGES)):
+        for path in ("/", "/errors", *(f"/t/words/{each}" for each in PAGES)):
             page = visit.open(path)
             # Our own policy forbids scripts of others: the tester is put in by the browser itself.
             page.evaluate(AXE.read_text("utf-8") + ";undefined")
             found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
             wrong = [(each["id"], [node["html"][:120] for node in each["nodes"][:3]]) for each in found["violations"]]
             assert wrong == [], path
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_every_page_fits_its_window_and_the_graph_its_card(browser: Browser, width: int) -> None:
+    past = Past(components=7).begin().committed(6).retried().committed(3)
+    with visiting(browser, past) as visit:
+        visit.page.set_viewport_size({"width": width, "height": 900})
+        for path in ("/", "/errors", *(f"/t/words/{each}" for each in PAGES)):
+            page = visit.open(path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        page = visit.open("/t/words/")
+        graph, card = page.locator("svg.graph:visible").bounding_box(), page.locator("[data-part=graph]").bounding_box()
+        assert graph is not None
+        assert card is not None
+        assert card["x"] < graph["x"]
+        assert graph["x"] + graph["width"] < card["x"] + card["width"]
+        assert page.locator("svg.graph:visible text").evaluate_all(OUTSIDE) == []
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
+from starlette.testclient import TestClient
 
 from spouts.kafka.json_records import JsonTranslator
-from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
+from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import add_partitions
 from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState, MemoryTable
 from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
 from transactional.config import TopologyConfig
+from transactional.console.app import Console, application
 from transactional.engine.driver import TopologyDriver
+from transactional.engine.history.observing import Observer
 from transactional.phases.local_executor import LocalExecutor
+from transactional.telemetry.metrics import Metrics
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology, tumbling
+from transactional.web.guard import Access
 
 pytestmark = pytest.mark.kafka
 
@@ -46,7 +54,7 @@ class Windows:
         times = [(NOON + timedelta(seconds=second)).isoformat() for second in seconds]
         put(self.bootstrap, topic, [json.dumps({"key": f"p{partition}", "at": at}) for at in times], partition)
 
-    def run(self, later_s: int = 0, away: int | None = None) -> tuple[int, int]:
+    def run(self, later_s: int = 0, away: int | None = None, observers: Sequence[Observer] = ()) -> tuple[int, int]:
         """How many windows have closed, and how many tuples were late, once everything is read."""
         topology, translator = TridentTopology("windows"), JsonTranslator("key string, at timestamp")
         streams = []
@@ -65,7 +73,8 @@ class Windows:
         built = topology.build(strict=True)
         self.clock.advance(later_s * 1_000)
         config = TopologyConfig(stop_when_drained=True, idle_pause_ms=1, retry_pause_ms=1, attempts_max=2)
-        TopologyDriver(built, self.store, LocalExecutor(built), config, clock=self.clock, owner="test").run()
+        given: dict[str, Any] = {"clock": self.clock, "owner": "test", "observers": observers}
+        TopologyDriver(built, self.store, LocalExecutor(built), config, **given).run()
         return len(self.tables["closed"].rows), len(self.tables["late"].rows)
 
     def state(self, name: str) -> MemoryMapState:
@@ -131,3 +140,32 @@ def test_a_partition_that_is_added_is_waited_for(kafka_broker: LocalBroker, kind
     after, late = windows.run()
     assert after > closed
     assert late == 0
+
+
+def test_event_time_is_shown_as_it_is_committed(kafka_broker: LocalBroker) -> None:
+    """On the console's page and in the metrics: watermark, open windows, and what came too late."""
+    topic = new_topic(kafka_broker.bootstrap)
+    windows = Windows(kafka_broker.bootstrap, TransactionalKafkaSpout, topic)
+    windows.put(topic, 0, 0, 10, 20, 31, 2, 32)
+    metrics = Metrics("windows")
+    closed, late = windows.run(observers=[metrics])
+    assert (closed, late) == (3, 1)
+    page = TestClient(
+        application(Console(windows.store, Access("of-the-test"), windows.clock)), base_url="http://127.0.0.1"
+    ).get("/t/windows/?token=of-the-test")
+    told = " ".join(re.sub(r"<[^>]*>", " ", page.text).split())
+    assert "watermark 12:00:31" in told
+    assert "newest event 12:00:32" in told
+    assert "watermark lag 1 s behind the newest event" in told
+    assert "open windows 1 of open" in told
+    assert "late tuples 1 last 3 transactions" in told
+    samples = generate_latest(metrics.registry).decode()
+    noon_s = NOON.timestamp()
+    for name, value in (
+        ("watermark_timestamp_seconds", noon_s + 31),
+        ("newest_event_timestamp_seconds", noon_s + 32),
+        ('open_windows{component="open",topology="windows"}', 1),
+        ('late_tuples_total{component="open",topology="windows"}', 1),
+    ):
+        [found] = re.findall(rf"^transactional_{re.escape(name)}\S* (\S+)$", samples, re.MULTILINE)
+        assert float(found) == value, name

@@ -125,7 +125,7 @@ def test_an_overview_has_the_figures_of_the_topology(client: TestClient) -> None
     told = text_of(of(client, ""))
     assert re.search(r"committed transactions 14 ", told)
     assert re.search(r"latency, median 205 ms", told)
-    assert re.search(r"failed attempts 1 of the last 16", told)
+    assert re.search(r"failed attempts 0 of 5 in run 2", told)
     assert re.search(r"lag 1,933", told)
     assert "component-2" in told
     assert "words[1] 1,400 100" in told
@@ -285,11 +285,39 @@ def test_a_topology_that_has_committed_nothing_has_its_pages() -> None:
     assert "No transaction has been issued yet" in of(client, "")
 
 
-def test_a_topology_too_large_for_a_picture_has_a_table() -> None:
+def test_event_time_is_there_if_the_topology_has_some_and_of_the_present_run() -> None:
+    past = Past().begin()
+    assert "Event time" not in of(browser(past.committed(2)), "")
+    at_us = 1_000 * past.clock.wall_ms()
+    reached = {"newest_us": at_us, "watermark_us": at_us - 9_000_000, "open": {"minutes": 2, "visits": None}}
+    past.commit(past.issue(), {"event_time": reached, "late": {"minutes": 5}})
+    assert "late tuples 5 last 3 transactions" in text_of(of(browser(past), ""))
+    past.taken_over().commit(past.issue(), {"event_time": reached})
+    told = text_of(of(browser(past), ""))
+    assert "watermark lag 9 s behind the newest event open windows 2 of sessions not known" in told
+    assert "late tuples 0 last 1 transactions" in told
+    assert "minutes 2 0 visits \u2013 0" in told
+
+
+def test_codes_of_errors_lead_to_what_to_do() -> None:
+    past = Past().begin().committed()
+    past.fail(past.issue(), "TX302 BoltFailed: no <b>")
+    client = browser(past.end(RunEnd(EndedHow.FAILED, "TX401", "TX999 is none, TX403 is")))
+    for path in ("", "attempts", "transactions/2"):
+        assert '<a href="/errors#tx302-boltfailed">TX302</a> BoltFailed: no &lt;b&gt;' in of(client, path)
+    runs = of(client, "runs")
+    assert '<a href="/errors#tx401-fenced">TX401</a>' in runs
+    assert 'TX999 is none, <a href="/errors#tx403-topologychanged">TX403</a> is' in runs
+    page = client.get("/errors").text
+    for code in ("tx302-boltfailed", "tx401-fenced", "tx403-topologychanged"):
+        assert f'<section id="{code}"' in page
+
+
+def test_a_topology_too_large_for_boxes_has_rows() -> None:
     page = of(browser(Past(components=31).begin().committed()), "")
     assert "component-30" in page
-    assert 'class="graph"' not in page
-    assert 'class="graph"' in of(browser(Past(components=30).begin().committed()), "")
+    assert 'class="graph rows wide"' in page
+    assert 'class="graph wide"' in of(browser(Past(components=4).begin().committed()), "")
 
 
 @pytest.mark.parametrize(

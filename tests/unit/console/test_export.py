@@ -18,7 +18,7 @@ def test_a_file_has_the_diagrams_and_loads_nothing() -> None:
     assert found.links == ["#main"]
     assert found.handlers == []
     assert "script" not in found.tags
-    assert found.tags.count("svg") == 5
+    assert found.tags.count("svg") == 6
     assert "--processing:" in page
     assert "attempt 7:9 committed" in page
 

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from transactional.console.data.formats import count, duration, moment, short_count
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import MinuteRecord
-from transactional.store.rules import COMMITTED, FAILED, lag_in, letters_in
+from transactional.store.rules import COMMITTED, lag_in
 
 RECENT: Final = 300
 """So many of the last attempts are read for an overview."""
-_RATE_OF: Final = 100
+DAY_MS: Final = 86_400_000
 _EDGES_OF: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One figure of the overview."""
-
-    label: str
-    value: str
-    note: str = ""
-    tone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,41 +52,10 @@ def committed_of(attempts: Sequence[AttemptTimes]) -> list[AttemptTimes]:
     return [each for each in attempts if each.phase == COMMITTED and each.committed_at_ms is not None]
 
 
-def percentile(values: Sequence[int], share: float) -> int | None:
-    """The value that this share of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
-
-
-def records_per_second(committed: Sequence[AttemptTimes]) -> float | None:
-    """Over the given transactions, newest first: what was read from the first commit to the last."""
-    times = [each.committed_at_ms or 0 for each in committed]
-    span_ms = times[0] - times[-1] if times else 0
-    return sum(each.rows or 0 for each in committed[:-1]) * 1_000 / span_ms if span_ms > 0 else None
-
-
-def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int) -> list[Tile]:
-    """The figures at the top of a topology's page; `recent` newest first."""
-    committed = committed_of(recent)
-    took = [phases_of(each).total or 0 for each in committed[:_RATE_OF]]
-    failed = sum(each.phase == FAILED for each in recent)
-    since = None if status.committed_at_ms is None else max(0, now_ms - status.committed_at_ms)
-    ago = "nothing committed yet" if since is None else f"{duration(since)} ago"
-    if since is not None and since > 86_400_000:
-        ago = moment(status.committed_at_ms)
-    letters = sum(letters_in(each.details) for each in committed)
-    found = [
-        Tile("committed transactions", count(status.committed_txid), ago),
-        Tile(
-            "records per second",
-            short_count(records_per_second(committed[:_RATE_OF])),
-            f"last {len(took)} transactions",
-        ),
-        Tile("latency, median", duration(percentile(took, 0.5)), f"95 %: {duration(percentile(took, 0.95))}"),
-        Tile("lag", short_count(status.lag), "records behind"),
-        Tile("failed attempts", count(failed), f"of the last {count(len(recent))}", "bad" if failed else ""),
-    ]
-    return [*found, Tile("dead letters", count(letters), f"last {len(committed)} transactions")] if letters else found
+def event_time_in(details: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What was recorded of event time with a transaction commit (`event_time_of`); empty: nothing."""
+    found: Mapping[str, Any] = (details or {}).get("event_time", {})
+    return found
 
 
 def tuples_by_edge(recent: Sequence[AttemptTimes]) -> dict[tuple[str, str, str], float]:
@@ -126,8 +84,8 @@ class Span:
 
 SPANS: Final = {
     "hour": Span("last hour", 3_600_000, 60),
-    "day": Span("last day", 86_400_000, 96),
-    "month": Span("last 30 days", 30 * 86_400_000, 72),
+    "day": Span("last day", DAY_MS, 96),
+    "month": Span("last 30 days", 30 * DAY_MS, 72),
 }
 
 
@@ -138,6 +96,7 @@ class Slot:
     transactions: int = 0
     rows: int = 0
     lag: int | None = None
+    behind_ms: float | None = None
     spent_ms: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("planning", "processing", "waiting", "committing"), 0)
     )
@@ -159,15 +118,24 @@ class Series:
     @property
     def lags(self) -> list[float]:
         """The highest lag; in a part without a commit that of before."""
-        found, last = list[float](), 0.0
-        for slot in self.slots:
-            last = last if slot.lag is None else float(slot.lag)
-            found.append(last)
-        return found
+        return _filled(slot.lag for slot in self.slots)
+
+    @property
+    def behind_s(self) -> list[float]:
+        """How many seconds the watermark was behind the newest event, at most; without a commit as before."""
+        return [ms / 1_000 for ms in _filled(slot.behind_ms for slot in self.slots)]
 
     def spent(self, phase: str) -> list[float]:
         """Mean milliseconds of a transaction in a phase."""
         return [slot.spent_ms[phase] / max(1, slot.transactions) for slot in self.slots]
+
+
+def _filled(values: Iterable[float | None]) -> list[float]:
+    found, last = list[float](), 0.0
+    for value in values:
+        last = last if value is None else float(value)
+        found.append(last)
+    return found
 
 
 def series_of(recent: Sequence[AttemptTimes]) -> Series | None:
@@ -191,6 +159,9 @@ def _add(slot: Slot, each: AttemptTimes) -> None:
     lag = lag_in(each.details)
     if lag is not None:
         slot.lag = max(lag, slot.lag or 0)
+    reached = event_time_in(each.details)
+    if reached and None not in (reached["newest_us"], reached["watermark_us"]):
+        slot.behind_ms = max((reached["newest_us"] - reached["watermark_us"]) / 1_000, slot.behind_ms or 0)
     phases = phases_of(each)
     for phase in slot.spent_ms:
         slot.spent_ms[phase] += getattr(phases, phase) or 0
@@ -227,6 +198,8 @@ class PartitionRow:
     records: int
     lag: int | None
     share: float = 0.0
+    event_ms: int | None = None
+    """Its newest event time."""
 
 
 def lags_in(details: Mapping[str, Any] | None) -> dict[tuple[str, int], int]:

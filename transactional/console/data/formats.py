@@ -23,7 +23,7 @@ def short_count(number: float | None) -> str:
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(number) >= limit:
             return f"{number / (1e3 if unit == 'k' else limit):.3g}{unit}"
-    return f"{number:,.0f}"
+    return f"{number:.2g}" if 0 < abs(number) < 10 else f"{number:,.0f}"
 
 
 def size(number: float | None) -> str:

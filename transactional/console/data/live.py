@@ -14,14 +14,17 @@ from transactional.core.protocol import (
     Action,
     AttemptFailed,
     BatchPlanned,
+    DrainRequested,
     Event,
     Halt,
+    PauseRequested,
     PlanBatch,
     ProcessingSucceeded,
     RecordCommit,
     RecordFailure,
     StartCommit,
     StartProcessing,
+    StopRequested,
 )
 from transactional.engine.history.observing import Committed, Ended, Leading, Notice, Recorded
 
@@ -36,6 +39,8 @@ class Now:
     retry_at_ms: int | None = None
 
 
+IDLE: Final = "idle"
+"""What one does whose source has nothing to read."""
 _ENDINGS: Final = (RecordFailure, AbortAttempt, Halt)
 """Actions that end attempts, this one's and perhaps others'."""
 
@@ -75,6 +80,7 @@ class Live:
                 self.recent.doubt(is_new=True)
                 self.leads = isinstance(notice, Leading)
                 with self._lock:
+                    self._now.clear()
                     self.version += 1
 
     def rows(self) -> list[Now]:
@@ -86,12 +92,16 @@ class Live:
         match event:
             case ProcessingSucceeded(attempt=attempt):
                 self._set(Now(attempt, "waiting", at_ms))
-            case BatchPlanned(attempt=attempt, batch=None) | AttemptFailed(attempt=attempt):
+            case BatchPlanned(attempt=attempt, batch=None) if not self._is_idle(attempt.txid):
+                self._set(Now(attempt, IDLE, at_ms))
+            case AttemptFailed(attempt=attempt):
                 self._remove(attempt)
+            case PauseRequested() | DrainRequested() | StopRequested():
+                self._now = {txid: now for txid, now in self._now.items() if now.doing != IDLE}
 
     def _note_action(self, at_ms: int, action: Action) -> None:
         match action:
-            case PlanBatch(attempt=attempt):
+            case PlanBatch(attempt=attempt) if not self._is_idle(attempt.txid):
                 self._set(Now(attempt, "planning", at_ms))
             case StartProcessing(attempt=attempt):
                 self._set(Now(attempt, "processing", at_ms))
@@ -105,6 +115,10 @@ class Live:
                 self._remove(attempt)
             case Halt():
                 self._now.clear()
+
+    def _is_idle(self, txid: TxId) -> bool:
+        """Whether its source had nothing: to plan again and again is no change."""
+        return txid in self._now and self._now[txid].doing == IDLE
 
     def _set(self, now: Now) -> None:
         self._now[now.attempt.txid] = now

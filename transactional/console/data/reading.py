@@ -116,7 +116,9 @@ def partition_rows(record: AttemptRecord) -> list[PartitionRow]:
         lag = lags.get((partition.source, partition.index))
         records = digest.records if digest is not None else len(offsets)
         share = (lag or 0) / most if most else 0.0
-        rows.append(PartitionRow(str(partition), offsets.until, records, lag, share))
+        seen = record.batch.event_times.get(partition)
+        event_ms = None if seen is None else seen.event_us // 1_000
+        rows.append(PartitionRow(str(partition), offsets.until, records, lag, share, event_ms))
     return rows
 
 

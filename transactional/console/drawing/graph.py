@@ -9,13 +9,21 @@ from typing import Any, Final
 from transactional.console.data.formats import short_count
 from transactional.console.drawing import svg
 
-NODE_WIDTH: Final = 176.0
-NODE_HEIGHT: Final = 56.0
-_COLUMN: Final = NODE_WIDTH + 128
-_ROW: Final = NODE_HEIGHT + 40
+WIDTH: Final = 1150.0
+"""The room that a picture has in its card."""
+COLUMNS_MAX: Final = 4
+ROWS_MAX: Final = 6
+"""Boxes for more steps or more components side by side have no room for their names: the picture has rows instead."""
+_NODE_WIDTH_MAX: Final = 240.0
+_NODE_HEIGHT: Final = 56.0
+_NAME_LINE: Final = 17.0
+_NAME_LINES_MAX: Final = 3
+_GAP: Final = 128.0
+_BETWEEN: Final = 40.0
 _MARGIN: Final = 10.0
-COMPONENTS_MAX: Final = 30
-"""With more than these a picture is of no use: the page shows a table."""
+_DIP: Final = 80.0
+"""How far below the others a line runs that skips a column."""
+_LABEL_WIDTH: Final = 108.0
 
 _KINDS: Final = {"processing": "processing", "processing + commit": "both", "commit": "commit"}
 
@@ -30,6 +38,12 @@ class Node:
     phase: str
     state: str = ""
 
+    @property
+    def told(self) -> str:
+        """All of it in a line."""
+        state = f", {self.state}" if self.state else ""
+        return f"{self.id}: {self.kind}, {self.parallelism} tasks, {self.phase}{state}"
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -41,28 +55,18 @@ class Edge:
     grouping: str
     tuples: float | None = None
 
+    @property
+    def label(self) -> str:
+        """What stands beside it."""
+        return self.grouping + ("" if self.stream == "default" else f" / {self.stream}")
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A topology's components, the spout first, and their subscriptions."""
+    """A topology's components, the spout first, each after those that it reads from; and their subscriptions."""
 
     nodes: Sequence[Node] = ()
     edges: Sequence[Edge] = ()
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether a picture of it can be read."""
-        return 0 < len(self.nodes) <= COMPONENTS_MAX
-
-
-@dataclass(slots=True)
-class _Layout:
-    column: dict[str, int] = field(default_factory=dict)
-    row: dict[str, float] = field(default_factory=dict)
-
-    def place(self, node_id: str) -> tuple[float, float]:
-        """The upper left corner of a node."""
-        return _MARGIN + self.column[node_id] * _COLUMN, _MARGIN + self.row[node_id] * _ROW
 
 
 def graph_of(described: Mapping[str, Any], tuples: Mapping[tuple[str, str, str], float] | None = None) -> Graph:
@@ -94,23 +98,98 @@ def graph_of(described: Mapping[str, Any], tuples: Mapping[tuple[str, str, str],
     return Graph(nodes, edges)
 
 
-def _layout(graph: Graph) -> _Layout:
+def accent_of(node: Node) -> str:
+    """The color of its phase."""
+    return _KINDS.get(node.phase, "processing")
+
+
+def lower_of(node: Node) -> str:
+    """What stands below its name."""
+    return f"{node.kind}{' · ' + node.state if node.state else ''}"
+
+
+def title_of(graph: Graph) -> str:
+    """What is read aloud in place of the picture."""
+    told = ", ".join(f"{edge.source} to {edge.target}" for edge in graph.edges)
+    return f"Topology: {told or graph.nodes[0].id}"
+
+
+def shown_of(edge: Edge) -> str:
+    """What is shown when the pointer rests on an edge."""
+    return f"{edge.source} → {edge.target}: {edge.label}"
+
+
+def width_of(edge: Edge, most: float) -> float:
+    """How thick an edge is, if `most` flows on the thickest."""
+    return 1.5 + (4.5 * (edge.tuples or 0) / most if most else 0)
+
+
+# --- boxes in columns ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Boxes:
+    """Where boxes stand: by component its column and its row; and how large all of them are."""
+
+    column: dict[str, int] = field(default_factory=dict)
+    row: dict[str, float] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """By component the lines of its name."""
+
+    @property
+    def columns(self) -> int:
+        """How many there are."""
+        return max(self.column.values()) + 1
+
+    @property
+    def rows(self) -> float:
+        """How many boxes stand one below the other."""
+        return max(self.row.values()) + 1
+
+    @property
+    def fits(self) -> bool:
+        """Whether all names can be read in boxes."""
+        return self.columns <= COLUMNS_MAX and self.rows <= ROWS_MAX
+
+    @property
+    def width(self) -> float:
+        """That of a box."""
+        return min(_NODE_WIDTH_MAX, (WIDTH - 2 * _MARGIN - (self.columns - 1) * _GAP) / self.columns)
+
+    @property
+    def height(self) -> float:
+        """That of a box: as high as the one with the longest name has to be."""
+        return _NODE_HEIGHT + _NAME_LINE * (max(map(len, self.names.values())) - 1)
+
+    def place(self, node_id: str) -> tuple[float, float]:
+        """The upper left corner of a box."""
+        x = _MARGIN + self.column[node_id] * (self.width + _GAP)
+        return x, _MARGIN + self.row[node_id] * (self.height + _BETWEEN)
+
+    def skips(self, edge: Edge) -> bool:
+        """Whether an edge passes a column."""
+        return self.column[edge.target] - self.column[edge.source] > 1
+
+
+def layout_of(graph: Graph) -> Boxes:
     """Column: the longest path from the spout. Row: near the mean of its sources, as far as the column has room."""
-    layout = _Layout()
+    layout = Boxes()
     sources = {node.id: [edge.source for edge in graph.edges if edge.target == node.id] for node in graph.nodes}
-    for node in graph.nodes:  # each after those that it reads from
+    for node in graph.nodes:
         layout.column[node.id] = max(
             (layout.column[each] + 1 for each in sources[node.id] if each in layout.column), default=0
         )
-    for column in range(max(layout.column.values()) + 1):
+    for column in range(layout.columns):
         there = [node.id for node in graph.nodes if layout.column[node.id] == column]
         _fill_column(layout, there, sources)
     highest = min(layout.row.values())
     layout.row = {name: row - highest for name, row in layout.row.items()}
+    room = layout.width - 34
+    layout.names = {node.id: svg.wrapped(node.id, room, _NAME_LINES_MAX, svg.BOLD) for node in graph.nodes}
     return layout
 
 
-def _fill_column(layout: _Layout, there: Sequence[str], sources: Mapping[str, Sequence[str]]) -> None:
+def _fill_column(layout: Boxes, there: Sequence[str], sources: Mapping[str, Sequence[str]]) -> None:
     def wanted(name: str) -> float:
         rows = [layout.row[each] for each in sources[name] if each in layout.row]
         return sum(rows) / len(rows) if rows else 0.0
@@ -121,37 +200,33 @@ def _fill_column(layout: _Layout, there: Sequence[str], sources: Mapping[str, Se
         layout.row[name] = centre + place - (len(ordered) - 1) / 2
 
 
-def draw_graph(graph: Graph) -> str:
+def draw_boxes(graph: Graph, layout: Boxes) -> str:
     """The picture."""
-    layout = _layout(graph)
     most = max((edge.tuples or 0 for edge in graph.edges), default=0)
-    lines = [_edge(layout, edge, most, _share(graph, edge)) for edge in graph.edges]
+    lines = [_edge(layout, edge, width_of(edge, most), _share(graph, edge)) for edge in graph.edges]
     boxes = [_node(layout, node) for node in graph.nodes]
-    width = 2 * _MARGIN + max(layout.column.values()) * _COLUMN + NODE_WIDTH
-    below = 56 if any(_skips(layout, edge) for edge in graph.edges) else 0
-    height = 2 * _MARGIN + max(layout.row.values()) * _ROW + NODE_HEIGHT + below
-    told = ", ".join(f"{edge.source} to {edge.target}" for edge in graph.edges)
-    return svg.picture(width, height, f"Topology: {told or graph.nodes[0].id}", *lines, *boxes, class_="graph")
+    width = 2 * _MARGIN + layout.columns * (layout.width + _GAP) - _GAP
+    below = 56 if any(map(layout.skips, graph.edges)) else 0
+    height = 2 * _MARGIN + layout.rows * (layout.height + _BETWEEN) - _BETWEEN + below
+    return svg.picture(width, height, title_of(graph), *lines, *boxes, class_="graph wide")
 
 
-def _skips(layout: _Layout, edge: Edge) -> bool:
-    return layout.column[edge.target] - layout.column[edge.source] > 1
-
-
-def _node(layout: _Layout, node: Node) -> str:
+def _node(layout: Boxes, node: Node) -> str:
     x, y = layout.place(node.id)
-    kind = _KINDS.get(node.phase, "processing")
-    lower = f"{node.kind}{' · ' + node.state if node.state else ''}"
+    names = layout.names[node.id]
+    below = y + 24 + _NAME_LINE * (len(names) - 1) + 18
+    tasks = f"\u00d7{node.parallelism}"
+    lower = svg.shortened(lower_of(node), layout.width - 46 - svg.width_of(tasks))
     return svg.element(
         "g",
-        svg.title(
-            f"{node.id}: {node.kind}, {node.parallelism} tasks, {node.phase}{', ' + node.state if node.state else ''}"
+        svg.title(node.told),
+        svg.element("rect", class_="node", x=x, y=y, rx=9, width=layout.width, height=layout.height),
+        svg.element(
+            "rect", class_=f"accent {accent_of(node)}", x=x + 9, y=y + 11, rx=2, width=4, height=layout.height - 22
         ),
-        svg.element("rect", class_="node", x=x, y=y, rx=9, width=NODE_WIDTH, height=NODE_HEIGHT),
-        svg.element("rect", class_=f"accent {kind}", x=x + 9, y=y + 11, rx=2, width=4, height=NODE_HEIGHT - 22),
-        svg.text(svg.shortened(node.id, NODE_WIDTH - 66), x + 22, y + 24, class_="name"),
-        svg.text(f"\u00d7{node.parallelism}", x + NODE_WIDTH - 12, y + 24, class_="par", text_anchor="end"),
-        svg.text(svg.shortened(lower, NODE_WIDTH - 40), x + 22, y + 42, class_="kind"),
+        *(svg.text(line, x + 22, y + 24 + number * _NAME_LINE, class_="name") for number, line in enumerate(names)),
+        svg.text(lower, x + 22, below, class_="kind"),
+        svg.text(tasks, x + layout.width - 12, below, class_="par", text_anchor="end"),
     )
 
 
@@ -162,41 +237,27 @@ def _share(graph: Graph, edge: Edge) -> float:
     return 0.32 if sum(each.target == edge.target for each in graph.edges) > 1 else 0.5
 
 
-def _edge(layout: _Layout, edge: Edge, most: float, share: float) -> str:
+def _edge(layout: Boxes, edge: Edge, width: float, share: float) -> str:
     x1, y1 = layout.place(edge.source)
     x2, y2 = layout.place(edge.target)
-    x1, y1, y2 = x1 + NODE_WIDTH, y1 + NODE_HEIGHT / 2, y2 + NODE_HEIGHT / 2
-    dip = 80.0 if _skips(layout, edge) else 0.0
+    x1, y1, y2 = x1 + layout.width, y1 + layout.height / 2, y2 + layout.height / 2
+    dip = _DIP if layout.skips(edge) else 0.0
     bend = (x2 - x1) / 2
     path = f"M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1 + dip:.1f} {x2 - bend:.1f} {y2 + dip:.1f} {x2:.1f} {y2:.1f}"
-    width = 1.5 + (4.5 * (edge.tuples or 0) / most if most else 0)
-    stream = "" if edge.stream == "default" else f" / {edge.stream}"
-    if dip:
-        share = 0.5
+    share = 0.5 if dip else share
     rest = 1 - share
     middle = 3 * rest * share  # both inner points of the curve are in the middle between its ends
     lx = rest**3 * x1 + middle * (x1 + x2) / 2 + share**3 * x2
     ly = (rest**3 + middle * rest) * y1 + (middle * share + share**3) * y2 + middle * dip
+    above, below = ly - 8 - width / 2, ly + 15 + width / 2
+    label = svg.shortened(edge.label, _LABEL_WIDTH)
     parts = [
-        svg.title(f"{edge.source} → {edge.target}: {edge.grouping}{stream}"),
+        svg.title(shown_of(edge)),
         svg.element("path", class_="edge", d=path, stroke_width=width),
         svg.element("circle", class_="port", cx=x2, cy=y2, r=3.5),
-        svg.text(
-            svg.shortened(edge.grouping + stream, 108),
-            lx,
-            ly + (16 if dip else -8 - width / 2),
-            class_="label",
-            text_anchor="middle",
-        ),
+        svg.text(label, lx, below + 1 if dip else above, class_="label", text_anchor="middle"),
     ]
     if edge.tuples is not None:
-        parts.append(
-            svg.text(
-                short_count(edge.tuples),
-                lx,
-                ly + (-8 - width / 2 if dip else 15 + width / 2),
-                class_="flow",
-                text_anchor="middle",
-            )
-        )
+        flow = short_count(edge.tuples)
+        parts.append(svg.text(flow, lx, above if dip else below, class_="flow", text_anchor="middle"))
     return svg.element("g", *parts)

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.attempt import TxId
-from transactional.console.data.formats import clock, duration
+from transactional.console.data.formats import clock, duration, moment
 from transactional.console.drawing import svg
+from transactional.console.drawing.labels import ROW, Label, before, beside, draw_labels, in_rows
 from transactional.store import AttemptTimes
 from transactional.store.history import RunRecord
-from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
+from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in
 
 TRANSACTIONS: Final = 25
 """As many lines as can be taken in at a glance, and no browser finds heavy."""
 
 _WIDTH: Final = 1120.0
 _LEFT: Final = 74.0
-_RIGHT: Final = 70.0
+_RIGHT: Final = 92.0
 _TOP: Final = 30.0
 _LINE: Final = 21.0
 _BAR: Final = 12.0
@@ -142,14 +143,16 @@ def draw_staircase(
         svg.element("rect", class_="lane even", x=0, y=y - 4, width=_WIDTH, height=_LINE, rx=4)
         for y in list(line.values())[::2]
     ]
-    rules = _takeovers(runs, axis, bottom)
-    parts += [*_gaps(axis, bottom), *_grid(axis, bottom), *rules]
+    begun = [run for run in runs if axis.start_ms < run.began_at_ms < axis.end_ms]
+    below = in_rows(_labels(axis, begun))
+    parts += [*_gaps(axis, bottom), *_grid(axis, bottom), *_takeovers(begun, axis, bottom)]
+    parts += draw_labels(below, bottom + ROW)
     for txid in txids:
         tries = [each for each in shown if each.attempt.txid == txid]
         parts.append(_transaction(txid, tries, axis, line[txid], now_ms, link(txid)))
     parts += _waited_for(shown, axis, line)
     label = f"Timeline of transactions {txids[0]} to {txids[-1]}; the list of attempts has the same figures"
-    return svg.picture(_WIDTH, bottom + (20 if rules or axis.gaps else 6), label, *parts, class_="staircase")
+    return svg.picture(_WIDTH, bottom + 6 + ROW * len(below), label, *parts, class_="staircase")
 
 
 def _axis(shown: Sequence[AttemptTimes], now_ms: int) -> Axis:
@@ -171,7 +174,7 @@ def _axis(shown: Sequence[AttemptTimes], now_ms: int) -> Axis:
 def _grid(axis: Axis, bottom: float) -> list[str]:
     days = math.ceil(axis.shown_ms / _DAY_MS / 9)  # a clock that was set may have jumped by decades
     step = next((each for each in _STEPS if axis.shown_ms / each < 9), days * _DAY_MS)
-    parts, free_from = list[str](), 0.0
+    parts, free_from = [svg.text(moment(axis.start_ms)[5:10], 0, _TOP - 14, class_="tick")], 0.0
     for at_ms in _moments(axis, step):
         x = axis.x(at_ms)
         words = clock(at_ms)[: 8 if step >= 1_000 else 12]
@@ -196,21 +199,24 @@ def _gaps(axis: Axis, bottom: float) -> list[str]:
         left, right = axis.x(start) + 4, axis.x(end) - 4
         told = svg.title(f"nothing was in flight for {duration(end - start)}")
         band = svg.element("rect", class_="gap", x=left, y=_TOP - 4, width=max(right - left, 1.0), height=bottom - _TOP)
-        words = svg.text(duration(end - start), right, bottom + 15, class_="idle", text_anchor="end")
-        parts.append(svg.element("g", told, band, words))
+        parts.append(svg.element("g", told, band))
     return parts
 
 
-def _takeovers(runs: Sequence[RunRecord], axis: Axis, bottom: float) -> list[str]:
+def _labels(axis: Axis, begun: Sequence[RunRecord]) -> list[Label]:
+    """What stands below the lines: how long a gap was, and which run began."""
+    idle = [before(duration(end - start), axis.x(end) - 4, "idle") for start, end in axis.gaps]
+    return idle + [beside(f"run {run.epoch}", axis.x(run.began_at_ms), "takeover", _WIDTH) for run in begun]
+
+
+def _takeovers(begun: Sequence[RunRecord], axis: Axis, bottom: float) -> list[str]:
     """A line where another run has begun."""
     parts = []
-    for run in runs:
-        if axis.start_ms < run.began_at_ms < axis.end_ms:
-            x = axis.x(run.began_at_ms)
-            told = svg.title(f"run {run.epoch} began at {clock(run.began_at_ms)}: {run.owner}")
-            rule = svg.element("line", class_="takeover", x1=x, x2=x, y1=_TOP - 8, y2=bottom + 4)
-            words = svg.text(f"run {run.epoch}", x + 5, bottom + 15, class_="takeover")
-            parts.append(svg.element("g", told, rule, words))
+    for run in begun:
+        x = axis.x(run.began_at_ms)
+        told = svg.title(f"run {run.epoch} began at {clock(run.began_at_ms)}: {run.owner}")
+        rule = svg.element("line", class_="takeover", x1=x, x2=x, y1=_TOP - 8, y2=bottom + 4)
+        parts.append(svg.element("g", told, rule))
     return parts
 
 
@@ -220,6 +226,9 @@ def _transaction(txid: TxId, tries: Sequence[AttemptTimes], axis: Axis, y: float
         svg.element("rect", class_="lane", x=0, y=y - 4, width=_WIDTH, height=_LINE, rx=4),
         svg.text(f"{txid}", _LEFT - 14, y + 10, class_="txid", text_anchor="end"),
     ]
+    if letters := sum(letters_in(each.details) for each in tries):
+        told = svg.title(f"{letters} tuple{'' if letters == 1 else 's'} set aside")
+        parts.append(svg.element("circle", told, class_="set-aside", cx=_LEFT - 6, cy=y + _BAR / 2, r=3.5))
     for each, later in zip(tries, [*tries[1:], None], strict=True):
         parts += _attempt(each, later, axis, y, now_ms)
     parts.append(_at_its_end(tries[-1], axis, y, now_ms))

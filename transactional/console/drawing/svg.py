@@ -11,6 +11,8 @@ Attribute = str | int | float | None
 
 CHARACTER: Final = 6.6
 """The mean width of a character of the font in the diagrams, for what has to fit."""
+BOLD: Final = 8.4
+"""That of the names of components."""
 
 
 def _written(value: str | int | float) -> str:
@@ -55,7 +57,24 @@ def picture(width: float, height: float, label: str, *content: str, class_: str 
     )
 
 
-def shortened(words: str, width: float) -> str:
+def width_of(words: str, character: float = CHARACTER) -> float:
+    """About how wide a text is."""
+    return len(words) * character
+
+
+def shortened(words: str, width: float, character: float = CHARACTER) -> str:
     """As much of a text as fits, with an ellipsis."""
-    most = max(3, int(width / CHARACTER))
+    most = max(3, int(width / character))
     return words if len(words) <= most else words[: most - 1] + "…"
+
+
+def wrapped(words: str, width: float, lines: int, character: float = CHARACTER) -> list[str]:
+    """A text in lines that fit, broken after a separator if there is one in the second half of a line; what does not
+    fit into so many lines is left out."""
+    most = max(3, int(width / character))
+    found = list[str]()
+    while len(words) > most and len(found) < lines - 1:
+        at = max(words.rfind(each, most // 2, most) for each in "-_. /") + 1 or most
+        found.append(words[:at].rstrip())
+        words = words[at:]
+    return [*found, shortened(words, width, character)]

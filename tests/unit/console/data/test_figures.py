@@ -1,4 +1,4 @@
-"""The figures: rates, percentiles, series; what is not known is a dash and never a zero."""
+"""The figures: series, means, durations; what is not known is a dash and never a zero."""
 
 from __future__ import annotations
 
@@ -7,19 +7,6 @@ import pytest
 from tests.unit.console.stores import Past
 from transactional.console.data import figures
 from transactional.console.data.formats import clock, count, duration, short_count
-
-
-def test_rates_are_of_the_time_between_commits() -> None:
-    recent = Past().begin().committed(5).store.times("words", limit=9)
-    assert figures.records_per_second(recent) == pytest.approx(4 * 200 / 0.82)
-    assert figures.records_per_second(recent[:1]) is None
-    assert figures.records_per_second([]) is None
-
-
-def test_percentiles() -> None:
-    assert figures.percentile([], 0.5) is None
-    assert figures.percentile([3, 1, 2], 0.5) == 2
-    assert figures.percentile(list(range(100)), 0.95) == 95
 
 
 def test_a_series_has_all_that_was_committed() -> None:
@@ -56,8 +43,11 @@ def test_durations_are_short(ms: int | None, words: str) -> None:
 
 
 def test_numbers_are_short() -> None:
-    assert [short_count(each) for each in (None, 9_999, 12_345, 1.9e6, 2.25e9)] == [
+    assert [short_count(each) for each in (None, 0, 0.251, 9, 9_999, 12_345, 1.9e6, 2.25e9)] == [
         "\u2013",
+        "0",
+        "0.25",
+        "9",
         "9,999",
         "12.3k",
         "1.9M",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+import pytest
 
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import START_MS, Past
@@ -17,7 +20,9 @@ from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
+    DrainRequested,
     Halt,
+    PauseRequested,
     PlanBatch,
     ProcessingSucceeded,
     RecordAttempt,
@@ -75,10 +80,25 @@ def test_what_a_dead_attempt_answers_late_leaves_its_replay_in_flight() -> None:
     assert doing(live) == [(1, 4, "processing")]
 
 
-def test_a_source_without_data_leaves_nothing_in_flight() -> None:
+def test_a_source_without_data_is_idle_however_often_it_is_asked() -> None:
     live, attempt = Live("words"), tried(1, 2)
     live(10, Tick(10), [PlanBatch(attempt, EMPTY_BATCH, replay=False)])
     live(20, BatchPlanned(attempt, None), [])
+    before = live.version
+    for at_ms in (70, 170):
+        live(at_ms, Tick(at_ms), [PlanBatch(attempt, EMPTY_BATCH, replay=False)])
+        live(at_ms + 10, BatchPlanned(attempt, None), [])
+    assert [(each.doing, each.since_ms) for each in live.rows()] == [("idle", 20)]
+    assert live.version == before, "an open page has nothing new to show"
+    live(270, BatchPlanned(attempt, EMPTY_BATCH), [StartProcessing(attempt, EMPTY_BATCH)])
+    assert doing(live) == [(1, 2, "processing")]
+
+
+@pytest.mark.parametrize("request_", [PauseRequested(), DrainRequested()])
+def test_who_issues_nothing_new_waits_for_nothing(request_: Any) -> None:
+    live = Live("words")
+    live(20, BatchPlanned(tried(1, 2), None), [])
+    live(30, request_, [])
     assert doing(live) == []
 
 

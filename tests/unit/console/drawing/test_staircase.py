@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.console.stores import START_MS, Past
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.console.drawing.labels import CHARACTER
 from transactional.console.drawing.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
 from transactional.store import AttemptTimes
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN
@@ -109,6 +110,53 @@ def test_one_that_stands_still_does_not_squeeze_the_others() -> None:
     widths = [float(width) for width in re.findall(r'class="committing"[^>]* width="([\d.]+)"', picture)]
     assert min(widths) > 15
     assert "16 min 40 s …" in picture
+
+
+TEXT = re.compile(r'<text x="([\d.-]+)" y="([\d.-]+)" class="(\w+)"(?: text-anchor="(\w+)")?>([^<]*)</text>')
+
+
+def boxes_of(picture: str) -> list[tuple[float, float, float, str]]:
+    """Left and right end, baseline and words of every text."""
+    found = []
+    for x, y, _, anchor, words in TEXT.findall(picture):
+        width = CHARACTER * len(words)
+        left = float(x) - {"end": width, "middle": width / 2}.get(anchor, 0.0)
+        found.append((left, left + width, float(y), words))
+    assert len(found) == picture.count("<text ")
+    return found
+
+
+def assert_readable(picture: str) -> None:
+    """No text lies upon another one, and none leaves the picture."""
+    boxes = boxes_of(picture)
+    for number, (left, right, y, words) in enumerate(boxes):
+        assert left >= -0.1
+        assert right <= 1_120.1, words
+        for other_left, other_right, other_y, other in boxes[:number]:
+            assert abs(y - other_y) > 10 or right < other_left or other_right < left, f"{words} upon {other}"
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(61_000, 200_000), st.booleans()), min_size=1, max_size=12))
+def test_runs_within_a_short_time_have_labels_that_can_be_read(lives: list[tuple[int, int, bool]]) -> None:
+    past = Past(name="-with-a-name-of-forty-characters-at-least").begin()
+    for commits, pause_ms, is_retried in lives:
+        past.committed(commits)
+        if is_retried:
+            past.retried()
+        past.clock.advance(pause_ms)
+        past.begin()
+    past.committed(2)
+    assert_readable(drawn(past))
+
+
+def test_many_runs_in_a_row_are_marked_and_some_are_named() -> None:
+    past = Past().begin().committed()
+    for _ in range(9):
+        past.end().begin()
+    picture = drawn(past.committed())
+    assert picture.count('line class="takeover"') == 9
+    assert 1 <= picture.count('class="takeover">run') < 9
+    assert_readable(picture)
 
 
 @given(st.data())
