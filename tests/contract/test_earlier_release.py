@@ -6,6 +6,7 @@ import json
 import re
 import sqlite3
 import sys
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -23,17 +24,22 @@ COUNTED = {"cat": 3, "dog": 2, "owl": 2, "emu": 2}
 COUNTED_LATER = {**COUNTED, "cat": 5, "owl": 3, "yak": 1}
 
 
-@pytest.fixture(params=[2])
-def batch_format(request: pytest.FixtureRequest) -> int:
-    """The format in which the store that was left has recorded its batches."""
-    return int(request.param)
+LEFT = [("f8de2f1", 2), ("72b3aa9", 3)]
+"""The commits of the releases, and the format in which their stores have recorded batches."""
+
+
+@pytest.fixture(params=LEFT)
+def left(request: pytest.FixtureRequest) -> tuple[str, int]:
+    """Which release has left it, and in which format of batches it is."""
+    commit, batch_format = request.param
+    return commit, batch_format
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_format: int) -> str:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: tuple[str, int]) -> str:
     """The current folder is a copy of what was left, the module its topology."""
-    unpack(tmp_path)
-    if batch_format == 1:
+    unpack(left[0], tmp_path)
+    if left[1] == 1:
         record_as_the_first_format(tmp_path / "transactional.db")
     (tmp_path / "birds.py").write_text((EARLIER / "topology.py").read_text("utf-8"), "utf-8")
     monkeypatch.chdir(tmp_path)
@@ -84,22 +90,22 @@ def record_as_the_first_format(store: Path) -> None:
             connection.execute(change, (json.dumps(batch), attempt_id))
 
 
-def formats() -> list[tuple[int, int]]:
-    """Format and number of attempts, in the store of the current folder."""
+def formats() -> dict[int, int]:
+    """The number of attempts by format, in the store of the current folder."""
     with closing(sqlite3.connect("transactional.db")) as connection:
         query = (
             "SELECT json_extract(batch, '$.version') AS format, count(*) FROM transactional_attempts GROUP BY format"
         )
-        return connection.execute(query).fetchall()
+        return dict(connection.execute(query).fetchall())
 
 
-@pytest.mark.parametrize("batch_format", [1, 2], indirect=True)
-def test_a_store_of_each_format_is_gone_on_with(command: Command, batch_format: int) -> None:
+@pytest.mark.parametrize("left", [("f8de2f1", 1), *LEFT], indirect=True)
+def test_a_store_of_each_format_is_gone_on_with(command: Command, left: tuple[str, int]) -> None:
     """What is recorded from then on has the current format; the verifier reads both."""
-    assert formats() == [(batch_format, 5)]
+    assert formats() == {left[1]: 5}
     done = command(*RUN, "{m}:later")
     assert done.code == 0, done.out + done.err
-    assert formats() == [(batch_format, 5), (3, 4)]
+    assert formats() == Counter({left[1]: 5}) + Counter({3: 4})
     verified = command("verify", "{m}:later")
     assert re.search(r"birds: nothing is wrong; .*\b5 transactions", verified.out), verified.out
     assert counted() == [COUNTED_LATER] * 3
