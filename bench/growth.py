@@ -22,7 +22,8 @@ from bench.figures import percentile
 from bench.results import in_lines
 from bench.timed_table import BATCHES, Table
 from state.delta.segments.folding import LogLayout
-from state.updates import check_unique
+from state.fence import TableWrite
+from state.python_rows import check_unique
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def _step_by_step(table: Table, times: dict[str, list[float]]) -> None:
     steps: dict[str, Callable[[], object]] = {
         "fence": table.state.version,
         "unique": lambda: check_unique(rows, ("key",), "t"),
-        "delta_commit": lambda: handle.apply(attempt, rows, combine, is_replay=False),
+        "delta_commit": lambda: handle.apply(TableWrite(attempt, rows, combine)),
         "upkeep": lambda: handle.tidy(attempt.txid, lambda: True),
     }
     for name, work in steps.items():

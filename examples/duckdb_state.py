@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from state.fence import WriteRefused
 from state.going_back import reach_in_words
+from state.python_rows import rows_of, table_of_rows
 from state.records import Records
 from state.row_rule import Rows
 from state.row_table import Change, Changes, RowStore, RowTable, RowWrite
@@ -24,7 +25,6 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
-from state.updates import rows_of, table_of_rows
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TxId
 from transactional.bolts import Key

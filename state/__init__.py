@@ -12,7 +12,7 @@ from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from state.updates import StateUpdate
-from state.values import OpaqueValue, StoredValue, TransactionalValue
+from state.values import OpaqueValue, StoredValue
 from transactional.absent import ABSENT
 from transactional.aggregates import Aggregate, Avg, Count, Max, Min, Sum
 
@@ -37,6 +37,5 @@ __all__ = [
     "StaticDeltaTable",
     "StoredValue",
     "Sum",
-    "TransactionalValue",
     "catalog_table",
 ]

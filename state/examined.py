@@ -13,7 +13,8 @@ from transactional.ports.examining import Diagnosis, Problem, in_words
 class ExaminedTable:
     """A state's table at one moment. It has no log: only a checker may see what other writers have done to rows.
 
-    `refusal` says why the state would refuse it; `rewound_to` is where a rewind has taken it last.
+    `refusal` says why the state would refuse it; `rewound_to` is where a rewind has taken it last; `store_id` is the
+    one that it was created with.
     """
 
     tells_all, torn = False, None
@@ -26,9 +27,11 @@ class ExaminedTable:
         *,
         refusal: SchemaMismatch | StoreMismatch | None = None,
         rewound_to: TxId | None = None,
+        store_id: str | None = None,
     ) -> None:
         self.where, self._component = in_words(component_id, place), component_id
-        self.version, self._refusal, self._rewound_to = version, refusal, rewound_to
+        self.version, self.store_id = version, store_id
+        self._refusal, self._rewound_to = refusal, rewound_to
 
     @property
     def versions(self) -> Sequence[AttemptId]:

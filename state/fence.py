@@ -6,13 +6,18 @@ compare-and-set; a write whose outcome is not known is judged by the version tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
+import pyarrow as pa
+
+from state.rows.expiring import Floors
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.ports import StateKind
+from transactional.ports.staged import StagedFile
 
 WRITE_TRIES = 20
 """So often a write is tried that others' maintenance of the table comes before; then its attempt fails."""
@@ -35,6 +40,61 @@ class WriteRefused(Exception):
     def __init__(self, reason: str, *, is_conflict: bool) -> None:
         self.is_conflict = is_conflict
         super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class TableWrite:
+    """What a transaction writes to a table: rows, one per key, which meet what is there as `combine` says.
+
+    `staged` are files with more of them, whose keys may repeat. `is_replay`: an earlier attempt may have written.
+    `floors` are recorded with it, and rows below them are as absent as `state.rows.expiring` says; None: rows stay.
+    """
+
+    attempt: TransactionAttempt
+    rows: pa.Table
+    combine: Mapping[str, str]
+    staged: Sequence[StagedFile] = ()
+    is_replay: bool = False
+    floors: Floors | None = None
+
+
+class FencedTable(Protocol):
+    """The open table of a state, for the one thread that writes it."""
+
+    def judge(self) -> AttemptId | None:
+        """Load the table, over which is written from now on; the attempt id that it was last written by."""
+
+    def created_for(self) -> str | None:
+        """The `store_id` that it was created with."""
+
+    def version(self) -> AttemptId | None:
+        """The version that was loaded last, or written since."""
+
+    def floors(self) -> Floors:
+        """What the version that was loaded has recorded of floors."""
+
+    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
+        """Key and value columns as they were before a transaction, of all rows with a wanted key; maybe of more.
+
+        Also of expired ones, here and below.
+        """
+
+    def rows(self, before: TxId) -> pa.Table:
+        """Key and value columns of all rows as they were before a transaction."""
+
+    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
+        """As `rows`, of those with `after < column <= until`."""
+
+    def apply(self, write: TableWrite) -> None:
+        """Write rows and the version, over the version that was judged. Raises `WriteRefused`.
+
+        What an earlier attempt of the transaction has written, and only it, goes back to what was before (row T60).
+        """
+
+    def write_version(
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
+    ) -> None:
+        """Write the version, over the one that was judged, and no row. Raises `WriteRefused`."""
 
 
 @dataclass(slots=True)

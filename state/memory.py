@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from state.fence import WriteRefused
+from state.python_rows import TaskRows, rows_of, table_of_rows
 from state.row_rule import RowRule, Rows
 from state.row_table import Change, RowStore, RowTable, RowWrite, table_of
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
-from state.task_rows import TaskRows
-from state.updates import rows_of, table_of_rows
 from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -81,7 +80,7 @@ class MemoryTaskState(TaskRows):
         """As `get`, in Arrow."""
         asked = dict.fromkeys(rows_of(keys) if self.key else [()])
         rows = [(*key, *self.before[key]) for key in asked if key in self.before]
-        return table_of_rows(rows, Schema((*self.key, *self.values)))
+        return table_of_rows(rows, self.rows.columns.shown)
 
     def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
         """The rows whose column lies in a range."""

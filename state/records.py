@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from state.rows.columns import StateColumns
-from state.values import OpaqueValue, StoredValue
+from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.bolts import Key
 
@@ -30,13 +30,10 @@ class Records:
 
     def rows(self, records: Iterable[tuple[Any, ...]]) -> dict[Key, StoredValue]:
         """The rows of some records, by key."""
-        width, until, prevs = self._width, self._until, self._until + 2 + self._marks
+        width, until, end = self._width, self._until, self._until + 2 + self._marks
         return {
-            each[:width]: OpaqueValue(
-                ABSENT if any(each[until + 2 : prevs]) else each[width:until],
-                each[prevs:],
-                each[until],
-                each[until + 1],
+            each[:width]: StoredValue(
+                ABSENT if any(each[until + 2 : end]) else each[width:until], each[end:], each[until], each[until + 1]
             )
             for each in records
         }

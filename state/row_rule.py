@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, is_expired
 from state.rows.sums import SumCheck
-from state.values import OpaqueValue, StoredValue, combined_values
+from state.values import StoredValue, combined_values
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import TxId
 from transactional.bolts import Key
@@ -43,21 +43,27 @@ class RowRule:
         """A row without what an earlier attempt at this transaction has done; None if it has none: it was not there, is
         the tombstone of an earlier transaction, or had expired for the transaction before."""
         before = row.roll_back(self.txid)
-        return None if before is None or self.has_expired(key, before.value, self.floors.before) else before
+        if before is None or self.columns.expires is None:
+            return before
+        return None if self.has_expired(key, before.value, self.floors.before) else before
 
     def applied(self, key: Key, left: StoredValue | None, partial: Sequence[Any] | Absent) -> StoredValue | None:
         """A row with what the transaction brings."""
-        values: Any = ABSENT
-        if partial is not ABSENT:
-            is_absent = left is None or self.has_expired(key, left.value, self.floors.floor)
-            before = ABSENT if is_absent or left is None else left.value
+
+        def update(before: Any) -> Any:
+            if partial is ABSENT:
+                return ABSENT
+            if self.columns.expires is not None and self.has_expired(key, before, self.floors.floor):
+                before = ABSENT
             values = combined_values(self.check.combine, before, partial)
             if self.check.columns:
                 self.check.check(key, before, partial, values)
-        if left is None:
-            return None if values is ABSENT else OpaqueValue.first(self.txid, values)
-        left.before(self.txid)  # refuses a row of a later transaction
-        return OpaqueValue(values, left.value, self.txid, left.txid)
+            return values
+
+        if left is not None:
+            return left.apply(self.txid, update)
+        values = update(ABSENT)
+        return None if values is ABSENT else StoredValue.first(self.txid, values)
 
     def has_expired(self, key: Key, values: Any, floor: int | None) -> bool:
         """Whether a row is at or below a floor; a tombstone never is."""

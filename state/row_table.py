@@ -12,20 +12,20 @@ from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
+from state.fence import TableWrite
 from state.going_back import undone_by
+from state.python_rows import rows_of, table_of_rows
 from state.row_rule import RowRule, Rows
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
 from state.rows.sums import SumCheck
 from state.rows.value_limits import ValueLimits
-from state.updates import rows_of, table_of_rows
 from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.errors import BeyondKept
 from transactional.ports.rewinding import RewindTarget
-from transactional.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,23 +189,17 @@ class RowTable:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def apply(
-        self,
-        attempt: TransactionAttempt,
-        rows: pa.Table,
-        combine: Mapping[str, str],
-        *,
-        is_replay: bool,
-        floors: Floors | None = None,
-    ) -> None:
+    def apply(self, write: TableWrite) -> None:
         """Write rows and version, and roll back what a dead attempt has left. Raises `WriteRefused`."""
-        width, until = len(self._columns.key), len(self._columns.key) + len(self._columns.values)
-        self._limits.check(rows, width)
-        coming = {row[:width]: ABSENT if any(row[until:]) else row[width:until] for row in rows_of(rows)}
-        check = SumCheck(self._name, self._columns.values, [combine[name] for name in self._columns.values.names])
+        assert not write.staged, f"state {self._name} stages no files"
+        attempt, floors, values = write.attempt, write.floors, self._columns.values
+        width, until = len(self._columns.key), len(self._columns.shown)
+        self._limits.check(write.rows, width)
+        coming = {row[:width]: ABSENT if any(row[until:]) else row[width:until] for row in rows_of(write.rows)}
+        check = SumCheck(self._name, values, [write.combine[name] for name in values.names])
         rule = self._rule(self._columns, attempt.txid, check, floors or NO_FLOORS)
 
-        since = attempt.txid if is_replay or self.store.writes_in_parts else None
+        since = attempt.txid if write.is_replay or self.store.writes_in_parts else None
         expires, floor = self._columns.expires, rule.floors.before
         past = None if expires is None or floor is None or not self.store.drops_with_rows else (expires, floor)
 
@@ -266,4 +260,4 @@ class RowTable:
 def table_of(rows: Iterable[tuple[Key, Any]], columns: StateColumns) -> pa.Table:
     """Key and value columns of the rows that are not `ABSENT`."""
     there = [(*key, *values) for key, values in rows if values is not ABSENT]
-    return table_of_rows(there, Schema((*columns.key, *columns.values)))
+    return table_of_rows(there, columns.shown)

@@ -1,26 +1,23 @@
-"""`TableState`: what all states share: their columns, their aggregates, and the walk of a read and of a write.
+"""`TableState`: what all states share: the walk of a read and of a write.
 
-A state has its columns, its fence, and, once it is opened, its table: reading, judging and writing go through the
-table that was loaded when it was judged, in that order.
+A state has its columns (`state.updates`), its fence, and, once it is opened, its table: reading, judging and writing go
+through the table that was loaded when it was judged, in that order.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
-from state.fence import WRITE_TRIES, Fence, Verdict, WriteRefused
-from state.put_rows import PutRows
-from state.rows.columns import DeclaredColumns, StateColumns, check_combine, check_names, check_time_column
+from state.fence import WRITE_TRIES, Fence, FencedTable, TableWrite, Verdict, WriteRefused
+from state.python_rows import PutRows, check_unique, rows_of
+from state.rows.columns import DeclaredColumns, check_time_column
 from state.rows.expiring import Floors, alive
-from state.updates import StateUpdate, Updatable, check_unique, rows_of
+from state.updates import Updatable
 from transactional.absent import Absent
-from transactional.aggregates import Aggregate, Avg, Count, Max, Min, Sum
-from transactional.arrow import arrow_schema
-from transactional.arrow.computed import ComputedColumns
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
 from transactional.durations import Duration, microseconds
@@ -30,60 +27,8 @@ from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
 from transactional.ports.split import WrittenPart
 from transactional.ports.staged import StagedFile
-from transactional.schema import Schema
-
-
-class FencedTable(Protocol):
-    """The open table of a state, for the one thread that writes it."""
-
-    def judge(self) -> AttemptId | None:
-        """Load the table, over which is written from now on; the attempt id that it was last written by."""
-
-    def created_for(self) -> str | None:
-        """The `store_id` that it was created with."""
-
-    def version(self) -> AttemptId | None:
-        """The version that was loaded last, or written since."""
-
-    def floors(self) -> Floors:
-        """What the version that was loaded has recorded of floors."""
-
-    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """Key and value columns as they were before a transaction, of all rows with a wanted key; maybe of more.
-
-        Also of expired ones, here and below.
-        """
-
-    def rows(self, before: TxId) -> pa.Table:
-        """Key and value columns of all rows as they were before a transaction."""
-
-    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
-        """As `rows`, of those with `after < column <= until`."""
-
-    def apply(
-        self,
-        attempt: TransactionAttempt,
-        rows: pa.Table,
-        combine: Mapping[str, str],
-        *,
-        is_replay: bool,
-        floors: Floors | None = None,
-    ) -> None:
-        """Write rows, one per key, and the version, over the version that was judged. Raises `WriteRefused`.
-
-        What an earlier attempt of the transaction has written, and only it, goes back to what was before (row T60).
-        `floors` are recorded with it, and rows below them are as absent as `state.rows.expiring` says; None: rows stay.
-        """
-
-    def write_version(
-        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
-    ) -> None:
-        """Write the version, over the one that was judged, and no row. Raises `WriteRefused`."""
-
 
 TableT = TypeVar("TableT", bound=FencedTable)
-Apply = Callable[[TableT, bool], None]
-"""Writes a transaction to a table that was judged, informed whether it is a replay. Raises `WriteRefused`."""
 
 
 class TableState(Updatable, Generic[TableT]):
@@ -114,9 +59,7 @@ class TableState(Updatable, Generic[TableT]):
             raise ConfigError(
                 f"state {table} can be StateKind.OPAQUE or StateKind.TRANSACTIONAL; only these survive a replay"
             )
-        self._name = table
-        self._kind = kind
-        self._declared = DeclaredColumns(table, key, values, columns, deletes=deletes)
+        super().__init__(DeclaredColumns(table, key, values, columns, deletes=deletes))
         self._fence = Fence(table, "", kind, self._unopened)
         self._store_id: str | None = None
         self._opened: TableT | None = None
@@ -124,47 +67,11 @@ class TableState(Updatable, Generic[TableT]):
         self._expiry: Expiry | None = None
         self._begun: tuple[TransactionAttempt, int | None] | None = None
         self._expire_after(expires, after)
-        self.computed = ComputedColumns()
-        """What is computed of the stored columns when rows are read; its update says so."""
-
-    @property
-    def table(self) -> str:
-        """What messages call it: where it lies."""
-        return self._name
 
     @property
     def kind(self) -> StateKind:
         """Transactional or opaque."""
-        return self._kind
-
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """The names of the key columns. Raises `ConfigError` as long as nobody has named them."""
-        return self._declared.key_names
-
-    @property
-    def known_key_names(self) -> tuple[str, ...] | None:
-        """The names of the key columns, None as long as nobody has named them."""
-        return self._declared.known_key_names
-
-    @property
-    def key(self) -> Schema:
-        """The key columns. Raises `ConfigError` as long as their types are not known."""
-        return self._declared.key
-
-    @property
-    def values(self) -> Schema:
-        """The value columns. Raises `ConfigError` as long as they are not known."""
-        return self._declared.values
-
-    @property
-    def columns(self) -> StateColumns:
-        """All columns."""
-        return self._declared.all
-
-    def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
-        self._declared.bind(key, values)
+        return self._fence.kind
 
     def expire(self, expiry: Expiry) -> None:
         """Let rows expire so, from before it is opened. Raises `ConfigError` if its user has declared otherwise, or the
@@ -176,51 +83,10 @@ class TableState(Updatable, Generic[TableT]):
         self._declared.expire(expiry.column)
         self._expiry = expiry
 
-    def allow_deletes(self) -> None:
-        """Let keys be deleted, from before it is opened."""
-        self._declared.deletes = True
-
     def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
         """The facts that the floor of an attempt follows from (see the port)."""
         if self._expiry is not None:
             self._begun = attempt, self._expiry.floor(facts)
-
-    # --- updates without user code --------------------------------------------------------------------------------
-
-    def count(self, name: str = "count") -> StateUpdate:
-        """Count the tuples per key, in column `name`."""
-        return self.aggregate({name: Count()})
-
-    def sum(self, field: str, name: str | None = None) -> StateUpdate:
-        """Sum up a field per key, in column `name` (default `sum_<field>`)."""
-        return self.aggregate({name or f"sum_{field}": Sum(field)})
-
-    def min(self, field: str, name: str | None = None) -> StateUpdate:
-        """Keep the smallest value of a field per key, in column `name` (default `min_<field>`)."""
-        return self.aggregate({name or f"min_{field}": Min(field)})
-
-    def max(self, field: str, name: str | None = None) -> StateUpdate:
-        """Keep the largest value of a field per key, in column `name` (default `max_<field>`)."""
-        return self.aggregate({name or f"max_{field}": Max(field)})
-
-    def mean(self, field: str, name: str | None = None) -> StateUpdate:
-        """Keep the mean of a field per key, as a sum and a count of it, of which column `name` (default
-        `mean_<field>`) is computed when rows are read."""
-        return self.aggregate({name or f"mean_{field}": Avg(field)})
-
-    def aggregate(self, aggregates: Mapping[str, Aggregate] | None = None, /, **named: Aggregate) -> StateUpdate:
-        """Several aggregates at once, each in its column: `aggregate(count=Count(), total=Sum("amount"))`."""
-        columns = {**(aggregates or {}), **named}
-        if not columns:
-            raise ConfigError(f"state {self.table}: aggregate() needs a column, for example aggregate(count=Count())")
-        for name, each in columns.items():
-            if not isinstance(each, Aggregate):
-                raise ConfigError(
-                    f"state {self.table}: {name}={each!r} is no aggregate such as Count() or Sum('amount'); one of "
-                    "your own extends transactional.aggregates.Aggregate"
-                )
-        check_names([*(self.known_key_names or ()), *columns], self.table)
-        return StateUpdate(self, columns)
 
     # --- read from outside ----------------------------------------------------------------------------------------
 
@@ -291,7 +157,7 @@ class TableState(Updatable, Generic[TableT]):
 
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """The rows before this transaction whose column lies in a range (see the port). Raises `Fenced`."""
-        check_time_column(Schema((*self.key, *self.values)), column, self.table, "rows_between")
+        check_time_column(self.columns.shown, column, self.table, "rows_between")
         self._judge_to_read(attempt)
         found = self._open_table.rows_between(attempt.txid, column, after, until)
         floors = self._floors(attempt)
@@ -330,20 +196,12 @@ class TableState(Updatable, Generic[TableT]):
         self._put_rows(attempt, pa.concat_tables([empty, *kept]), [part.file for part in parts if part.file])
 
     def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
-        """Write new values, one row per key; no state but those that stage files is given any."""
-        assert not staged, f"state {self.table} stages no files"
-        self._write(attempt, rows, dict.fromkeys(self.values.names, "last"))
+        """Write new values, one row per key, and those in files."""
+        self._write(attempt, rows, dict.fromkeys(self.values.names, "last"), staged)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
-        self._write(attempt, self._rows_of(partials), partials.combine)
-
-    def _rows_of(self, partials: Partials) -> pa.Table:
-        """What came through the driver."""
-        check_combine(partials.combine, self.values.names, self.table)
-        columns = Schema((*self.key, *self.values))
-        source = partials.table.select(list(columns.names)).cast(arrow_schema(columns))
-        return self._rows.marked(source, [False] * source.num_rows)
+        self._write(attempt, self._rows.of_partials(partials), partials.combine, partials.staged)
 
     def close(self) -> None:
         """Let go of the table."""
@@ -356,27 +214,20 @@ class TableState(Updatable, Generic[TableT]):
         attempt: TransactionAttempt,
         rows: pa.Table,
         combine: Mapping[str, str],
-        apply: Apply[TableT] | None = None,
+        staged: Sequence[StagedFile] = (),
     ) -> None:
-        """Judge the table, write over what was judged, and see that it is written. `apply` writes more than rows."""
+        """Judge the table, write over what was judged, and see that it is written."""
         version = self.version()
         verdict = self._fence.judge(version, attempt)
-        self._check_unchanged_since_read(attempt, version)
         is_replay = verdict is Verdict.WRITE and self._fence.is_replay(version, attempt)
-        floors = self._floors(attempt)
-        has_rows = bool(rows.num_rows) or apply is not None
-        if verdict is Verdict.WRITE and (has_rows or is_replay or self._writes_in_parts):
-            check_unique(rows, self.key.names, self.table)
-            self._confirm(
-                attempt.attempt_id,
-                lambda table: (
-                    table.apply(attempt, rows, combine, is_replay=is_replay, floors=floors)
-                    if apply is None
-                    else apply(table, is_replay)
-                ),
-            )
+        self._check_unchanged_since_read(attempt, version)
+        attempt_id, floors = attempt.attempt_id, self._floors(attempt)
+        if verdict is Verdict.WRITE and (rows.num_rows or staged or is_replay or self._writes_in_parts):
+            check_unique(rows, self._declared.key_names, self._declared.table)
+            write = TableWrite(attempt, rows, combine, staged, is_replay, floors)
+            self._confirm(attempt_id, lambda table: table.apply(write))
         elif verdict is not Verdict.NOTHING:
-            self._confirm(attempt.attempt_id, lambda table: table.write_version(attempt.attempt_id, attempt, floors))
+            self._confirm(attempt_id, lambda table: table.write_version(attempt_id, attempt, floors))
         self._fence.wrote(attempt)
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[TableT], None]) -> None:
@@ -441,7 +292,7 @@ class TableState(Updatable, Generic[TableT]):
     def _own(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """What comes first in `open`."""
         self.columns.check(self.table)
-        self._fence = Fence(self.table, owner, self._kind, txid_of)
+        self._fence = Fence(self.table, owner, self.kind, txid_of)
 
     def _unopened(self, attempt_id: AttemptId) -> TxId:
         raise ProtocolError(f"state {self.table} was used before open()")
@@ -454,5 +305,5 @@ class TableState(Updatable, Generic[TableT]):
 
     @property
     def _rows(self) -> PutRows:
-        deleted = self.columns.deleted if self._declared.deletes else None
-        return PutRows(self.key, self.values, deleted, self.table, self._fence.owner)
+        declared = self._declared
+        return PutRows(declared.all, declared.table, self._fence.owner)

@@ -2,44 +2,114 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import pyarrow as pa
-
+from state.rows.columns import DeclaredColumns, StateColumns, check_names
 from state.rows.value_limits import ValueLimits
-from transactional.aggregates import Aggregate, StoredColumns, TableAggregator, aggregates_shown
-from transactional.aggregates.ordered import have_keys_once
-from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.aggregates import (
+    Aggregate,
+    Avg,
+    Count,
+    Max,
+    Min,
+    StoredColumns,
+    Sum,
+    TableAggregator,
+    aggregates_shown,
+)
 from transactional.arrow.computed import ComputedColumns
-from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
+from transactional.errors import ConfigError
 from transactional.ports import PersistentAggregate, State
 from transactional.schema import Field, Schema
 
-_ROW_CHARACTERS = 300
-
 
 class Updatable(State):
-    """A state as its updates see it."""
+    """A state as its user declares it and its updates see it: its columns, and how they are updated without code."""
 
-    computed: ComputedColumns
-    """What is computed of the stored columns when rows are read; its update says so."""
+    def __init__(self, declared: DeclaredColumns) -> None:
+        self._declared = declared
+        self.computed = ComputedColumns()
+        """What is computed of the stored columns when rows are read; its update says so."""
 
     @property
-    @abstractmethod
+    def table(self) -> str:
+        """What messages call it: where it lies."""
+        return self._declared.table
+
+    @property
     def key_names(self) -> tuple[str, ...]:
         """The names of the key columns. Raises `ConfigError` as long as nobody has named them."""
+        return self._declared.key_names
 
     @property
-    @abstractmethod
     def known_key_names(self) -> tuple[str, ...] | None:
         """The names of the key columns, None as long as nobody has named them."""
+        return self._declared.known_key_names
+
+    @property
+    def key(self) -> Schema:
+        """The key columns. Raises `ConfigError` as long as their types are not known."""
+        return self._declared.key
+
+    @property
+    def values(self) -> Schema:
+        """The value columns. Raises `ConfigError` as long as they are not known."""
+        return self._declared.values
+
+    @property
+    def columns(self) -> StateColumns:
+        """All columns."""
+        return self._declared.all
+
+    def bind(self, key: Schema, values: Schema) -> None:
+        """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""
+        self._declared.bind(key, values)
+
+    def allow_deletes(self) -> None:
+        """Let keys be deleted, from before it is opened."""
+        self._declared.allow_deletes()
 
     @property
     def value_limits(self) -> ValueLimits | None:
         """What it refuses of what Arrow holds; None: nothing."""
         return None
+
+    # --- updates without user code --------------------------------------------------------------------------------
+
+    def count(self, name: str = "count") -> StateUpdate:
+        """Count the tuples per key, in column `name`."""
+        return self.aggregate({name: Count()})
+
+    def sum(self, field: str, name: str | None = None) -> StateUpdate:
+        """Sum up a field per key, in column `name` (default `sum_<field>`)."""
+        return self.aggregate({name or f"sum_{field}": Sum(field)})
+
+    def min(self, field: str, name: str | None = None) -> StateUpdate:
+        """Keep the smallest value of a field per key, in column `name` (default `min_<field>`)."""
+        return self.aggregate({name or f"min_{field}": Min(field)})
+
+    def max(self, field: str, name: str | None = None) -> StateUpdate:
+        """Keep the largest value of a field per key, in column `name` (default `max_<field>`)."""
+        return self.aggregate({name or f"max_{field}": Max(field)})
+
+    def mean(self, field: str, name: str | None = None) -> StateUpdate:
+        """Keep the mean of a field per key, as a sum and a count of it, of which column `name` (default
+        `mean_<field>`) is computed when rows are read."""
+        return self.aggregate({name or f"mean_{field}": Avg(field)})
+
+    def aggregate(self, aggregates: Mapping[str, Aggregate] | None = None, /, **named: Aggregate) -> StateUpdate:
+        """Several aggregates at once, each in its column: `aggregate(count=Count(), total=Sum("amount"))`."""
+        columns = {**(aggregates or {}), **named}
+        if not columns:
+            raise ConfigError(f"state {self.table}: aggregate() needs a column, for example aggregate(count=Count())")
+        for name, each in columns.items():
+            if not isinstance(each, Aggregate):
+                raise ConfigError(
+                    f"state {self.table}: {name}={each!r} is no aggregate such as Count() or Sum('amount'); one of "
+                    "your own extends transactional.aggregates.Aggregate"
+                )
+        check_names([*(self.known_key_names or ()), *columns], self.table)
+        return StateUpdate(self, columns)
 
 
 class StateUpdate(PersistentAggregate):
@@ -120,43 +190,3 @@ class StateUpdate(PersistentAggregate):
 
 def _type_of(aggregate: Aggregate, input: Schema) -> str:
     return input[aggregate.field].type if aggregate.field is not None else "long"
-
-
-def check_unique(table: pa.Table, key: tuple[str, ...], state: str) -> None:
-    """Raise `ProtocolError` if two rows have the same key: a merge would apply only one of them."""
-    if have_keys_once(table, key):
-        return
-    keys = table.select(list(key)).group_by(list(key), use_threads=False).aggregate([]).num_rows if key else 1
-    if table.num_rows > keys:
-        raise ProtocolError(f"{table.num_rows} rows with {keys} different keys were to be merged into state {state}")
-
-
-def table_of_rows(rows: Iterable[tuple[Any, ...]], columns: Schema) -> pa.Table:
-    """An Arrow table from rows of Python values. Raises `SchemaMismatch` for a value that does not match its column."""
-    schema = arrow_schema(columns)
-    return pa.Table.from_batches([batch_from_rows(list(rows), schema, component="a state")], schema)
-
-
-def fitting_rows(rows: Sequence[tuple[Any, ...]], columns: Schema, state: str) -> pa.Table:
-    """As `table_of_rows`, for rows passed to a state. The `SchemaMismatch` names state and row."""
-    try:
-        return table_of_rows(rows, columns)
-    except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
-        row = next((row for row in rows if _is_misfit(row, columns)), "")
-        raise SchemaMismatch(
-            f"state {state} has the columns '{columns}'; the given values do not match: {error}; the first such row is "
-            f"{repr(row)[:_ROW_CHARACTERS]}"
-        ) from error
-
-
-def _is_misfit(row: tuple[Any, ...], columns: Schema) -> bool:
-    try:
-        table_of_rows([row], columns)
-    except (SchemaMismatch, TypeError, ValueError, OverflowError):
-        return True
-    return False
-
-
-def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows of a table as Python values; none for a table without columns."""
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

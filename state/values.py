@@ -1,8 +1,9 @@
-"""How one stored value handles a transaction, a replay, a rollback and a reader: the rules, as pure functions.
+"""How one stored value handles a transaction, a replay, a rollback and a reader: the opaque rule, as pure functions.
 
-Both kinds of value keep what they were before their last transaction. They differ in what a replay of that transaction
-does: a transactional value has already counted it and stays; an opaque value starts again from its previous value,
-because the replay may be a different batch (seed 004, "What if you can't emit the same batch"; Storm row R24).
+A value is kept with what it was before its last transaction. A replay of that transaction starts again from there,
+because it may be a different batch (seed 004, "What if you can't emit the same batch"; Storm row R24). What a table
+makes of a replay with the same tuples, which is already counted, its fence decides. `state.rows.seen` states the rule
+of columns.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _EXACT: Final = Context(prec=100, traps=[Inexact])
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """A value, the transaction that wrote it, and the same for the previous value.
+    """A value, the transaction that wrote it, and the same for the previous value. Storm calls it `OpaqueValue`.
 
     A value that is `ABSENT` is a tombstone: transaction `txid` has deleted the key, and the next one that writes the
     table removes the row. A previous value never is one. `prev_txid` None: before transaction `txid` the key did not
@@ -75,33 +76,19 @@ class StoredValue:
     def _previous(self) -> Any:
         return ABSENT if self.prev_txid is None else self.prev_value
 
-    def _updated(self, txid: TxId, value: Any) -> Self | None:
-        if value is ABSENT and self.before(txid) is ABSENT:
+    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self | None:
+        """`update(value before txid)`, whether or not transaction `txid` has already written the value. An update to
+        `ABSENT` deletes the key; None: no row is left."""
+        before = self.before(txid)
+        value = update(before)
+        if value is ABSENT and before is ABSENT:
             return None
         if txid == self.txid:
             return replace(self, value=value)
         return self.first(txid, value) if self.value is ABSENT else type(self)(value, self.value, txid, self.txid)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionalValue(StoredValue):
-    """A value behind a spout whose replays contain the same tuples."""
-
-    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self | None:
-        """`update(value before txid)`, unless transaction `txid` has already written the value: then it stays as it
-        is. An update to `ABSENT` deletes the key; None: no row is left."""
-        before = self.before(txid)
-        return self if txid == self.txid else self._updated(txid, update(before))
-
-
-@dataclass(frozen=True, slots=True)
-class OpaqueValue(StoredValue):
-    """A value behind a spout whose replays may contain different tuples."""
-
-    def apply(self, txid: TxId, update: Callable[[Any], Any]) -> Self | None:
-        """`update(value before txid)`, whether or not transaction `txid` has already written the value. An update to
-        `ABSENT` deletes the key; None: no row is left."""
-        return self._updated(txid, update(self.before(txid)))
+OpaqueValue = StoredValue
 
 
 def combined_columns(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -15,7 +15,6 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.bill import Bill
-from tests.quick_protocols import keep_members
 from tests.quick_statements import share_statements
 from tests.quick_tracebacks import keep_anchors
 from tests.time_limits import TimeLimits
@@ -100,7 +99,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     look_at_programs(config)
-    keep_members()
     share_statements()
     keep_anchors()
     config.pluginmanager.register(Bill(), "bill")

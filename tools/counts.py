@@ -105,7 +105,7 @@ def opaque_rules(checkout: Checkout) -> Places:
 
     def chooses(node: ast.AST) -> bool:
         is_text = isinstance(node, ast.JoinedStr) and any("CASE" in name for name in names_in(node))
-        if not (is_text or isinstance(node, ast.IfExp) or called(node) in ("if_else", "case")):
+        if not (is_text or isinstance(node, ast.IfExp) or called(node) in ("if_else", "case", "choose")):
             return False
         return any(part in name for name in names_in(node) for part in PREVIOUS)
 
@@ -152,6 +152,22 @@ def probes(checkout: Checkout) -> Places:
     return [place for folder in PRODUCT for place, _ in checkout.places(f"{folder}/", looks)]
 
 
+def questions_of_states(checkout: Checkout) -> Places:
+    """Where a program looks at run time what a state is or has, and what it looks for."""
+
+    def is_question(node: ast.AST) -> bool:
+        if called(node) not in ("isinstance", "issubclass", "hasattr", "getattr", "callable"):
+            return False
+        asked = ast.unparse(node.args[0]).removeprefix("type(").rstrip("()")  # type: ignore[attr-defined]
+        return asked.rpartition(".")[2] == "state"
+
+    return [
+        " ".join([place, *map(ast.unparse, node.args[1:])])  # type: ignore[attr-defined]
+        for folder in PRODUCT
+        for place, node in checkout.places(f"{folder}/", is_question)
+    ]
+
+
 def lines_of(*folders: str) -> Callable[[Checkout], int]:
     """The lines of Python in these folders."""
     return lambda checkout: sum(
@@ -172,6 +188,7 @@ FIGURES: dict[str, Callable[[Checkout], Places | int]] = {
         if "runtime_checkable" in map(ast.unparse, checkout.classes[name].decorator_list)
     ),
     "places that look": probes,
+    "questions of states": questions_of_states,
     "lines of the product": lines_of(*PRODUCT),
     "lines of bench": lines_of("bench"),
     "lines of tests": lines_of("tests"),

@@ -203,6 +203,7 @@ PAGES = {
             "state.row_table.Changes",
             "state.row_table.RowTable",
             "state.records.Records",
+            "state.updates.Updatable",
             "state.updates.StateUpdate",
             "transactional.aggregates.Aggregate",
             "transactional.aggregates.Count",
@@ -212,8 +213,6 @@ PAGES = {
             "state.memory.MemoryMapState",
             "state.memory.MemoryTable",
             "state.values.StoredValue",
-            "state.values.TransactionalValue",
-            "state.values.OpaqueValue",
             "state.store.sql_store.SqlCoordinatorStore",
             "transactional.ports.State",
             "transactional.store.CoordinatorStore",
@@ -378,7 +377,7 @@ def _is_shown(method: ast.FunctionDef) -> bool:
 def _method(owner: ast.ClassDef, method: ast.FunctionDef) -> Iterator[str]:
     decorators = {ast.unparse(decorator) for decorator in method.decorator_list}
     yield f"### {owner.name}.{method.name}"
-    if "property" in decorators:
+    if not {"property", "cached_property", "functools.cached_property"}.isdisjoint(decorators):
         returned = f": {ast.unparse(method.returns)}" if method.returns else ""
         yield f"`{method.name}{returned}`"
     else:

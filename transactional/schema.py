@@ -42,7 +42,7 @@ class Field:
         return f"{name} {self.type}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """An ordered list of fields with distinct names."""
 
@@ -62,7 +62,7 @@ class Schema:
         except RecursionError:
             raise ConfigError(f"the types in '{text[:100]}…' are nested too deeply") from None
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The field names, in order."""
         return tuple(field.name for field in self.fields)

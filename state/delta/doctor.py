@@ -15,23 +15,14 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.delta.left_over import left_over
-from state.delta.tables.durability import Torn, set_aside, torn_files, without
-from state.delta.tables.log import (
-    UNREADABLE,
-    Entry,
-    LogFiles,
-    healed_by_others,
-    is_foreign,
-    log_files,
-    named,
-    read_entry,
-)
-from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
-from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol, is_there, storage_of
+from state.delta.tables.entries import Entry, LogFiles, healed_by_others, is_foreign, log_files, named, read_entry
+from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
+from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol, storage_of
+from state.delta.tables.torn import Torn, set_aside, torn_files, without
 from state.delta.writing.commit import write_entry
 from transactional.attempt import AttemptId
 from transactional.errors import OperatingError, SchemaMismatch
-from transactional.names import owner_of, repair_of
+from transactional.names import STORE_PROPERTY, owner_of, repair_of
 from transactional.ports.examining import Diagnosis, Problem, in_words
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
@@ -84,6 +75,11 @@ class ExaminedDelta:
             return self.versions[-1]
         found = self._table.transaction_version(self.owner) if self._table is not None else None
         return None if found is None else AttemptId(found)
+
+    @property
+    def store_id(self) -> str | None:
+        """The id of the store that it was created for."""
+        return None if self._table is None else self._table.metadata().configuration.get(STORE_PROPERTY)
 
     @property
     def versions(self) -> Sequence[AttemptId]:

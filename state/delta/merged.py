@@ -1,7 +1,7 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
-A small table is one file, rewritten from memory (`state/delta/merging/small.py`); of a larger one every file that has a
-touched key is rewritten (`state/delta/merging/rewriting.py`). A table whose files delta-rs alone can replace is written
+A small table is one file, rewritten from memory (`SmallTable`); of a larger one every file that has a touched key is
+rewritten (`state/delta/merging/rewriting.py`). A table whose files delta-rs alone can replace is written
 again as a whole, a part at a time.
 """
 
@@ -17,22 +17,21 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileSystem
 
 from state.delta.merging.bounds import Footers
-from state.delta.merging.change import Change, visible
-from state.delta.merging.lanes import write_file
+from state.delta.merging.change import Change, SmallTable, visible
 from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import rewrite_files, rewritten_parts
-from state.delta.merging.small import SmallTable
-from state.delta.tables.data_files import DataFile, WrittenFile, replaceable_files
+from state.delta.tables.data_files import DataFile, WrittenFile, write_file
 from state.delta.tables.files import TARGET_BYTES, compact
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, visible_rows
 from state.delta.tables.storage import can_create
-from state.delta.tables.table import delta_schema, refused, unreadable
+from state.delta.tables.table import refused, replaceable_files, unreadable
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, by_delta_rs, commit_overwrite, commit_replaced
 from state.delta.writing.layout import Layout
-from state.fence import WriteRefused
-from state.rows.expiring import NO_FLOORS, Floors
+from state.delta.writing.staged import read_by_driver
+from state.fence import TableWrite, WriteRefused
+from state.rows.expiring import NO_FLOORS
 from transactional.attempt import TransactionAttempt, TxId
 
 _log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ MERGED_ROWS_TARGET = 1_000_000
 """A table of more rows is better off with the log layout."""
 
 FoundT = TypeVar("FoundT")
-Turn = Callable[[TransactionAttempt, Mapping[str, str]], Layout]
+Turn = Callable[[TableWrite], Layout]
 """Gives the table another layout, before a transaction that is not a replay is written: the table from then on."""
 
 
@@ -66,29 +65,25 @@ class MergedTable(Layout):
         self._searched = (-1, Files(), 0)
         self._footers = Footers(loaded.storage, loaded.columns)
         self._files: tuple[int, Mapping[DataFile, int]] = (-1, {})
+        self._can_create = can_create(loaded.storage)
 
-    def apply(
-        self,
-        attempt: TransactionAttempt,
-        rows: pa.Table,
-        combine: Mapping[str, str],
-        *,
-        is_replay: bool,
-        floors: Floors | None = None,
-    ) -> None:
-        """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`."""
+    def apply(self, write: TableWrite) -> None:
+        """Write rows, one per key, and the version. Raises `WriteRefused`, `SumOverflow`, `OperatingError`."""
+        if write.staged:
+            write = read_by_driver(self.loaded.location, self.columns, write, self._state)
         self.loaded.disk.settle()
-        if self._turn is not None and not is_replay:
+        if self._turn is not None and not write.is_replay:
             # While the newest transaction may have to be rolled back, what was before it has to stay.
-            self._turn(attempt, combine).apply(attempt, rows, combine, is_replay=is_replay, floors=floors)
+            self._turn(write).apply(write)
             return
-        self.will_record(attempt.attempt_id, floors)
+        attempt, floors = write.attempt, write.floors or NO_FLOORS
+        self.will_record(attempt.attempt_id, write.floors)
         try:
-            self._apply(attempt, Change(self.columns, attempt.txid, rows, combine, floors or NO_FLOORS, self._removes))
+            self._apply(attempt, Change(self.columns, attempt.txid, write.rows, write.combine, floors, self._removes))
         except WriteRefused as error:
-            check = self._sum_check(combine)
+            check = self._sum_check(write.combine)
             if check.columns and not error.is_conflict:
-                self._check_sums(attempt.txid, rows, check, floors)
+                self._check_sums(write, check)
             raise
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -121,7 +116,7 @@ class MergedTable(Layout):
     def _rows_if_small(self, rows_max: int) -> pa.Table | None:
         if (stored := self._stored_rows()) is None or stored > rows_max:
             return None
-        schema = delta_schema(self.columns)
+        schema = self.columns.table_schema
         names = ", ".join(map(DATA_FUSION.name, schema.names))
         return self.loaded.query(f"SELECT {names} FROM t").read_all().cast(schema)
 
@@ -158,7 +153,7 @@ class MergedTable(Layout):
 
     def _rewritable_files(self) -> Sequence[DataFile] | None:
         """The files, where they may be replaced without delta-rs."""
-        if not can_create(self.loaded.storage):
+        if not self._can_create:
             return None
         if (known := self._known_files()) is not None:
             return list(known)
@@ -179,7 +174,7 @@ class MergedTable(Layout):
 
     def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
         """Key and value columns of the rows, as they were before transaction `before`, that `keep` leaves over."""
-        schema = self._schema()
+        schema = self.columns.row_schema
         if (known := self._small.rows(self.loaded.delta_version)) is not None:
             return keep(visible(known, self.columns, before).cast(schema))
         return self._found(visible_rows(self.columns, before, DATA_FUSION), keep)
@@ -188,14 +183,14 @@ class MergedTable(Layout):
         """As `rows`, of those whose column lies in a range."""
         if self._small.rows(self.loaded.delta_version) is not None:
             return super().rows_between(before, column, after, until)
-        wanted, schema = TimeRange(column, after, until), delta_schema(self.columns)
+        wanted, schema = TimeRange(column, after, until), self.columns.table_schema
 
         def read(storage: FileSystem, files: Sequence[DataFile]) -> pa.Table:
             return pa.concat_tables([schema.empty_table(), *wanted.read(storage, files, schema)])
 
         found = self._in_files(wanted, read)
         if found is not None:
-            return visible(found, self.columns, before).cast(self._schema())
+            return visible(found, self.columns, before).cast(self.columns.row_schema)
         query = visible_rows(self.columns, before, DATA_FUSION)
         return self._found(in_range(query, self.columns, DATA_FUSION, column, after, until))
 
@@ -222,7 +217,7 @@ class MergedTable(Layout):
             return None
 
     def _found(self, query: str, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
-        schema = self._schema()
+        schema = self.columns.row_schema
         try:
             reader = self.loaded.query(query)
             parts = [keep(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
@@ -243,7 +238,7 @@ class MergedTable(Layout):
             found = self._copies.search({EVERY_TXID: (files, self.row_count())}, wanted)
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise unreadable(self.loaded.location, error) from None
-        return visible(found, self.columns, before).cast(self._schema())
+        return visible(found, self.columns, before).cast(self.columns.row_schema)
 
     def _is_copied(self) -> bool:
         """Count a query of this Delta version's files; whether they have been queried often enough for a copy."""
@@ -256,7 +251,7 @@ class MergedTable(Layout):
         return times >= SEARCHES_BEFORE_COPY
 
     def _load_sorted(self, txid: TxId, files: Files, *, is_small: bool) -> pa.RecordBatchReader:
-        schema = delta_schema(self.columns)
+        schema = self.columns.table_schema
         names = ", ".join(map(DATA_FUSION.name, schema.names))
         order = ", ".join(f"{DATA_FUSION.name(name)} NULLS LAST" for name in self.columns.key.names)
         query = f"SELECT {names} FROM t" + ("" if is_small else f" ORDER BY {order}")

@@ -17,8 +17,9 @@ from deltalake.exceptions import DeltaError
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.folding import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
-from state.delta.tables.durability import set_aside, torn_files, without
-from state.delta.tables.table import DeltaLocation, features_used, is_there, load_table, properties_of
+from state.delta.tables.log import is_there
+from state.delta.tables.table import DeltaLocation, features_used, load_table, properties_of
+from state.delta.tables.torn import set_aside, torn_files, without
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_properties, under_fence
 from state.delta.writing.creating import create_table
@@ -166,11 +167,10 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
     if EXPIRES_PROPERTY in properties:
         own.add(names.get("floor", "floor"))
     others = [field for field in found if field.name not in (*key, *own)]
-    is_merged = not table.metadata().partition_columns
-    history = {given.prev(field.name) for field in others} if is_merged else set()
-    return StateColumns(
-        found.select(key), Schema(tuple(f for f in others if f.name not in history)), names, given.deletes
-    )
+    if not table.metadata().partition_columns:
+        history = {given.prev(field.name) for field in others}
+        others = [field for field in others if field.name not in history]
+    return StateColumns(found.select(key), Schema(tuple(others)), names, given.deletes)
 
 
 def _deletes(properties: Mapping[str, object]) -> bool:

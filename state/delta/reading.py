@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.log import UNREADABLE, commit_path, log_files
+from state.delta.tables.entries import log_files
+from state.delta.tables.log import UNREADABLE, commit_path
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.writing.layout import Layout
 from state.rows.expiring import alive

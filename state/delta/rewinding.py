@@ -17,7 +17,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE, Entry, is_foreign, log_files, read_entry
+from state.delta.tables.entries import Entry, is_foreign, log_files, read_entry
+from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE
 from state.delta.tables.table import DeltaLocation, load_table, storage_of
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, by_delta_rs, commit_files, once

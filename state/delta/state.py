@@ -36,16 +36,15 @@ from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_pr
 from state.delta.task_state import DeltaTaskState
 from state.delta.writing.commit import settle_columns
 from state.delta.writing.layout import Layout
-from state.fence import WRITE_TRIES, WriteRefused
+from state.fence import WRITE_TRIES, TableWrite, WriteRefused
 from state.table_state import TableState
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.durations import Duration
 from transactional.errors import ConfigError, OperatingError
 from transactional.names import owner_of
-from transactional.ports import CommitFacts, Partials, StateKind, TornFiles
+from transactional.ports import CommitFacts, StateKind, TornFiles
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
-from transactional.ports.staged import StagedFile
 
 if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta
@@ -274,19 +273,6 @@ class DeltaMapState(TableState[Layout]):
         """Wait for a fold that is being written while transactions continue, and commit it (see the port)."""
         self._open_table.finish_tidying(may_go_on)
 
-    def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        """Combine partial aggregates with the values before this transaction (see the port)."""
-        self._write_staged(attempt, self._rows_of(partials), partials.combine, partials.staged)
-
-    def _write_staged(
-        self, attempt: TransactionAttempt, rows: pa.Table, combine: Mapping[str, str], staged: Sequence[StagedFile]
-    ) -> None:
-        def apply(table: Layout, is_replay: bool) -> None:  # noqa: FBT001 - as `Apply` has it
-            floors = self._floors(attempt)
-            table.apply_staged(attempt, rows, combine, staged, is_replay=is_replay, floors=floors)
-
-        self._write(attempt, rows, combine, apply if staged else None)
-
     def for_tasks(self, attempt: TransactionAttempt) -> DeltaTaskState | None:
         """What tasks of a step read and write (see the port). Raises `Fenced` or `OperatingError`."""
         if self.location.is_catalog_name:
@@ -297,15 +283,12 @@ class DeltaMapState(TableState[Layout]):
         floors, at = self._floors(attempt), loaded.delta_version
         expiring = None if floors is None else (self._expiring_column, floors)
         known = str(table_id), at, attempt, stager, expiring
-        return DeltaTaskState(self._rows, self._resolved, owner, self.columns, *known)
+        return DeltaTaskState(self._rows, self._resolved, owner, *known)
 
     def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
         """About how many rows `rows_between` gives (see the port). Raises `Fenced` or `OperatingError`."""
         self._judge_to_read(attempt)
         return self._open_table.count_between(column, after, until)
-
-    def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
-        self._write_staged(attempt, rows, dict.fromkeys(self.values.names, "last"), staged)
 
     def stager(self, owner: str) -> FileStager | None:
         """Tasks write large partial aggregates themselves, into a table in the log layout that lies on a disk."""
@@ -352,9 +335,9 @@ class DeltaMapState(TableState[Layout]):
             store_id=self._store_id,
         )
 
-    def _turned(self, attempt: TransactionAttempt, combine: Mapping[str, str]) -> Layout:
+    def _turned(self, write: TableWrite) -> Layout:
         merged = self._open_table
-        self._opened = turned(self._request, merged, merged.version(), TxId(attempt.txid - 1), combine)
+        self._opened = turned(self._request, merged, merged.version(), TxId(write.attempt.txid - 1), write.combine)
         self._opened.held = merged.held
         return self._opened
 

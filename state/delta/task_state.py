@@ -11,9 +11,8 @@ from state.delta.opening import reading
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
 from state.delta.writing.layout import Layout
-from state.rows.columns import StateColumns
+from state.python_rows import TaskRows
 from state.rows.expiring import Floors, alive
-from state.task_rows import TaskRows
 from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
 from transactional.ports.split import NeedsDriver, WrittenPart
@@ -29,7 +28,6 @@ class DeltaTaskState(TaskRows):
 
     location: DeltaLocation
     owner: str
-    columns: StateColumns
     table_id: str
     delta_version: int
     attempt: TransactionAttempt
@@ -54,10 +52,10 @@ class DeltaTaskState(TaskRows):
         return WrittenPart(table)
 
     def _table(self) -> Layout:
-        known = str(self.location), self.table_id, str(self.columns.all)
+        known = str(self.location), self.table_id, str(self.rows.columns.all)
         try:
             if known not in _loaded:
-                _loaded[known] = reading(self.location, self.owner, self.columns)
+                _loaded[known] = reading(self.location, self.owner, self.rows.columns)
             _loaded[known].loaded.move_to(self.delta_version)
         except OperatingError as error:
             text = f"{error}; that was on {socket.gethostname()}, and the driver has it at version {self.delta_version}"

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from state.python_rows import rows_of, table_of_rows
 from state.redis.registration import FIELDS, RedisRegistration, Registered, check_rows, keys_of
 from state.redis.server import Server
 from state.rows.columns import StateColumns
 from state.rows.expiring import alive
-from state.updates import rows_of, table_of_rows
-from state.values import OpaqueValue
+from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.errors import OperatingError
-from transactional.schema import Schema
 
 
 class RedisReader:
@@ -81,11 +80,11 @@ class RedisReader:
         expires = self._columns.expires
         return found if expires is None else alive(found, expires, self._pinned.floors.at(txid))
 
-    def _row_of(self, stored: bytes | None) -> OpaqueValue | None:
+    def _row_of(self, stored: bytes | None) -> StoredValue | None:
         return None if stored is None else self._codec.row_of(stored)
 
     def _is_known(
-        self, txid: TxId, now: Registered, rows: Mapping[bytes, OpaqueValue | None], *, is_everything: bool
+        self, txid: TxId, now: Registered, rows: Mapping[bytes, StoredValue | None], *, is_everything: bool
     ) -> bool:
         """Whether it is known what each row was after a transaction, though others have written since it was pinned."""
         then = self._pinned
@@ -104,7 +103,7 @@ class RedisReader:
         return all(_is_told(row, txid, may_be_gone=may_be_gone) for row in rows.values())
 
     def _table(self, rows: Iterable[tuple[object, ...]]) -> pa.Table:
-        return table_of_rows(list(rows), Schema((*self._columns.key, *self._columns.values)))
+        return table_of_rows(list(rows), self._columns.shown)
 
     def release(self) -> None:
         """Let go of what is pinned."""
@@ -116,7 +115,7 @@ class RedisReader:
         self._server.close()
 
 
-def _is_told(row: OpaqueValue | None, txid: TxId, *, may_be_gone: bool) -> bool:
+def _is_told(row: StoredValue | None, txid: TxId, *, may_be_gone: bool) -> bool:
     """Whether a row, or that there is none, says what was there after a transaction. `may_be_gone`: the row of then may
     have been removed."""
     if row is None or (row.txid > txid and row.prev_txid is None):

@@ -149,7 +149,7 @@ class RedisRegistration:
     def __init__(self, server: Server, table: str, columns: StateColumns, *, owner: str, name: str) -> None:
         self._server, self._name, self.owner, self.expires = server, name, owner, columns.expires
         self.meta, self._rows, *_ = keys_of(table)
-        self._wanted = (str(columns.key), str(Schema((*columns.key, *columns.values))))
+        self._wanted = (str(columns.key), str(columns.shown))
         self.codec = RowCodec(columns.key, columns.values, name)
         """Of rows as they are in what was found last."""
 

@@ -125,7 +125,8 @@ class RedisMapState(TableState[RowTable]):
                 self._server.close()
         if found is None:
             return ExaminedTable(self.table, component_id)
-        return ExaminedTable(self.table, component_id, found.version, rewound_to=found.rewound_to)
+        version, rewound_to, store_id = found.version, found.rewound_to, found.store_id
+        return ExaminedTable(self.table, component_id, version, rewound_to=rewound_to, store_id=store_id)
 
     def reader(self, owner: str) -> RedisReader:
         """A reader of the table of `<topology>/<component>`, with a connection of its own (see the port)."""

@@ -26,7 +26,7 @@ from state.row_rule import Rows
 from state.row_table import Change, Changes, RowStore, RowWrite, table_of
 from state.rows.columns import StateColumns
 from state.rows.expiring import Floors, alive
-from state.values import OpaqueValue, StoredValue
+from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TxId
 from transactional.bolts import Key
@@ -155,7 +155,7 @@ class RedisRows(RowStore):
         others = self._own() | (set() if past is None else self._due(None, past[1]))
         return self._by_key(others, {self._codec.key_bytes(key): key for key in keys})
 
-    def _by_key(self, noted: set[bytes], keys: Mapping[bytes, Key]) -> dict[Key, OpaqueValue]:
+    def _by_key(self, noted: set[bytes], keys: Mapping[bytes, Key]) -> dict[Key, StoredValue]:
         stored = self._stored(noted | keys.keys())
         self._dangling = noted - stored.keys()
         return {keys[key] if key in keys else self._codec.key_of(key): row for key, row in stored.items()}
@@ -180,8 +180,8 @@ class RedisRows(RowStore):
             return rows
         return alive(rows, expires, registered.floors.at(committed_txid))
 
-    def _stored(self, keys: Iterable[bytes]) -> dict[bytes, OpaqueValue]:
-        asked, found = list(keys), dict[bytes, OpaqueValue]()
+    def _stored(self, keys: Iterable[bytes]) -> dict[bytes, StoredValue]:
+        asked, found = list(keys), dict[bytes, StoredValue]()
         for start in range(0, len(asked), READ_AT_ONCE):
             part = asked[start : start + READ_AT_ONCE]
             with self._server.raising_ours():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from state.values import OpaqueValue, StoredValue
+from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.bolts import Key
@@ -108,19 +108,19 @@ class RowCodec:
 
     def row_bytes(self, row: StoredValue) -> bytes:
         """A row: values, txid, previous values, txid of those; no values for a tombstone."""
-        value = None if row.value is ABSENT else self._values.written(row.value)
-        before = None if row.prev_txid is None else self._values.written(row.prev_value)
-        return _dumped([value, row.txid, before, row.prev_txid])
+        value = None if row.value is ABSENT else row.value
+        parts = [_if_any(self._values.written, each) for each in (value, row.prev_value)]
+        return _dumped([parts[0], row.txid, parts[1], row.prev_txid])
 
-    def row_of(self, stored: bytes) -> OpaqueValue:
+    def row_of(self, stored: bytes) -> StoredValue:
         """The inverse."""
         value, txid, before, prev_txid = json.loads(stored)
-        return OpaqueValue(
-            ABSENT if value is None else self._values.read(value),
-            None if before is None else self._values.read(before),
-            TxId(txid),
-            None if prev_txid is None else TxId(prev_txid),
-        )
+        read = self._values.read
+        return StoredValue(ABSENT if value is None else read(value), _if_any(read, before), TxId(txid), prev_txid)
+
+
+def _if_any(convert: Convert, value: Any) -> Any:
+    return None if value is None else convert(value)
 
 
 def _dumped(value: Any) -> bytes:

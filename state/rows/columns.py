@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from transactional.errors import ConfigError, ProtocolError
-from transactional.ports import are_known
+import pyarrow as pa
+
+from transactional.arrow import arrow_schema
+from transactional.errors import ConfigError
 from transactional.schema import Field, Schema
 
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
@@ -16,7 +19,7 @@ _UNPRINTED = frozenset({"Cc", "Cs"})
 """Unicode's control characters, and what UTF-8 can't encode."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StateColumns:
     """The columns of a state: those that the user declared, and those that keep its history."""
 
@@ -34,18 +37,33 @@ class StateColumns:
         """Whether rows expire by a column of the key, as windows do: such a row's time never changes."""
         return self.expires is not None and self.expires in self.key.names
 
-    @property
+    @cached_property
+    def shown(self) -> Schema:
+        """Key and value columns."""
+        return Schema((*self.key, *self.values))
+
+    @cached_property
+    def row_schema(self) -> pa.Schema:
+        """Their Arrow schema."""
+        return arrow_schema(self.shown)
+
+    @cached_property
+    def table_schema(self) -> pa.Schema:
+        """The Arrow schema of every column."""
+        return arrow_schema(self.all)
+
+    @cached_property
     def written(self) -> Schema:
         """What a transaction writes of a row: key and values, and whether it is deleted, if it can be."""
         deleted = (Field(self.deleted, "boolean"),) if self.deletes else ()
-        return Schema((*self.key, *self.values, *deleted))
+        return Schema((*self.shown, *deleted))
 
     def without(self, names: Collection[str]) -> StateColumns:
         """The columns of a table that does not have these yet, which the state has gained."""
         values = Schema(tuple(each for each in self.values if each.name not in names))
         return replace(self, values=values, deletes=self.deletes and self.deleted not in names)
 
-    @property
+    @cached_property
     def deleted(self) -> str:
         """The name of the column that is true where the row's transaction has deleted its key; NULL means false."""
         return self.names.get("deleted", "deleted")
@@ -57,12 +75,12 @@ class StateColumns:
         is_needed = self.expires is not None and self.expires in self.values.names
         return self.names.get("floor", "floor") if is_needed else None
 
-    @property
+    @cached_property
     def txid(self) -> str:
         """The name of the column with the transaction that wrote the row."""
         return self.names.get("txid", "txid")
 
-    @property
+    @cached_property
     def prev_txid(self) -> str:
         """The name of the column with the transaction that wrote the previous values."""
         return self.names.get("prev_txid", "prev_txid")
@@ -71,12 +89,12 @@ class StateColumns:
         """The name of the column with the previous value of `value`."""
         return self.names.get(f"prev_{value}", f"prev_{value}")
 
-    @property
+    @cached_property
     def all(self) -> Schema:
         """Every column, in order: key, values, txid, prev_txid, deleted if there is one, previous values."""
         history = [f"`{self.txid}` long", f"`{self.prev_txid}` long", *self._deletion]
         previous = [f"`{self.prev(column.name)}` {column.type}" for column in self.values]
-        return Schema((*self.key, *self.values, *Schema.parse(", ".join([*history, *previous]))))
+        return Schema((*self.shown, *Schema.parse(", ".join([*history, *previous]))))
 
     @property
     def addable(self) -> Sequence[tuple[str, ...]]:
@@ -100,7 +118,7 @@ class StateColumns:
         check_names(names, table)
         check_key_types(self.key, f"state {table}")
         if self.expires is not None:
-            check_time_column(Schema((*self.key, *self.values)), self.expires, table, "expires=")
+            check_time_column(self.shown, self.expires, table, "expires=")
 
     def _check_renamed(self, table: str) -> None:
         own = ["txid", "prev_txid", *(f"prev_{value}" for value in self.values.names)]
@@ -174,6 +192,7 @@ class DeclaredColumns:
     ) -> None:
         self.table, self.deletes = table, deletes
         self.expires: str | None = None
+        self._all: StateColumns | None = None
         self.names = dict(names or {})
         self.known_key_names, self._key = _declared_key(key)
         self._values: Schema | None = Schema.parse(values) if values else None
@@ -218,11 +237,17 @@ class DeclaredColumns:
     @property
     def all(self) -> StateColumns:
         """All columns. Raises `ConfigError` as long as they are not known."""
-        return StateColumns(self.key, self.values, self.names, self.deletes, self.expires)
+        if self._all is None:
+            self._all = StateColumns(self.key, self.values, self.names, self.deletes, self.expires)
+        return self._all
+
+    def allow_deletes(self) -> None:
+        """Let keys be deleted."""
+        self.deletes, self._all = True, None
 
     def expire(self, column: str) -> None:
         """Let rows expire by a column. Raises `ConfigError` if it is known to be none, or is not a timestamp."""
-        self.expires = column
+        self.expires, self._all = column, None
         if self.are_complete:
             self.all.check(self.table)
 
@@ -235,7 +260,7 @@ class DeclaredColumns:
                     f"state {self.table} is declared with {what} '{declared}', but the input makes it '{wanted}'"
                 )
         StateColumns(key, values, self.names, self.deletes, self.expires).check(self.table)
-        self.known_key_names, self._key, self._values = key.names, key, values
+        self.known_key_names, self._key, self._values, self._all = key.names, key, values, None
 
     def _check_declared(self) -> None:
         if self.are_complete:
@@ -256,9 +281,3 @@ def _declared_key(key: str | Sequence[str] | None) -> tuple[tuple[str, ...] | No
         schema = Schema.parse(key)
         return schema.names, schema
     return ((key.strip(),), None) if key.strip() else ((), Schema(()))
-
-
-def check_combine(combine: Mapping[str, str], values: Iterable[str], table: str) -> None:
-    """Raise `ProtocolError` unless `combine` says for exactly the value columns how they are combined."""
-    if sorted(combine) != sorted(values) or not are_known(combine):
-        raise ProtocolError(f"state {table} has the value columns {sorted(values)}, to be combined was {dict(combine)}")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transactional.aggregates.sums import fits, limits_of, overflow, unscaled
+from transactional.aggregates.sums import can_overflow, fits, limits_of, overflow, unscaled
 from transactional.schema import Field, Schema
-
-if TYPE_CHECKING:
-    pass
 
 
 class SumCheck:
@@ -18,7 +15,7 @@ class SumCheck:
     def __init__(self, state: str, values: Schema, combine: Sequence[str]) -> None:
         self.state, self.combine = state, combine
         both = enumerate(zip(values, combine, strict=True))
-        self.columns = [(n, field) for n, (field, how) in both if how == "sum" and limits_of(field.type) is not None]
+        self.columns = [(n, field) for n, (field, how) in both if can_overflow(how, field.type)]
         """The value columns that can overflow, with their positions."""
 
     def check(self, key: tuple[Any, ...], stored: Any, partials: Sequence[Any], totals: Sequence[Any]) -> None:

@@ -9,18 +9,16 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlalchemy import Connection
 
+from state.python_rows import rows_of, table_of_rows
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, alive
 from state.sql.database import Database, raising_failures
 from state.sql.registry import Registration
 from state.sql.rows import raising_ours
 from state.sql.table import StateTable, Values
-from state.updates import rows_of, table_of_rows
-from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
 from transactional.bolts import Key
 from transactional.errors import ConfigError, OperatingError
-from transactional.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +36,18 @@ class RowsToRead:
     def alive(self, connection: Connection, committed_txid: TxId | None, floor: int | None) -> pa.Table:
         """Key and value columns of all rows that have not expired."""
         parts = [self._table(part) for part in self.rows.alive_rows(connection, committed_txid, floor)]
-        return pa.concat_tables([self._schema.empty_table(), *parts])
+        return pa.concat_tables([self.wanted.row_schema.empty_table(), *parts])
 
     def before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> pa.Table:
         """Key and value columns before a transaction of the rows with these keys, also of expired ones."""
         return self._table(self.rows.rows_before(connection, txid, keys))
 
-    @property
-    def _schema(self) -> pa.Schema:
-        return arrow_schema(Schema((*self.wanted.key, *self.wanted.values)))
-
     def _table(self, rows: list[Values]) -> pa.Table:
-        found = table_of_rows(rows, Schema((*self.there.key, *self.there.values)))
-        for each in self._schema if self.there is not self.wanted else ():
+        found = table_of_rows(rows, self.there.shown)
+        for each in self.wanted.row_schema if self.there is not self.wanted else ():
             if each.name not in found.column_names:
                 found = found.append_column(each, pa.nulls(len(rows), each.type))
-        return found.select(self._schema.names)
+        return found.select(self.wanted.row_schema.names)
 
 
 class SqlReader:
@@ -61,16 +55,14 @@ class SqlReader:
 
     has_history = False
 
-    def __init__(
-        self, database: Database, rows: StateTable, registration: Registration, name: str, columns: StateColumns
-    ) -> None:
+    def __init__(self, database: Database, registration: Registration, name: str, columns: StateColumns) -> None:
         if database.is_in_memory:
             raise ConfigError(
                 f"state {name} is in a database in memory, where a reader would stop the writer; use MemoryMapState, "
                 "or a file"
             )
         self._database, self._registration = database, registration
-        self._rows = self._complete = RowsToRead(rows, columns, columns)
+        self._rows = self._complete = RowsToRead(registration.rows, columns, columns)
         self._name, self._key = name, columns.key
         self._expires = columns.expires
         self._is_checked, self._floors = False, NO_FLOORS

@@ -25,9 +25,8 @@ from state.rows.expiring import NO_FLOORS, Floors
 from state.sql.floors import floors_of, recorded
 from state.sql.floors import move as move_floors
 from state.sql.floors import note as note_expiry
+from state.sql.notes import STORES
 from state.sql.quick import QuickQuery
-from state.sql.stores import note as note_store
-from state.sql.stores import recorded as store_recorded
 from state.sql.table import StateTable
 from transactional.attempt import AttemptId
 from transactional.errors import SchemaMismatch, StoreMismatch
@@ -69,7 +68,7 @@ class Registration:
     """The registry's row of one state. `name` and `owner` are used in errors."""
 
     def __init__(self, rows: StateTable, columns: StateColumns, *, name: str, owner: str) -> None:
-        self._rows, self._name, self._owner = rows, name, owner
+        self.rows, self._name, self._owner = rows, name, owner
         self._table_name = str(rows.table.name)
         self._wanted, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
         self._layout = LAYOUT if columns.expires is None else LAYOUT_WITH_FLOORS
@@ -86,11 +85,11 @@ class Registration:
         row = self._checked(connection)
         if row is None:
             self._create(connection)
-            note_store(connection, self._table_name, store_id)
+            STORES.note(connection, self._table_name, store_id)
             return True
         if row.owner != self._owner:
             connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})
-            note_store(connection, self._table_name, store_id)
+            STORES.note(connection, self._table_name, store_id)
         return bool(row.columns == self._columns) and row.layout == self._layout
 
     def check(self, connection: Connection) -> AttemptId | None:
@@ -101,7 +100,8 @@ class Registration:
 
     def created_for(self, connection: Connection) -> str | None:
         """The `store_id` that the table was created with."""
-        return store_recorded(connection, self._table_name)
+        found: str | None = STORES.of(connection, self._table_name)
+        return found
 
     def lacking(self, connection: Connection) -> frozenset[str]:
         """The columns that the table does not have yet, since no writer of the state as it is now has come."""
@@ -141,13 +141,13 @@ class Registration:
         """
         row = self._row(connection)
         there = Schema.parse(row.columns) if row is not None else self._wanted.all
-        added = [column for column in self._rows.columns if column.name not in there.names]
+        added = [column for column in self.rows.columns if column.name not in there.names]
         for column in added:
-            self._rows.add(connection, column)
+            self.rows.add(connection, column)
         has_floors = row is not None and row.layout == LAYOUT_WITH_FLOORS
         if self._wanted.expires is not None and not has_floors:
             note_expiry(connection, self._table_name, self._wanted.expires)
-            self._rows.expiry_index.create(connection)
+            self.rows.expiry_index.create(connection)
         change = {"this": self._table_name, "new_columns": self._columns, "new_layout": self._layout}
         connection.execute(_CHANGE, change)
         return tuple(column.name for column in added if column.name in self._wanted.values.names)
@@ -178,7 +178,7 @@ class Registration:
 
     def _create(self, connection: Connection) -> None:
         _states.create(connection, checkfirst=True)
-        self._rows.table.create(connection)
+        self.rows.table.create(connection)
         if self._wanted.expires is not None:
             note_expiry(connection, self._table_name, self._wanted.expires)
         made_as = {"layout": self._layout, "key_columns": self._key_columns, "columns": self._columns}
@@ -216,7 +216,7 @@ class Registration:
     def _check_owner(self, connection: Connection, row: Row[Any]) -> None:
         if row.owner == self._owner:
             return
-        newest = self._rows.newest_txid(connection)
+        newest = self.rows.newest_txid(connection)
         if newest is not None:
             raise StoreMismatch(
                 f"state {self._name} has rows of transaction {newest}, written by {row.owner} and not by "

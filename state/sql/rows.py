@@ -13,9 +13,8 @@ from state.row_rule import Rows
 from state.row_table import Change, Changes, RowStore, RowWrite
 from state.rows.expiring import Floors
 from state.sql.database import Database, DatabaseFailed
+from state.sql.notes import REWINDS
 from state.sql.registry import Registration
-from state.sql.rewinding import note, rewound_to
-from state.sql.table import StateTable
 from transactional.attempt import AttemptId, TxId
 from transactional.bolts import Key
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
@@ -44,8 +43,8 @@ class SqlRows(RowStore):
 
     drops_with_rows = False
 
-    def __init__(self, database: Database, table: StateTable, registration: Registration, name: str) -> None:
-        self._database, self._table, self._registration, self._name = database, table, registration, name
+    def __init__(self, database: Database, registration: Registration, name: str) -> None:
+        self._database, self._table, self._registration, self._name = database, registration.rows, registration, name
         self._inside: Connection | None = None
         """The connection of the write that is going on."""
         self._is_complete = True
@@ -81,10 +80,17 @@ class SqlRows(RowStore):
         with self._reading() as connection:
             return self._table.unsettled(connection, since)
 
+    def touched(
+        self, keys: Collection[Key], *, since: TxId | None, deletes: bool, past: tuple[str, int] | None
+    ) -> Rows:
+        """All of these by one query."""
+        with self._reading() as connection:
+            return self._table.touched(connection, list(keys), since)
+
     def rewound_to(self) -> TxId:
         """As it is noted beside the table."""
         with self._reading() as connection:
-            return rewound_to(connection, str(self._table.table.name)) or TxId(0)
+            return TxId(REWINDS.of(connection, str(self._table.table.name)) or 0)
 
     def write(self, write: RowWrite, change: Change | None = None) -> None:
         """Move the version on, read what `change` reads, and write."""
@@ -100,7 +106,7 @@ class SqlRows(RowStore):
                     changes = self._within(connection, change)
                     self._table.write(connection, changes.put, changes.gone)
                 if write.rewound_to is not None:
-                    note(connection, str(self._table.table.name), write.rewound_to)
+                    REWINDS.note(connection, str(self._table.table.name), write.rewound_to)
         except DatabaseFailed as error:
             if error.is_about_data:
                 raise SchemaMismatch(f"state {self._name} can't store the given values: {error}") from error

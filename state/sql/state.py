@@ -13,14 +13,14 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from state.examined import ExaminedTable
-from state.going_back import reach_in_words
+from state.going_back import reach_in_words, undone_by
 from state.row_table import RowTable
 from state.rows.value_limits import ValueLimits
 from state.sql.database import Database
 from state.sql.floors import recorded
+from state.sql.notes import REWINDS, STORES
 from state.sql.reading import RowsToRead, SqlReader
 from state.sql.registry import Registration
-from state.sql.rewinding import rewound_to, undone
 from state.sql.rows import SqlRows, raising_ours
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
@@ -95,14 +95,14 @@ class SqlMapState(TableState[RowTable]):
         """The table as the doctor sees it. Raises `OperatingError`, `ConfigError` when the database refuses."""
         if not self._database.exists():
             return ExaminedTable(self.table, component_id)
-        owner, name = owner_of(topology_id, component_id), self._table_name
-        registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
+        registration, name = self._registration(owner_of(topology_id, component_id)), self._table_name
         with self._asking() as connection:
             try:
                 version = registration.check(connection)
             except (SchemaMismatch, StoreMismatch) as error:
                 return ExaminedTable(self.table, component_id, refusal=error)
-            return ExaminedTable(self.table, component_id, version, rewound_to=rewound_to(connection, name))
+            noted = {"rewound_to": REWINDS.of(connection, name), "store_id": STORES.of(connection, name)}
+            return ExaminedTable(self.table, component_id, version, **noted)
 
     @property
     def value_limits(self) -> ValueLimits:
@@ -128,9 +128,8 @@ class SqlMapState(TableState[RowTable]):
         """
         self._database.check_writable()
         self._own(owner, txid_of)
-        rows = self._state_table()
-        registration = Registration(rows, self.columns, name=self.table, owner=owner)
-        store = SqlRows(self._database, rows, registration, self.table)
+        registration = self._registration(owner)
+        store = SqlRows(self._database, registration, self.table)
         store.open(self._store_id)
         self._opened = RowTable(store, self.columns, self.table, self.value_limits)
 
@@ -143,13 +142,14 @@ class SqlMapState(TableState[RowTable]):
             self._opened.drop_expired(committed_txid)
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        rows = self._state_table()
-        registration = Registration(rows, self.columns, name=self.table, owner=self._fence.owner)
+        registration = self._registration(self._fence.owner)
         try:
             with raising_ours(self.table), self._database.reading(is_snapshot=True) as connection:
                 found = recorded(connection, self._table_name) if self._expiry is not None else None
                 floor = None if found is None else found[1].at(committed_txid)
-                there = RowsToRead(rows, self.columns, self.columns).without(registration.lacking(connection))
+                there = RowsToRead(registration.rows, self.columns, self.columns).without(
+                    registration.lacking(connection)
+                )
                 return there.alive(connection, committed_txid, floor)
         finally:
             if self._opened is None:
@@ -157,20 +157,18 @@ class SqlMapState(TableState[RowTable]):
 
     def reader(self, owner: str) -> SqlReader:
         """A reader of the table of `<topology>/<component>`, with connections of its own (see the port)."""
-        rows = self._state_table()
-        registration = Registration(rows, self.columns, name=self.table, owner=owner)
-        return SqlReader(self._database.for_reading(), rows, registration, self.table, self.columns)
+        database, registration = self._database.for_reading(), self._registration(owner)
+        return SqlReader(database, registration, self.table, self.columns)
 
     def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
         if not self._database.exists():
             return f"state {self.table}: there is nothing of it"
-        owner = owner_of(topology_id, component_id)
-        registration = Registration(self._state_table(), self.columns, name=self.table, owner=owner)
+        registration = self._registration(owner_of(topology_id, component_id))
         with self._asking() as connection:
             version = registration.check(connection)
-            at = undone(connection, self._table_name, version, target, self.table)
-        return reach_in_words(self.table, at)
+            oldest_known = TxId(REWINDS.of(connection, self._table_name) or 0)
+        return reach_in_words(self.table, undone_by(version, oldest_known, target, self.table))
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one database transaction (see the port)."""
@@ -188,8 +186,9 @@ class SqlMapState(TableState[RowTable]):
         with closing(database), raising_ours(self.table), database.reading() as connection:
             yield connection
 
-    def _state_table(self) -> StateTable:
-        return StateTable(self._table_name, self.columns, is_sqlite=self._database.is_sqlite)
+    def _registration(self, owner: str) -> Registration:
+        rows = StateTable(self._table_name, self.columns, is_sqlite=self._database.is_sqlite)
+        return Registration(rows, self.columns, name=self.table, owner=owner)
 
     def _check_types(self) -> None:
         declared = self._declared

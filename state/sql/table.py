@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     ColumnElement,
+    CompoundSelect,
     Connection,
     Index,
     Insert,
@@ -27,12 +30,12 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    false,
     func,
     or_,
     select,
     true,
     tuple_,
+    union_all,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn
@@ -41,6 +44,7 @@ from sqlalchemy.sql import quoted_name
 from state.records import Records
 from state.rows.columns import StateColumns
 from state.rows.expiring import is_expired, moment
+from state.rows.seen import Seen
 from state.sql.types import sql_type
 from state.values import StoredValue
 from transactional.absent import ABSENT
@@ -53,6 +57,32 @@ _VARIABLES_MAX: Final = 30_000
 Values: TypeAlias = tuple[Any, ...]
 Nulls: TypeAlias = tuple[bool, ...]
 """For each key column whether it is NULL."""
+Term: TypeAlias = ColumnElement[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The columns of a table, by name (see `state.rows.seen`)."""
+
+    columns: Mapping[str, Column[Any]]
+
+    def column(self, name: str) -> Term:
+        return self.columns[name]
+
+    def is_below(self, name: str, txid: int) -> Term:
+        return self.columns[name] < txid
+
+    def is_there(self, name: str) -> Term:
+        return self.columns[name].is_not(None)
+
+    def is_unset(self, name: str) -> Term:
+        return self.columns[name].is_not(True)
+
+    def either(self, one: Term, other: Term) -> Term:
+        return or_(one, other)
+
+    def choose(self, condition: Term, value: Term, otherwise: Term) -> Term:
+        return case((condition, value), else_=otherwise)
 
 
 class StateTable:
@@ -85,6 +115,7 @@ class StateTable:
         self._is_sqlite, self._columns, self._records = is_sqlite, columns, Records(columns)
         self._insert, self._upsert = self._make_insert(), self._make_upsert()
         self._lookups: dict[Nulls, Select[Any]] = {}
+        self._touched: dict[tuple[Nulls, bool], CompoundSelect[Any]] = {}
         self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
 
     def newest_txid(self, connection: Connection) -> int | None:
@@ -111,11 +142,23 @@ class StateTable:
         """The rows with these keys."""
         found = dict[Key, StoredValue]()
         for nulls, part in self._parts(keys):
-            query = self._lookups.get(nulls)
-            if query is None:
-                query = self._lookups[nulls] = select(*self.columns).where(self._has_key(nulls))
-            found |= self._rows_of(connection.execute(query, self._wanted(nulls, part)))
+            found |= self._rows_of(connection.execute(self._lookup(nulls), self._wanted(nulls, part)))
         return found
+
+    def touched(self, connection: Connection, keys: Sequence[Key], since: TxId | None) -> dict[Key, StoredValue]:
+        """The rows with these keys, and what is `unsettled`: by one query, if the keys fit into one."""
+        if since is None and not self._deleted:
+            return self.stored(connection, keys)
+        parts = list(self._parts(keys))
+        if not parts:
+            return self.unsettled(connection, since)
+        (nulls, part), rest = parts[0], [key for _, others in parts[1:] for key in others]
+        query = self._touched.get((nulls, since is None))
+        if query is None:
+            query = union_all(self._lookup(nulls), self._unsettled(has_since=since is not None))
+            self._touched[nulls, since is None] = query
+        given = self._wanted(nulls, part) | ({} if since is None else {"since": since})
+        return self._rows_of(connection.execute(query, given)) | self.stored(connection, rest)
 
     def all_stored(self, connection: Connection) -> dict[Key, StoredValue]:
         """All rows."""
@@ -123,9 +166,10 @@ class StateTable:
 
     def unsettled(self, connection: Connection, since: TxId | None) -> dict[Key, StoredValue]:
         """Tombstones, which are few, and with `since` the rows of this transaction."""
-        conditions: list[ColumnElement[bool]] = [deleted.is_(True) for deleted in self._deleted]
-        conditions += [] if since is None else [self._txid >= since]
-        return self._rows_of(connection.execute(select(*self.columns).where(or_(false(), *conditions))))
+        if since is None and not self._deleted:
+            return {}
+        given = {} if since is None else {"since": since}
+        return self._rows_of(connection.execute(self._unsettled(has_since=since is not None), given))
 
     def stored_between(
         self, connection: Connection, column: str, after: int | None, until: int
@@ -148,10 +192,14 @@ class StateTable:
     def visible_rows(self, connection: Connection, committed_txid: TxId | None) -> Iterator[list[Values]]:
         """Key and values of all rows, in parts; with `committed_txid` as they were after that transaction. Also of
         expired ones."""
-        query: Select[Any] = select(*self._key, *self._values).where(self._is_there)
-        if committed_txid is not None:
-            query = self._as_of(committed_txid)
-        yield from self._found(connection, query)
+        before = None if committed_txid is None else TxId(committed_txid + 1)
+        seen = Seen.before(self._columns, before, _Terms({str(each.name): each for each in self.columns}))
+        query = select(*self._key, *map(seen.value, self._columns.values.names))
+        found = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(
+            query if seen.exists is None else query.where(seen.exists)
+        )
+        for part in found.partitions():
+            yield [tuple(row) for row in part]
 
     def alive_rows(
         self, connection: Connection, committed_txid: TxId | None, floor: int | None
@@ -159,18 +207,6 @@ class StateTable:
         """As `visible_rows`, without those that have expired."""
         for part in self.visible_rows(connection, committed_txid):
             yield [row for row in part if not self._is_expired(row, floor)]
-
-    def _as_of(self, committed_txid: TxId) -> Select[Any]:
-        """The rows after a transaction, of the last two."""
-        is_known = self._txid <= committed_txid
-        values = [case((is_known, v), else_=p) for v, p in zip(self._values, self._prevs, strict=True)]
-        was_there = and_(~is_known, self._prev_txid.is_not(None))
-        return select(*self._key, *values).where(or_(and_(is_known, self._is_there), was_there))
-
-    def _found(self, connection: Connection, query: Select[Any]) -> Iterator[list[Values]]:
-        result = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(query)
-        for part in result.partitions():
-            yield [tuple(row) for row in part]
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -196,17 +232,15 @@ class StateTable:
     def _parts(self, rows: Sequence[Values]) -> Iterator[tuple[Nulls, list[Values]]]:
         """Rows that begin with a key, grouped by which of its columns are NULL, in parts that fit into one
         statement."""
-        by_nulls: dict[Nulls, list[Values]] = {}
+        by_nulls, width = dict[Nulls, list[Values]](), len(self._key)
+        none = (False,) * width
         for row in rows:
-            by_nulls.setdefault(tuple(value is None for value in row[: len(self._key)]), []).append(row)
+            key = row[:width]
+            nulls = tuple(value is None for value in key) if None in key else none
+            by_nulls.setdefault(nulls, []).append(row)
         size = self._rows_per_statement
         for nulls, found in by_nulls.items():
             yield from ((nulls, found[start : start + size]) for start in range(0, len(found), size))
-
-    @property
-    def _is_there(self) -> ColumnElement[bool]:
-        """The condition that a row is no tombstone."""
-        return and_(true(), *(deleted.is_not(True) for deleted in self._deleted))
 
     def _is_expired(self, row: Values, floor: int | None) -> bool:
         """Whether a row of key and values is at or below a floor."""
@@ -227,6 +261,16 @@ class StateTable:
             side: Any = given[0] if len(given) == 1 else tuple_(*given)
             conditions.append(side.in_(bindparam("wanted", expanding=True)))
         return and_(true(), *conditions)
+
+    def _lookup(self, nulls: Nulls) -> Select[Any]:
+        if nulls not in self._lookups:
+            self._lookups[nulls] = select(*self.columns).where(self._has_key(nulls))
+        return self._lookups[nulls]
+
+    def _unsettled(self, *, has_since: bool) -> Select[Any]:
+        conditions: list[ColumnElement[bool]] = [deleted.is_(True) for deleted in self._deleted]
+        conditions += [self._txid >= bindparam("since", type_=BigInteger)] if has_since else []
+        return select(*self.columns).where(or_(*conditions))
 
     def _wanted(self, nulls: Nulls, rows: Sequence[Values]) -> dict[str, Any]:
         given = [number for number, is_null in enumerate(nulls) if not is_null]

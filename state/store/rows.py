@@ -46,6 +46,7 @@ def _status_of(row: Row[Any]) -> TopologyStatus:
         trouble=_trouble(row),
         run=None if row.run_began_at_ms is None else run_of(row, "run_"),
         rewinding_to=None if row.rewinding_to is None else TxId(whole(row.rewinding_to)),
+        store_id=row.store_id,
     )
 
 
@@ -120,38 +121,29 @@ def read_columns_of(batch: BatchMetadata, ended_at_ms: int) -> dict[str, Any]:
 def times_of(row: Row[Any]) -> AttemptTimes:
     """A row of `TIMES` as a value. Raises `CorruptRecord` if it is invalid."""
     with readable(f"the row of attempt {row.attempt_id} in transactional_attempts"):
-        return AttemptTimes(
-            attempt=TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
-            phase=row.phase,
-            rows=whole_or_none(row.rows),
-            issued_at_ms=whole(row.issued_at_ms),
-            planned_at_ms=whole(row.planned_at_ms),
-            processed_at_ms=whole_or_none(row.processed_at_ms),
-            commit_started_at_ms=whole_or_none(row.commit_started_at_ms),
-            committed_at_ms=whole_or_none(row.committed_at_ms),
-            failed_at_ms=whole_or_none(row.failed_at_ms),
-            error=row.error,
-            details=None if row.details is None else json_object(row.details),
-        )
+        return AttemptTimes(**_of_attempt(row))
 
 
 def record_of(row: Row[Any]) -> AttemptRecord:
     """A row of `ATTEMPTS` as a value. Raises `CorruptRecord` if it is invalid."""
     with readable(f"the row of attempt {row.attempt_id} in transactional_attempts"):
-        return AttemptRecord(
-            attempt=TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
-            phase=row.phase,
-            batch=BatchMetadata.from_json(row.batch),
-            rows=whole_or_none(row.rows),
-            issued_at_ms=whole(row.issued_at_ms),
-            planned_at_ms=whole(row.planned_at_ms),
-            processed_at_ms=whole_or_none(row.processed_at_ms),
-            commit_started_at_ms=whole_or_none(row.commit_started_at_ms),
-            committed_at_ms=whole_or_none(row.committed_at_ms),
-            error=row.error,
-            failed_at_ms=whole_or_none(row.failed_at_ms),
-            details=None if row.details is None else json_object(row.details),
-        )
+        return AttemptRecord(batch=BatchMetadata.from_json(row.batch), **_of_attempt(row))
+
+
+def _of_attempt(row: Row[Any]) -> dict[str, Any]:
+    return {
+        "attempt": TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))),
+        "phase": row.phase,
+        "rows": whole_or_none(row.rows),
+        "issued_at_ms": whole(row.issued_at_ms),
+        "planned_at_ms": whole(row.planned_at_ms),
+        "processed_at_ms": whole_or_none(row.processed_at_ms),
+        "commit_started_at_ms": whole_or_none(row.commit_started_at_ms),
+        "committed_at_ms": whole_or_none(row.committed_at_ms),
+        "failed_at_ms": whole_or_none(row.failed_at_ms),
+        "error": row.error,
+        "details": None if row.details is None else json_object(row.details),
+    }
 
 
 def minute_of(row: Row[Any]) -> MinuteRecord:

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pytest
 
 from examples.duckdb_state import DuckDBMapState
-from state.delta.merging.small import SmallTable
+from state.delta.merging.change import SmallTable
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
+from state.python_rows import check_unique
 from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
-from state.updates import check_unique
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
@@ -67,7 +67,7 @@ class CommittedMapState(DeltaMapState):
 
 def write_by_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on tables in the merge layout are too large to be written as a whole."""
-    monkeypatch.setattr("state.delta.merging.small.REWRITTEN_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.merging.change.REWRITTEN_ROWS_MAX", -1)
 
 
 class FilesMapState(CommittedMapState):
@@ -111,7 +111,7 @@ class StagedMapState(DeltaMapState):
         stager = self.stager(OWNER)
         if stager is None or not partials.table.num_rows or not STAGEABLE.issuperset(partials.combine.values()):
             return partials
-        rows = self._rows_of(partials)
+        rows = self._rows.of_partials(partials)
         check_unique(rows, self.key.names, self.table)
         other, less = rows, rows
         for name, how in partials.combine.items():

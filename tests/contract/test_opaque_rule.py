@@ -20,8 +20,11 @@ from state.memory import MemoryMapState
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
 from state.redis.values import RowCodec
+from state.row_rule import RowRule
+from state.rows.columns import StateColumns
+from state.rows.sums import SumCheck
 from state.sql.state import SqlMapState
-from state.values import OpaqueValue, StoredValue, combined
+from state.values import StoredValue
 from tests.contract import places
 from tests.contract.states import OWNER, write_by_files
 from transactional.absent import ABSENT
@@ -91,48 +94,34 @@ CASES = [*(Case(does, deletes=False) for does in DOES), *(Case(does, deletes=Tru
 
 
 def by_values(_: Path, case: Case) -> tuple[Rows, Any]:
-    stored = {key: value_of(row) for key, row in case.before.items()}
-    seen = {key: before for key, each in stored.items() if (before := each.before(TxId(TXID))) is not ABSENT}
-    left = {key: applied(stored.get(key), case) for key in case.rule}
-    return {key: row_of(each, case, each.value, each.prev_value) for key, each in left.items() if each}, seen
+    stored = {(key,): value_of(row) for key, row in case.before.items()}
+    seen = {key: before[0] for (key,), each in stored.items() if (before := each.before(TxId(TXID))) is not ABSENT}
+    how, partial = case.does or ("sum", None)
+    columns = StateColumns(Schema.parse("key string"), Schema.parse("value long"), deletes=case.deletes)
+    rule = RowRule(columns, TxId(TXID), SumCheck("words", columns.values, [how]))
+    coming = {(key,): ABSENT if how == "delete" else (partial,) for key in case.rule if case.does}
+    return {key: row_of(row, case) for (key,), row in rule.after(stored, coming).items() if row}, seen
 
 
-def value_of(row: tuple[Any, ...], *, wrapped: bool = False) -> OpaqueValue:
+def value_of(row: tuple[Any, ...]) -> StoredValue:
     value, previous, txid, before, *is_deleted = row
-    value, previous = ((value,), (previous,)) if wrapped else (value, previous)
-    return OpaqueValue(ABSENT if any(is_deleted) else value, previous, txid, before)
+    return StoredValue(ABSENT if any(is_deleted) else (value,), (previous,), txid, before)
 
 
-def row_of(row: StoredValue, case: Case, value: Any, previous: Any) -> tuple[Any, ...]:
-    is_deleted = value is ABSENT
+def row_of(row: StoredValue, case: Case) -> tuple[Any, ...]:
+    """A row as the table has it."""
+    is_deleted = row.value is ABSENT
     mark = (is_deleted,) if case.deletes else ()
-    return (None if is_deleted else value, previous, row.txid, row.prev_txid, *mark)
-
-
-def applied(stored: OpaqueValue | None, case: Case) -> OpaqueValue | None:
-    txid, does = TxId(TXID), case.does
-    if does is None:
-        return stored and stored.roll_back(txid)
-    how, partial = does
-    if how == "delete":
-        return stored and stored.apply(txid, lambda _: ABSENT)
-    if stored is None:
-        return OpaqueValue.first(txid, combined(how, ABSENT, partial))
-    return stored.apply(txid, lambda before: combined(how, before, partial))
+    return (None if is_deleted else row.value[0], row.prev_value and row.prev_value[0], row.txid, row.prev_txid, *mark)
 
 
 def in_memory(_: Path, case: Case) -> tuple[Rows, Any]:
     words = MemoryMapState("key string", "value long", deletes=case.deletes)
     words.open(OWNER, WHICH.__getitem__)
-    words.stored.rows = {(key,): value_of(row, wrapped=True) for key, row in case.before.items()}
+    words.stored.rows = {(key,): value_of(row) for key, row in case.before.items()}
     words.stored.version = AttemptId(8)
     seen = case.do(words)
-    return {key: unwrapped(row, case) for (key,), row in words.stored.rows.items()}, seen
-
-
-def unwrapped(row: StoredValue, case: Case) -> tuple[Any, ...]:
-    """Of a row whose values are tuples of one."""
-    return row_of(row, case, row.value if row.value is ABSENT else row.value[0], row.prev_value and row.prev_value[0])
+    return {key: row_of(row, case) for (key,), row in words.stored.rows.items()}, seen
 
 
 def in_sqlite(folder: Path, case: Case) -> tuple[Rows, Any]:
@@ -158,12 +147,12 @@ def in_redis(url: str, case: Case) -> tuple[Rows, Any]:
     client = words._server.client
     client.hset(meta, "attempt", 8)
     for key, row in case.before.items():
-        stored: Any = value_of(row, wrapped=True)
+        stored: Any = value_of(row)
         client.hset(rows, codec.key_bytes((key,)), codec.row_bytes(stored))
         if stored.txid == TXID or stored.value is ABSENT:
             client.sadd(changed, codec.key_bytes((key,)))
     seen = case.do(words)
-    left = {codec.key_of(key)[0]: unwrapped(codec.row_of(row), case) for key, row in client.hgetall(rows).items()}
+    left = {codec.key_of(key)[0]: row_of(codec.row_of(row), case) for key, row in client.hgetall(rows).items()}
     words.close()
     return left, seen
 

@@ -13,7 +13,7 @@ from state.fence import Fence
 from state.memory import MemoryMapState, MemoryRows, MemoryTable
 from state.row_rule import RowRule, Rows
 from state.row_table import Change, Changes, RowTable, RowWrite
-from state.values import OpaqueValue, StoredValue
+from state.values import StoredValue
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import Key
@@ -135,7 +135,7 @@ class NewOwner(MemoryRows):
 class NothingBefore(RowRule):
     def applied(self, key: Key, left: StoredValue | None, partial: Sequence[Any] | Absent) -> StoredValue | None:
         applied = super().applied(key, left, partial)
-        return None if applied is None else OpaqueValue.first(applied.txid, applied.value)
+        return None if applied is None else StoredValue.first(applied.txid, applied.value)
 
 
 class AddedTwice(RowRule):

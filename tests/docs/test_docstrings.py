@@ -17,8 +17,8 @@ import transactional
 from tools.make_reference import PAGES
 
 PACKAGES = (transactional, spouts, state)
-SIMPLE = ("AttemptId", "TxId", "ABSENT")
-"""Whole numbers with a name, and the one value that stands for none: told where they are used."""
+SIMPLE = ("AttemptId", "TxId", "ABSENT", "OpaqueValue")
+"""Whole numbers with a name, the one value that stands for none, and a second name: told where they are used."""
 
 
 def public_names() -> list[tuple[str, Any]]:

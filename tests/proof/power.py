@@ -15,7 +15,7 @@ from unittest import mock
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, SqlMapState
 from state.delta import merged as delta_merged
-from state.delta.merging import small as delta_small
+from state.delta.merging import change as delta_small
 from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
 from state.delta.writing import layout as delta_layout

@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.quick_protocols import keep_members
 from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.harness import Simulation, SimulationFailed
 from tests.simulation.shapes import shape_of
@@ -75,7 +74,6 @@ def be_quiet() -> None:
 def begin() -> None:
     """What a process does first that runs nothing but seeds."""
     be_quiet()
-    keep_members()
     # What was imported stays; a world is small, and goes as a whole.
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
+from state.python_rows import rows_of
 from state.rows.expiring import NO_FLOORS, Floors
 from state.rows.sums import SumCheck
-from state.updates import rows_of
 from state.values import StoredValue
 from tests.simulation.changes import counts_of
 from tests.simulation.faults import Faults

@@ -65,6 +65,7 @@ def test_figures_of_a_checkout(counts: ModuleType, tmp_path: Path) -> None:
         "and without those of a port": 2,
         "protocols to look for at run time": 1,
         "places that look": 2,
+        "questions of states": 0,
         "lines of the product": 19,
         "lines of bench": 1,
         "lines of tests": 2,

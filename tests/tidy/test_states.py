@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections import Counter
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,45 +13,34 @@ from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
-from tests.tidy.rooms import PACKAGES
+from tests.tidy.files import ROOT
+from tests.tidy.test_counts import counts
 from transactional.ports import State
 
-ASKED_FOR = Counter(
-    {
-        "transactional/engine/history/observing.py": 2,
-        "transactional/execution/step_work.py": 1,
-        "transactional/topology/places.py": 1,
-    }
+__all__ = ["counts"]
+
+LOOKED_FOR_MOST = 8
+"""So many places may look at run time whether an object has the methods of a protocol."""
+ALLOWED = {"State", "type", "StaticState", "TridentState"}
+"""What a user gives may be asked: whether it is a state at all, an instance, and which of those that a stream reads."""
+
+
+def test_no_ability_is_probed_for(counts: ModuleType) -> None:
+    asked = counts.questions_of_states(counts.Checkout(ROOT))
+    assert [each for each in asked if each.split()[-1] not in ALLOWED] == []
+
+
+@pytest.mark.parametrize(
+    "line", ["if isinstance(state, DiskState): pass", 'hasattr(component.state, "bind")', "issubclass(type(state), A)"]
 )
-"""Where protocols may still be asked for at run time, and how many at most."""
-PROBE = re.compile(r"(isinstance|issubclass|hasattr|getattr|callable)\((type\()?[\w.]*\bstate(\(\))?\)?,")
-ALLOWED = {
-    "not isinstance(state, State):": "what is no state at all",
-    "if isinstance(state, type) else": "a class in place of an instance",
-    "if isinstance(state, StaticState):": "what a stream looks up: a table of others",
-    "if not isinstance(state, TridentState):": "what a stream looks up: nothing of that",
-}
+def test_a_probe_is_noticed(counts: ModuleType, tmp_path: Path, line: str) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "asking.py").write_text(line, "utf-8")
+    assert len(counts.questions_of_states(counts.Checkout(tmp_path))) == 1
 
 
-def lines_of(pattern: re.Pattern[str]) -> list[tuple[str, str]]:
-    """The lines of the packages in which it is found, with their files."""
-    files = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.py"))]
-    lines = [(str(path), line.strip()) for path in files for line in path.read_text().splitlines()]
-    return [each for each in lines if pattern.search(each[1])]
-
-
-def test_no_ability_is_probed_for() -> None:
-    assert [each for each in lines_of(PROBE) if not any(known in each[1] for known in ALLOWED)] == []
-
-
-@pytest.mark.parametrize("line", ["if isinstance(state, DiskState):", 'hasattr(component.state, "bind")'])
-def test_a_probe_is_noticed(line: str) -> None:
-    assert PROBE.search(line)
-
-
-def test_no_protocol_is_asked_for_that_was_not_before() -> None:
-    found = Counter(path for path, _ in lines_of(re.compile("^@runtime_checkable")))
-    assert found <= ASKED_FOR, found - ASKED_FOR
+def test_few_protocols_are_looked_for(counts: ModuleType) -> None:
+    assert len(counts.probes(counts.Checkout(ROOT))) <= LOOKED_FOR_MOST
 
 
 def test_an_optional_ability_is_a_method_of_the_base() -> None:

@@ -27,14 +27,14 @@ def test_every_variant_has_tests_in_the_suites_of_its_room() -> None:
     [
         ({"old": "nowhere to be found"}, "0 times"),
         ({"old": "a"}, "has the old text"),
-        ({"new": "def judge("}, "changes nothing"),
-        ({"new": "def judge(("}, "parenthesized"),
+        ({"new": "def txid_at("}, "changes nothing"),
+        ({"new": "def txid_at(("}, "parenthesized"),
         ({"file": "state/nowhere.py"}, "No such file"),
         ({"shows": ""}, "does not say what a user would notice"),
     ],
 )
 def test_what_can_not_be_planted_is_reported(change: dict[str, str], problem: str) -> None:
-    right = {"name": "right", "file": "state/fence.py", "shows": "All.", "old": "def judge(", "new": "def judges("}
+    right = {"name": "right", "file": "state/fence.py", "shows": "All.", "old": "def txid_at(", "new": "def txids_at("}
     assert list(problems_of([Variant(**right)])) == []
     [found] = problems_of([Variant(**right | change)])
     assert problem in found

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.compute import Expression
 
-from transactional.aggregates.ordered import have_keys_once, in_order
+from transactional.aggregates.places import have_keys_once, in_order
 from transactional.aggregates.sums import Step, reduced
 from transactional.arrow import arrow_schema
 from transactional.arrow.computed import ComputedColumns

@@ -46,6 +46,11 @@ def limits_of(type_: str) -> tuple[int | Decimal, int | Decimal] | None:
     return (-(2 ** (_BITS[type_] - 1)), 2 ** (_BITS[type_] - 1) - 1) if type_ in _BITS else None
 
 
+def can_overflow(how: str, type_: str) -> bool:
+    """Whether values of a type that are combined so may not fit it."""
+    return how == "sum" and limits_of(type_) is not None
+
+
 def fits(value: int | Decimal | None, type_: str) -> bool:
     """Whether a whole number or decimal is within the limits of its type. True for types without limits."""
     limits = limits_of(type_)

@@ -190,6 +190,10 @@ class Examined(Protocol):
         """The attempt that has written the table last; None if none has, or if the table can't be read."""
 
     @property
+    def store_id(self) -> str | None:
+        """The id of the coordinator's store that it was created for; None: none was recorded."""
+
+    @property
     def versions(self) -> Sequence[AttemptId]:
         """The attempts and fences that have written it, oldest first, as far back as the table's history goes."""
 

@@ -103,7 +103,7 @@ class TopologyStatus:
 
     `name` is that of the last run. `stop_at_ms`, by the store's clock, is when a killed one has to stop.
     `committed_at_ms` and `lag` are those of the last transaction commit. `rewinding_to` is where a rewind in progress
-    has to end before anything else is done.
+    has to end before anything else is done. `store_id` is what its tables are created with, as far as it is recorded.
     """
 
     topology_id: str
@@ -122,6 +122,7 @@ class TopologyStatus:
     trouble: Trouble | None = None
     run: RunRecord | None = None
     rewinding_to: TxId | None = None
+    store_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

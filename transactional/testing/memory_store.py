@@ -432,4 +432,5 @@ class MemoryCoordinatorStore:
             trouble=topology.trouble,
             run=topology.runs.get(topology.epoch),
             rewinding_to=topology.rewinding_to,
+            store_id=topology.store_id,
         )

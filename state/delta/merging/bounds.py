@@ -19,7 +19,6 @@ from pyarrow.fs import FileSystem
 from state.delta.merging.change import Change
 from state.delta.merging.ranges import TimeRange
 from state.delta.tables.data_files import DataFile, WrittenFile
-from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 
 
@@ -177,7 +176,7 @@ def _wanted(columns: StateColumns) -> pa.Schema:
     names = [*columns.key.names, columns.txid]
     names += [columns.deleted] if columns.deletes else []
     names += [columns.expires] if columns.expires is not None and columns.expires not in names else []
-    schema = delta_schema(columns)
+    schema = columns.table_schema
     return pa.schema([schema.field(name) for name in names if _is_exact(schema.field(name).type)])
 
 

@@ -1,4 +1,5 @@
-"""What a transaction makes of a table's rows: the rule of the merge layout, on columns.
+"""What a transaction makes of a table's rows: the rule of the merge layout, on columns; and tables that it is applied
+to as a whole.
 
 Every row of a dead attempt of the same transaction starts again from its previous values, also those that do not come
 (row T60).
@@ -6,20 +7,26 @@ Every row of a dead attempt of the same transaction starts again from its previo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.delta.tables.table import delta_schema
+from state.delta.tables.data_files import DataFile
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
+from state.rows.seen import Seen
 from state.values import combined_columns
 from transactional.aggregates.places import places_beyond, places_in, rows_at
 from transactional.attempt import TxId
 
+REWRITTEN_ROWS_MAX: Final = 50_000
+"""With more rows than this, those that come included, a table is rewritten file by file."""
+REWRITTEN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""And with larger files."""
 Places = tuple[pa.Array | None, pa.Array]
 """Of each row that is to be: where it stands in the table (None: they are the table's, in order), and in what comes."""
 
@@ -38,7 +45,7 @@ class Change:
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
         """Of the table's columns in an order."""
-        types = delta_schema(self.columns)
+        types = self.columns.table_schema
         return pa.schema([types.field(name) for name in names])
 
     def applied(self, rows: pa.Table, in_source: pa.Array | None = None) -> pa.Table:
@@ -77,21 +84,37 @@ def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Plac
     return in_rows, pa.concat_arrays([in_source, new])
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The columns of rows in Arrow (see `state.rows.seen`)."""
+
+    rows: pa.Table
+
+    def column(self, name: str) -> Any:
+        return self.rows[name]
+
+    def is_below(self, name: str, txid: int) -> Any:
+        return pc.fill_null(pc.less(self.rows[name], int(txid)), fill_value=False)
+
+    def is_there(self, name: str) -> Any:
+        return pc.is_valid(self.rows[name])
+
+    def is_unset(self, name: str) -> Any:
+        return pc.invert(pc.fill_null(self.rows[name], fill_value=False))
+
+    def either(self, one: Any, other: Any) -> Any:
+        return pc.or_(one, other)
+
+    def choose(self, condition: Any, value: Any, otherwise: Any) -> Any:
+        return pc.if_else(condition, value, otherwise)
+
+
 def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Table:
-    """Key and value columns of a table's rows, as they were before transaction `before`: as `visible_rows` in SQL."""
-    names = [*columns.key.names, *columns.values.names]
-    if before is None:
-        return (rows.filter(_is_alive(rows, columns)) if columns.deletes else rows).select(names)
-    is_older = pc.fill_null(pc.less(rows[columns.txid], int(before)), fill_value=False)
-    values = [pc.if_else(is_older, rows[name], rows[columns.prev(name)]) for name in columns.values.names]
-    table = pa.table([*(rows[name] for name in columns.key.names), *values], names=names)
-    is_seen = pc.and_(is_older, _is_alive(rows, columns)) if columns.deletes else is_older
-    return table.filter(pc.or_(is_seen, pc.and_(pc.invert(is_older), pc.is_valid(rows[columns.prev_txid]))))
-
-
-def _is_alive(rows: pa.Table, columns: StateColumns) -> pa.ChunkedArray:
-    """Which rows are no tombstones."""
-    return pc.invert(pc.fill_null(rows[columns.deleted], fill_value=False))
+    """Key and value columns of a table's rows, as they were before transaction `before`."""
+    seen = Seen.before(columns, before, _Terms(rows))
+    keys = [(name, rows[name]) for name in columns.key.names]
+    found, exists = pa.table(dict([*keys, *((name, seen.value(name)) for name in columns.values.names)])), seen.exists
+    return found if exists is None else found.filter(exists)
 
 
 class _Rewriting:
@@ -108,27 +131,23 @@ class _Rewriting:
         self._keys = [self._key(name, in_source) for name in columns.key.names]
         self._comes = pc.is_valid(in_source)
         self._all_come = in_source.null_count == 0
-        is_own = pc.fill_null(pc.equal(self._rows[columns.txid], self._txid), fill_value=False)
-        self._is_own = is_own if pc.any(is_own).as_py() else None
-        """What a dead attempt of this transaction has written, which starts again from what was before it; None:
-        nothing."""
+        has_own = pc.any(pc.equal(self._rows[columns.txid], self._txid)).as_py()
+        self._seen = Seen.before(columns, txid if has_own else None, _Terms(self._rows))
+        """What a dead attempt of this transaction has written starts again from what was before it."""
 
     def result(self, combine: Mapping[str, str]) -> pa.Table:
         names, rows, comes = self._columns, self._rows, self._comes
-        old_txid = self._before(names.prev_txid, names.txid)
+        no_txid, old_txid = pa.scalar(None, pa.int64()), self._seen.txid
         is_left, is_deleted = comes, comes
         if names.deletes:
-            is_tombstone = pc.fill_null(self._rows[names.deleted], fill_value=False)
-            # That of an earlier transaction is as no row.
-            is_gone = is_tombstone if self._is_own is None else pc.and_not(is_tombstone, self._is_own)
-            old_txid = pc.if_else(is_gone, pa.scalar(None, pa.int64()), old_txid)
+            old_txid = pc.if_else(self._seen.exists, old_txid, no_txid)
             is_deleted = pc.fill_null(self._source[names.deleted], fill_value=False)
             is_left = pc.and_not(comes, is_deleted)
-        old = {name: self._before(names.prev(name), name) for name in names.values.names}
+        old = {name: self._seen.value(name) for name in names.values.names}
         begins_anew = self._has_expired(self._floors.floor, old)
         if (is_past := self._has_expired(self._floors.before, old)) is not None:
             # Also for the transaction before: so it is as no row.
-            old_txid = pc.if_else(is_past, pa.scalar(None, pa.int64()), old_txid)
+            old_txid = pc.if_else(is_past, no_txid, old_txid)
         found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
         for name, before in old.items():
             stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
@@ -151,11 +170,6 @@ class _Rewriting:
             return None
         return pc.fill_null(pc.less_equal({**old, **keys}[expires], time_scalar(floor)), fill_value=False)
 
-    def _before(self, previous: str, now: str) -> pa.ChunkedArray:
-        if self._is_own is None:
-            return self._rows[now]
-        return pc.if_else(self._is_own, self._rows[previous], self._rows[now])
-
     def _key(self, name: str, in_source: pa.Array) -> pa.ChunkedArray:
         if name not in self._source.column_names:
             return self._rows[name]
@@ -165,3 +179,35 @@ class _Rewriting:
         if not self._all_come:
             return pc.if_else(self._comes, coming, others)
         return pa.repeat(coming, len(self._comes)) if isinstance(coming, pa.Scalar) else coming
+
+
+class SmallTable:
+    """The rows of a table that is small: it is one file, which is written as a whole. They are kept in memory from
+    one transaction to the next, by Delta version."""
+
+    def __init__(self) -> None:
+        self._known: tuple[int, pa.Table] | None = None
+
+    def after(
+        self, change: Change, version: int, files: Sequence[DataFile], load: Callable[[int], pa.Table | None]
+    ) -> pa.Table | None:
+        """All rows after a transaction, as `rewritten`; None for a table that is not small.
+
+        `load` reads all columns of the rows of Delta version `version`, which is made of `files`, unless there are more
+        than so many.
+        """
+        rows_max, size_bytes = REWRITTEN_ROWS_MAX - change.rows.num_rows, sum(file.size_bytes for file in files)
+        if max(change.rows.nbytes, size_bytes) > REWRITTEN_BYTES_MAX:
+            return None
+        rows = self.rows(version)
+        if rows is None:
+            rows = load(rows_max)
+        return None if rows is None or rows.num_rows > rows_max else change.applied(rows)
+
+    def rows(self, version: int) -> pa.Table | None:
+        """All columns of the rows of a Delta version, None: not known."""
+        return self._known[1] if self._known is not None and self._known[0] == version else None
+
+    def keep(self, version: int, rows: pa.Table) -> None:
+        """Note what a Delta version is made of."""
+        self._known = (version, rows)

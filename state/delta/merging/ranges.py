@@ -10,8 +10,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
-from state.delta.merging.units import with_all
-from state.delta.tables.data_files import DataFile
+from state.delta.tables.data_files import DataFile, with_all
 from state.delta.tables.storage import opened_parquet
 from state.rows.expiring import in_range
 

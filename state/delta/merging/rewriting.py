@@ -8,28 +8,98 @@ Arrow and Parquet work without Python's lock. Nothing is committed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
+from threading import Lock
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
 from state.delta.merging.change import Change
-from state.delta.merging.lanes import Lane, lanes_for, side_by_side
-from state.delta.merging.units import Unit, UnitPart, UnitQueue, units_of
-from state.delta.tables.data_files import DataFile, WrittenFile
+from state.delta.tables.data_files import DataFile, Lane, WrittenFile, lanes_for, side_by_side, with_all
+from state.delta.tables.storage import opened_parquet
 from state.rows.expiring import time_scalar
-from transactional.aggregates.ordered import in_order, is_ascending, is_sortable, order_of
-from transactional.aggregates.places import places_in
+from transactional.aggregates.places import in_order, is_ascending, is_sortable, order_of, places_in
 
 PART_ROWS = 500_000
 """Small files, and parts of files, are taken together up to so many rows; where keys are hashed, up to as many as come:
 each part has a hash table of its own."""
 PAST_SHARE = 0.5
 """A file whose rows lie by time is written again once so many of them have expired: no more are written than go."""
+
+
+@dataclass(slots=True)
+class Unit:
+    """Files that become one."""
+
+    files: list[DataFile] = field(default_factory=list)
+    opened: list[parquet.ParquetFile] = field(default_factory=list)
+    rows: int = 0
+
+    def parts(self, rows_max: int) -> Iterator[UnitPart]:
+        """The rows of all files, in parts that are worth a hash table."""
+        part = UnitPart([])
+        for opened in self.opened:
+            for group in range(opened.num_row_groups):
+                part.groups.append((opened, group))
+                if part.rows >= rows_max:
+                    yield part
+                    part = UnitPart([])
+        if part.groups:
+            yield part
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPart:
+    """Row groups of some files."""
+
+    groups: list[tuple[parquet.ParquetFile, int]]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(opened.metadata.row_group(group).num_rows for opened, group in self.groups)
+
+    def read(self, schema: pa.Schema) -> pa.Table:
+        """Some columns; what the table has gained since a file was written, is NULL there."""
+        tables = [opened.read_row_group(group, columns=schema.names) for opened, group in self.groups]
+        return pa.concat_tables([with_all(table, schema) for table in tables])
+
+
+def units_of(storage: FileSystem, files: Iterable[DataFile], rows_max: int) -> Iterator[Unit]:
+    """Files of a table, opened when it is their turn; small ones together up to so many rows."""
+    unit = Unit()
+    for file in files:
+        opened = opened_parquet(storage, file.name, file.size_bytes)
+        if unit.files and unit.rows + opened.metadata.num_rows > rows_max:
+            yield unit
+            unit = Unit()
+        unit.files.append(file)
+        unit.opened.append(opened)
+        unit.rows += opened.metadata.num_rows
+    if unit.files:
+        yield unit
+
+
+class UnitQueue:
+    """What several threads take one after the other, until one of them ends it."""
+
+    def __init__(self, units: Iterator[Unit]) -> None:
+        self._units, self._lock = units, Lock()
+
+    def next(self) -> Unit | None:
+        """The next unit; None: there is none, or it has ended."""
+        with self._lock:
+            return next(self._units, None)
+
+    def end(self) -> None:
+        """Give nobody another one."""
+        with self._lock:
+            self._units = iter(())
 
 
 @dataclass(slots=True)

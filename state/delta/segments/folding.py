@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from state.delta.segments.restarts import counted_rows, has_restarts
 from state.delta.tables.sql import Dialect, aggregated_sql, combined_sql, is_in_range
@@ -72,9 +73,7 @@ class SegmentColumns(StateColumns):
     """The columns of a table in the log layout: key, values, deleted and floor if there are such, txid. What was before
     a transaction is in other rows."""
 
-    __slots__ = ()
-
-    @property
+    @cached_property
     def all(self) -> Schema:
         """Every column, in order."""
         return Schema((*self.written, *Schema.parse(f"`{self.txid}` long")))
@@ -85,11 +84,11 @@ class SegmentColumns(StateColumns):
         deleted = [self.deleted] if self.deletes else []
         return [(name,) for name in (*self.values.names, *deleted)]
 
-    @property
+    @cached_property
     def written(self) -> Schema:
         """What a file of a segment holds: every column but the txid, which is its partition's."""
         floor = [] if self.floor is None else [f"`{self.floor}` timestamp"]
-        return Schema((*self.key, *self.values, *Schema.parse(", ".join([*self._deletion, *floor]))))
+        return Schema((*self.shown, *Schema.parse(", ".join([*self._deletion, *floor]))))
 
 
 @dataclass(frozen=True, slots=True)

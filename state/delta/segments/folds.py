@@ -104,7 +104,7 @@ class Folds:
         self, fold: Fold, segments: Sequence[Segment], floor: int | None
     ) -> Callable[[], WrittenFold] | None:
         """What writes a large fold: it need not be this thread. None: it is small, or has to be written in place."""
-        can_be_apart = self._loaded.location.scheme == "file" and is_plain(self._loaded.columns.txid)
+        can_be_apart = self._loaded.folder is not None and is_plain(self._loaded.columns.txid)
         if fold.rows < folds_apart.APART_ROWS or not can_be_apart:
             return None
         combine = self._stored.known_query().combine

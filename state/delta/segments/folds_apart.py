@@ -23,7 +23,7 @@ from state.delta.segments.folding import ONE_THREAD, Fold, Segment, SegmentQuery
 from state.delta.segments.shares import is_in_share
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import FileStager
-from state.delta.tables.table import DeltaLocation, delta_schema, unreadable
+from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_files, noted
 from state.delta.writing.staged import check_there, replaced
@@ -100,7 +100,7 @@ class FoldTask:
     @property
     def schema(self) -> pa.Schema:
         """Of the rows that are written: the transaction is the partition."""
-        schema = delta_schema(self.columns)
+        schema = self.columns.table_schema
         return schema.remove(schema.get_field_index(self.columns.txid))
 
 

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from state.delta.segments.folding import Segment, SegmentQuery, stored_combine
 from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.table import DeltaLocation, delta_schema, features_used, storage_of, unreadable
+from state.delta.tables.table import DeltaLocation, features_used, storage_of, unreadable
 from state.delta.tables.version import TableVersion
 from state.rows.columns import StateColumns
 from transactional.attempt import TxId
@@ -95,7 +95,7 @@ class StoredSegments:
 
     def reader(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
         """The rows that a query finds, as they are stored."""
-        return self.loaded.query(sql, settings).cast(delta_schema(self.columns))
+        return self.loaded.query(sql, settings).cast(self.columns.table_schema)
 
     def parts(self, sql: str, settings: Mapping[str, str] | None = None) -> Iterator[pa.Table]:
         """What a query gives, a part at a time. Raises `OperatingError`."""

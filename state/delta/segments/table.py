@@ -32,21 +32,20 @@ from state.delta.segments.stored import StoredSegments
 from state.delta.tables.lookup import SegmentCopies, measured, newest_rows, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view
 from state.delta.tables.staging import FileStager
-from state.delta.tables.table import delta_schema
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_overwrite, commit_properties, settle_feature, under_fence
 from state.delta.writing.layout import Layout
-from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_staged
-from state.fence import WriteRefused
+from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_by_driver
+from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import TIME, Floors, time_scalar
 from state.rows.sums import SumBounds, SumCheck
-from transactional.aggregates.sums import Step, largest, reduced
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.aggregates.sums import largest
+from transactional.attempt import AttemptId, TxId
 from transactional.errors import OperatingError
 from transactional.names import COMBINE_PROPERTY, STAGED_FEATURE, fold_of
 from transactional.ports import CommitFacts
 from transactional.ports.staged import StagedFile
-from transactional.schema import Field, Schema
+from transactional.schema import Field
 
 SWEEP_INTERVAL_S = 60.0
 """How long after each other staged files are looked for that nobody commits any more."""
@@ -83,60 +82,46 @@ class SegmentsTable(Layout):
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def apply(
-        self,
-        attempt: TransactionAttempt,
-        rows: pa.Table,
-        combine: Mapping[str, str],
-        *,
-        is_replay: bool,
-        floors: Floors | None = None,
-    ) -> None:
-        """Replace the segment of the attempt's transaction. Raises `WriteRefused`, `SumOverflow`."""
-        self.loaded.disk.settle()
-        self.settle_combine(combine)
-        self.will_record(attempt.attempt_id, floors)
-        rows = self._with_floor(rows, floors)
-        check = self._sum_check(combine)
+    def apply(self, write: TableWrite) -> None:
+        """Replace the segment of the attempt's transaction. Raises `WriteRefused`, `SumOverflow`, `OperatingError`."""
+        if write.staged:
+            self._apply_staged(write)
+            return
+        self._begin(write)
+        write = replace(write, rows=self._with_floor(write.rows, write.floors))
+        attempt, rows, check = write.attempt, write.rows, self._sum_check(write.combine)
         if check.columns and not self.admits(check, {f.name: largest(rows[f.name]) for _, f in check.columns}):
             # A segment is written without a look at what is stored.
-            self._check_sums(attempt.txid, rows, check, floors)
+            self._check_sums(write, check)
         try:
             self._replace(attempt.txid, rows, as_attempt(self.loaded, attempt.attempt_id, attempt))
         except WriteRefused as error:
             if check.columns and not error.is_conflict:
-                self._check_sums(attempt.txid, rows, check, floors)
+                self._check_sums(write, check)
             raise
         self.folds.note_write(rows.num_rows)
 
-    def apply_staged(
-        self,
-        attempt: TransactionAttempt,
-        rows: pa.Table,
-        combine: Mapping[str, str],
-        staged: Sequence[StagedFile],
-        *,
-        is_replay: bool,
-        floors: Floors | None = None,
-    ) -> None:
+    def _apply_staged(self, write: TableWrite) -> None:
         """Let the segment be the staged files, with a further one for the rows: a Delta commit of metadata only."""
-        location, columns = self.loaded.location, Schema((*self.columns.key, *self.columns.values))
+        location, attempt, staged = self.loaded.location, write.attempt, write.staged
         check_staged(location, attempt, staged)
-        self.loaded.disk.settle()
-        self.settle_combine(combine)
-        settle_feature(self.loaded, STAGED_FEATURE)
-        self.will_record(attempt.attempt_id, floors)
-        if rows.num_rows:
+        self._begin(write)
+        if write.rows.num_rows:
             stager = FileStager(Path(location.uri), self.loaded.owner, self.columns.written)
-            staged = [*staged, stager.stage(attempt, rows)]
-        check = self._sum_check(combine)
+            staged = [*staged, stager.stage(attempt, write.rows)]
+        check = self._sum_check(write.combine)
         if check.columns and not self.admits(check, _largest_of(staged, check)):
-            steps: list[Step] = [(name, combine[name]) for name in columns.names[len(self.columns.key) :]]
-            every = read_staged(location, staged, columns)
-            met = reduced(every, self.columns.key.names, steps, columns, state=self._state)
-            self._check_sums(attempt.txid, met, check, floors)
+            self._check_sums(read_by_driver(location, self.columns, write, self._state), check)
         commit_staged(self.loaded, attempt, staged)
         self.folds.note_write(sum(file.rows for file in staged), staged_files=len(staged))
+
+    def _begin(self, write: TableWrite) -> None:
+        """What the table has to say before the first rows of a kind."""
+        self.loaded.disk.settle()
+        self.settle_combine(write.combine)
+        if write.staged:
+            settle_feature(self.loaded, STAGED_FEATURE)
+        self.will_record(write.attempt.attempt_id, write.floors)
 
     def _with_floor(self, rows: pa.Table, floors: Floors | None) -> pa.Table:
         """With the floor of their transaction, where the table has a column for it."""
@@ -148,7 +133,7 @@ class SegmentsTable(Layout):
 
     def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
         """Replace one segment."""
-        schema = delta_schema(self.columns)
+        schema = self.columns.table_schema
         rows = rows.append_column(self.columns.txid, pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows))
         predicate = f"{DATA_FUSION.name(self.columns.txid)} = {txid}"
         commit_overwrite(self.loaded, rows.select(schema.names).cast(schema), properties, predicate=predicate)
@@ -171,7 +156,7 @@ class SegmentsTable(Layout):
         if self.version() != version:
             raise WriteRefused("another writer came between", is_conflict=True)
         txid = DATA_FUSION.name(self.columns.txid)
-        names = [DATA_FUSION.name(name) for name in self._schema().names]
+        names = [DATA_FUSION.name(name) for name in self.columns.row_schema.names]
         alive = ""
         floor = () if self.columns.floor is None else (self.columns.floor,)
         if self.columns.deletes:
@@ -206,7 +191,7 @@ class SegmentsTable(Layout):
     def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
         """Key and value columns, one row per key, as they were before transaction `before`, that `keep` leaves over."""
         self._stored.check_not_folded(before)
-        schema = self._schema()
+        schema = self.columns.row_schema
         query, segments = self._stored.query(), self._stored.all()
         if query is None or not segments or (before is not None and segments[0].txid >= before):
             return schema.empty_table()
@@ -220,7 +205,7 @@ class SegmentsTable(Layout):
         if query is None or not segments or segments[0].txid >= before or column not in self.columns.key.names:
             return super().rows_between(before, column, after, until)
         self._stored.check_not_folded(before)
-        schema = self._schema()
+        schema = self.columns.row_schema
         sql = query.between(column, after, until).view_over_base(self._stored.base(), before)
         parts = [part.cast(schema) for part in self._stored.parts(sql, join_settings(segments))]
         return pa.concat_tables(parts) if parts else schema.empty_table()
@@ -240,10 +225,10 @@ class SegmentsTable(Layout):
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """The rows of wanted keys: each segment is searched, and only what is found is combined."""
         self._stored.check_not_folded(before)
-        query, schema = self._stored.query(), delta_schema(self.columns)
+        query, schema = self._stored.query(), self.columns.table_schema
         segments = {each.txid: (each.files, each.rows) for each in self._stored.all() if each.txid < before}
         if query is None or not segments:
-            return self._schema().empty_table()
+            return self.columns.row_schema.empty_table()
         if query.has_restarts:
             return self.rows(before, lambda rows: with_keys(rows, wanted))
         if self.folds.settings.local_copies:
@@ -251,7 +236,7 @@ class SegmentsTable(Layout):
         else:
             found = [with_keys(part.cast(schema), wanted) for part in self._stored.parts(query.rows(before))]
             rows = pa.concat_tables(found) if found else schema.empty_table()
-        return newest_rows(rows, self.columns, query.combine).cast(self._schema())
+        return newest_rows(rows, self.columns, query.combine).cast(self.columns.row_schema)
 
     # --- between two transactions -----------------------------------------------------------------------------------
 
@@ -267,7 +252,7 @@ class SegmentsTable(Layout):
         """As every layout's; and staged files that nobody commits any more are looked for every now and then."""
         super().tidy(newest, may_go_on)
         # What a fold has written and not committed yet looks like what nobody commits.
-        may_sweep = self.loaded.location.scheme == "file" and not self.folds.apart.is_pending
+        may_sweep = self.loaded.folder is not None and not self.folds.apart.is_pending
         if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
             self._swept_at_s = time.monotonic()
             self._try(self.sweep, may_go_on)
@@ -283,9 +268,9 @@ class SegmentsTable(Layout):
     def delete_old_files(self) -> None:
         """Delete files that are old and no part of the table, and folders that are empty then."""
         super().delete_old_files()
-        if self.loaded.location.scheme == "file":
+        if (folder := self.loaded.folder) is not None:
             # A folder per transaction: on a disk they stay, and listing them would take longer and longer.
-            remove_empty_folders(Path(self.loaded.location.uri), self.columns.txid, self.folded_txid)
+            remove_empty_folders(folder, self.columns.txid, self.folded_txid)
 
 
 def _largest_of(staged: Sequence[StagedFile], check: SumCheck) -> dict[str, int]:

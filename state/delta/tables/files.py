@@ -22,15 +22,13 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, copy_files
 
-from state.delta.tables.log import NOTHING_AFTERWARDS, commit_path
-from state.delta.tables.names import DATA_FILE, LOG_FOLDER, new_data_file
+from state.delta.tables.data_files import DATA_FILE, FILE_ROWS_MAX, new_data_file
+from state.delta.tables.log import LOG_FOLDER, NOTHING_AFTERWARDS, commit_path
 from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024
 """So much one compaction rewrites, the smallest files first."""
-FILE_ROWS_MAX = 4_000_000
-"""A file gets no more rows than this, however few bytes they take: threads rewrite a file each."""
 _PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 """Other paths are written in a log in more than one way."""
 

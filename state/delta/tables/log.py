@@ -1,4 +1,4 @@
-"""A table's Delta log: its newest version, what others have written, and keeping it short.
+"""A table's Delta log: its files, whether there is one, its newest version; and keeping it short.
 
 delta-rs lists the whole log before and after each Delta commit, and by default twice more to delete what is
 old. On a disk a listing takes longer the more there is to list. So transactions leave checkpoints and deletions to
@@ -7,24 +7,33 @@ the time between them, and the number of Delta commits in the log is bounded.
 
 from __future__ import annotations
 
+import errno
 import json
-import logging
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import TemporaryDirectory
 
 from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
-from state.delta.tables.names import LOG_FOLDER, VERSIONED, WHOLE_CHECKPOINT, entry_name
 from state.delta.tables.table import DeltaLocation, storage_of
-from transactional.errors import OperatingError, StoreMismatch
-from transactional.names import LOG_COMMITS_PROPERTY, REWOUND_NOTE, fold_of, repair_of
+from transactional.errors import ConfigError, OperatingError
+from transactional.names import LOG_COMMITS_PROPERTY
 
-_log = logging.getLogger(__name__)
+LOG_FOLDER = "_delta_log"
+ENTRY = re.compile(r"(\d{20})\.json")
+"""An entry of the log, with its Delta version."""
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
+"""A checkpoint, or one part of it, with its Delta version."""
+WHOLE_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+"""A checkpoint of one file: where there is one, it has everything."""
+VERSIONED = re.compile(r"(\d{20})\..*")
+"""Whatever belongs to one Delta version."""
 NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """A Delta commit that makes no checkpoint and deletes nothing."""
 LOG_COMMITS_KEPT = 500
@@ -33,6 +42,51 @@ LOG_KEPT_S = 10
 """What is younger stays, however many there are: readers list the log first, and read it then."""
 CHECKPOINT_INTERVAL = 100
 """Delta commits between two checkpoints of a table that does not say."""
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What comes of an entry that is none."""
+
+
+def entry_name(version: int) -> str:
+    """The name of a Delta version's entry in the log."""
+    return f"{version:020}.json"
+
+
+def commit_path(version: int) -> str:
+    """Where the log's entry of a Delta version lies, in the table's folder."""
+    return f"{LOG_FOLDER}/{entry_name(version)}"
+
+
+def is_there(location: DeltaLocation) -> bool:
+    """Whether there is a table. Raises `OperatingError` when its storage does not answer."""
+    try:
+        log = storage_of(location).get_file_info(FileSelector(LOG_FOLDER, allow_not_found=True))
+        return any(ENTRY.fullmatch(file.base_name) or CHECKPOINT.fullmatch(file.base_name) for file in log)
+    except (DeltaError, OSError) as error:
+        raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
+
+
+def check_links(location: DeltaLocation) -> None:
+    """Raise `ConfigError` where a file system refuses hard links, by which entries of a log get their names.
+
+    For what has failed: a rename could take another writer's place, so there is nothing to fall back to.
+    """
+    if location.scheme != "file":
+        return
+    folder = Path(location.uri, LOG_FOLDER)
+    while not folder.is_dir():
+        folder = folder.parent
+    with suppress(OSError), TemporaryDirectory(prefix="links-", dir=folder) as scratch:
+        file = Path(scratch, "file")
+        file.touch()
+        try:
+            file.with_name("link").hardlink_to(file)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise ConfigError(
+                    f"Delta table {location} lies on a file system that refuses hard links ({error.strerror}), so that "
+                    f"no two writers can be kept apart: move {location.uri} to one that has them, such as ext4, XFS or "
+                    "NFS, or to an object store"
+                ) from None
 
 
 class LogUpkeep:
@@ -114,215 +168,12 @@ def _is_file(folder: str, version: int) -> bool:
         return False
 
 
-def commit_path(version: int) -> str:
-    """Where the log's entry of a Delta version lies, in the table's folder."""
-    return f"{LOG_FOLDER}/{entry_name(version)}"
-
-
-def added_bytes(folder: str, version: int) -> int | None:
+def added_bytes(folder: Path, version: int) -> int | None:
     """The size of the files that a version added to a table on this disk; None: its entry can't be read. Raises
     `OSError`."""
-    with open(os.path.join(folder, commit_path(version)), "rb") as file:
+    with (folder / commit_path(version)).open("rb") as file:
         lines = [line for line in file if line.startswith(b'{"add"')]
     try:
         return sum(int(json.loads(line)["add"]["size"]) for line in lines)
     except UNREADABLE:
         return None
-
-
-# --- what others have written ---------------------------------------------------------------------------------------
-
-
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What comes of an entry that is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One Delta commit of the log."""
-
-    version: int
-    operation: str
-    app_versions: Mapping[str, int]
-    changes_data: bool
-    changes_table: bool
-    """Whether columns, properties or protocol are declared again."""
-    added: frozenset[str]
-    removed: frozenset[str]
-    protocol: Mapping[str, Any] | None
-    """The new protocol, if the entry declares one."""
-    rewound_to: int | None = None
-    """The transaction that a rewind has taken the table back to by it."""
-    adds: tuple[Mapping[str, Any], ...] = ()
-    """What it says of the files that it has added."""
-    actions: frozenset[str] = frozenset()
-    """The kinds of its actions."""
-
-
-def is_foreign(commit: Entry, owner: str) -> bool:
-    """True for a Delta commit that changes rows and is not the topology's, nor a fold of a table in the log layout."""
-    return commit.changes_data and owner not in commit.app_versions and fold_of(owner) not in commit.app_versions
-
-
-def foreign_change(commits: Sequence[Entry], owner: str) -> Entry | None:
-    """The first of these Delta commits, oldest first, that is foreign; None also when the last such one is a repair."""
-    foreign = [commit for commit in commits if is_foreign(commit, owner)]
-    return foreign[0] if foreign and repair_of(owner) not in foreign[-1].app_versions else None
-
-
-def named(commit: Entry) -> str:
-    """A Delta commit in words."""
-    return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"
-
-
-def healed_by_others(commits: Sequence[Entry], owner: str) -> set[int]:
-    """The versions of foreign Delta commits after which a later one, not the topology's, has put all files back."""
-    healed, open_since = set[int](), list[int]()
-    # The files that there are by now and were not before the first of them, and the other way round.
-    more, fewer = set[str](), set[str]()
-    for commit in commits:
-        if owner in commit.app_versions:
-            open_since = []
-        elif is_foreign(commit, owner):
-            more, fewer = (more, fewer) if open_since else (set(), set())
-            open_since.append(commit.version)
-        if open_since:
-            gone = commit.removed - commit.added
-            more, fewer = (more - gone) | (commit.added - fewer), (fewer - commit.added) | (gone - more)
-            if not more and not fewer:
-                healed |= set(open_since)
-                open_since = []
-    return healed
-
-
-def entries_between(location: DeltaLocation, after: int, until: int) -> list[Entry]:
-    """The Delta commits after one version up to another one, oldest first; those that are gone from the log are not
-    among them. Raises `OperatingError`.
-    """
-    return list(_entries(location, after, until))
-
-
-def entries_until_newest(location: DeltaLocation, after: int, log: LogUpkeep, most: int) -> list[Entry] | None:
-    """All Delta commits after a version, oldest first; None: there are more than so many, or one is gone from the log.
-
-    Lists nothing, and reads no entry that is not new. Raises `OperatingError`, `OSError`.
-    """
-    files, entries = log_files(location), list[Entry]()
-    while not log.is_newest(after + len(entries)):
-        if len(entries) == most:
-            return None
-        try:
-            entries.append(_read(files, location, after + len(entries) + 1))
-        except FileNotFoundError:
-            return None
-    return entries
-
-
-def entries_since_own(location: DeltaLocation, owner: str, newest: int) -> list[Entry]:
-    """The Delta commits after the newest one of this owner, oldest first, as far back as the log goes.
-
-    Raises `OperatingError`.
-    """
-    files, since = log_files(location), list[Entry]()
-    for version in range(newest, -1, -1):
-        try:
-            entry = _read(files, location, version)
-        except FileNotFoundError:
-            break
-        if owner in entry.app_versions:
-            break
-        since.append(entry)
-    return since[::-1]
-
-
-def check_not_foreign(location: DeltaLocation, owner: str, entries: list[Entry]) -> None:
-    """Raise `StoreMismatch` when one of these Delta commits has changed rows and is not the topology's (row T56)."""
-    if (commit := foreign_change(entries, owner)) is not None:
-        raise StoreMismatch(
-            f"Delta table {location} of {owner} was changed by {named(commit)}, which is not the topology's. Its "
-            "counts would continue from what that left behind: see `transactional doctor`"
-        )
-
-
-class LogFiles(Protocol):
-    """Opens files of a table."""
-
-    def open_input_file(self, path: str) -> Any:
-        """A file, by its path in the table's folder. Raises `FileNotFoundError`, `OSError`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _OnDisk:
-    """Files on this machine: without a storage's client, which takes longer than a small file does."""
-
-    folder: str
-
-    def open_input_file(self, path: str) -> Any:
-        return Path(self.folder, path).open("rb")
-
-
-def log_files(location: DeltaLocation) -> LogFiles:
-    """What the log of a table is read by."""
-    if location.scheme == "file":
-        return _OnDisk(location.uri)
-    files: LogFiles = storage_of(location)
-    return files
-
-
-def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]:
-    files = log_files(location)
-    for version in range(after + 1, until + 1):
-        try:
-            yield _read(files, location, version)
-        except FileNotFoundError:
-            _log.warning(
-                "Delta table %s: its versions %d to %d are another writer's, and the entry of %d was cleaned out of "
-                "the log: whether it changed rows can no longer be known",
-                *(location, after + 1, until, version),
-            )
-
-
-def _read(files: LogFiles, location: DeltaLocation, version: int) -> Entry:
-    """One entry of the log. Raises `FileNotFoundError`, or `OperatingError`."""
-    try:
-        return read_entry(files, version)
-    except FileNotFoundError:
-        raise
-    except (OSError, *UNREADABLE) as error:
-        reason = location.reason(error)
-        raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
-
-
-def read_entry(files: LogFiles, version: int) -> Entry:
-    """One entry of the log. Raises `OSError`, or what is in `UNREADABLE`."""
-    with files.open_input_file(commit_path(version)) as file:
-        actions: list[dict[str, Any]] = [json.loads(line) for line in file.read().splitlines() if line.strip()]
-
-    def every(name: str) -> list[dict[str, Any]]:
-        return [action[name] for action in actions if action.get(name)]
-
-    added, removed, protocols = every("add"), every("remove"), every("protocol")
-    info = next(iter(every("commitInfo")), {})
-    return Entry(
-        version,
-        info.get("operation", ""),
-        {txn["appId"]: int(txn["version"]) for txn in every("txn")},
-        any(file["dataChange"] for file in (*added, *removed)),
-        bool(protocols or every("metaData")),
-        frozenset(file["path"] for file in added),
-        frozenset(file["path"] for file in removed),
-        protocols[0] if protocols else None,
-        _rewound_to(info.get("userMetadata")),
-        tuple(added),
-        frozenset(kind for action in actions for kind in action),
-    )
-
-
-def _rewound_to(note: object) -> int | None:
-    """What a rewind has noted with its Delta commit; others may note whatever they like."""
-    try:
-        told = json.loads(note) if isinstance(note, str) else None
-    except (ValueError, RecursionError):
-        return None
-    txid = told.get(REWOUND_NOTE) if isinstance(told, dict) else None
-    return txid if isinstance(txid, int) else None

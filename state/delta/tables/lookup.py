@@ -24,10 +24,10 @@ from pyarrow import parquet
 
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import attempt_of
-from state.delta.tables.table import DeltaLocation, delta_schema, unreadable
+from state.delta.tables.table import DeltaLocation, unreadable
+from state.python_rows import rows_of
 from state.rows.columns import StateColumns
 from state.rows.sums import SumCheck
-from state.updates import rows_of
 from state.values import combined_values
 from transactional.absent import ABSENT
 from transactional.aggregates.sums import Step, largest, reduced
@@ -121,7 +121,7 @@ def can_read_files(location: DeltaLocation, files: Files) -> bool:
 def read_files(location: DeltaLocation, files: Files, columns: StateColumns, txid: TxId) -> pa.Table:
     """The rows of a small segment, as they are stored: without a query, whose plan takes longer. Raises
     `OperatingError`."""
-    schema = delta_schema(columns)
+    schema = columns.table_schema
     try:
         # Files of before the state has gained a column lack it.
         tables = [_read_file(Path(location.uri, file)) for file in sorted(files)]
@@ -206,9 +206,9 @@ def newest_rows(rows: pa.Table, columns: StateColumns, combine: Mapping[str, str
         rows = rows.sort_by(columns.txid)
     steps: list[Step] = [(name, combine[name]) for name in values]
     if not columns.deletes:
-        return reduced(rows, key, steps, Schema((*columns.key, *columns.values)))
+        return reduced(rows, key, steps, columns.shown)
     mark = Field(columns.deleted, "boolean")
-    found = reduced(rows, key, [*steps, (mark.name, "last")], Schema((*columns.key, *columns.values, mark)))
+    found = reduced(rows, key, [*steps, (mark.name, "last")], Schema((*columns.shown, mark)))
     is_alive = pc.invert(pc.fill_null(found[mark.name], fill_value=False))
     return found.filter(is_alive).select([*key, *values])
 

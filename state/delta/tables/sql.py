@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from state.rows.columns import StateColumns
+from state.rows.seen import Seen
 from transactional.attempt import TxId
 from transactional.ports import unknown_word
 
@@ -165,21 +166,36 @@ def is_in_range(dialect: Dialect, column: str, after: int | None, until: int) ->
     return f"{is_late}{name} <= {dialect.time(until)}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The columns of a table in SQL (see `state.rows.seen`)."""
+
+    dialect: Dialect
+
+    def column(self, name: str) -> str:
+        return self.dialect.name(name)
+
+    def is_below(self, name: str, txid: int) -> str:
+        return f"{self.column(name)} < {txid}"
+
+    def is_there(self, name: str) -> str:
+        return f"{self.column(name)} IS NOT NULL"
+
+    def is_unset(self, name: str) -> str:
+        return f"NOT COALESCE({self.column(name)}, false)"
+
+    def either(self, one: str, other: str) -> str:
+        return f"{one} OR {other}"
+
+    def choose(self, condition: str, value: str, otherwise: str) -> str:
+        return f"CASE WHEN {condition} THEN {value} ELSE {otherwise} END"
+
+
 def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, source: str = "t") -> str:
     """A query on a table for its rows, key and value columns, as they were before transaction `before`. Also for those
     that had expired."""
-    quoted = dialect.name
-    keys = [quoted(name) for name in columns.key.names]
-    is_there = f"NOT COALESCE({quoted(columns.deleted)}, false)" if columns.deletes else ""
-    if before is None:
-        where = f" WHERE {is_there}" if is_there else ""
-        return f"SELECT {', '.join([*keys, *map(quoted, columns.values.names)])} FROM {source}{where}"
-    is_known = f"{quoted(columns.txid)} < {before}"
-    values = [
-        f"CASE WHEN {is_known} THEN {quoted(name)} ELSE {quoted(columns.prev(name))} END AS {quoted(name)}"
-        for name in columns.values.names
-    ]
-    is_seen = f"{is_known} OR {quoted(columns.prev_txid)} IS NOT NULL"
-    if is_there:
-        is_seen = f"CASE WHEN {is_known} THEN {is_there} ELSE {quoted(columns.prev_txid)} IS NOT NULL END"
-    return f"SELECT {', '.join([*keys, *values])} FROM {source} WHERE {is_seen}"
+    seen = Seen.before(columns, before, _Terms(dialect))
+    keys = [dialect.name(name) for name in columns.key.names]
+    values = [f"{seen.value(name)} AS {dialect.name(name)}" for name in columns.values.names]
+    where = "" if seen.exists is None else f" WHERE {seen.exists}"
+    return f"SELECT {', '.join([*keys, *values])} FROM {source}{where}"

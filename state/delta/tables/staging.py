@@ -8,7 +8,6 @@ Nothing in here needs delta-rs.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -16,13 +15,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
-from state.delta.tables.encoding import table_writer
+from state.delta.tables.data_files import footer_statistics, statistics, table_writer
 from transactional.aggregates.sums import largest, limits_of
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -160,32 +158,3 @@ def _groups(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
             batches, count = [], 0
     if batches:
         yield pa.Table.from_batches(batches)
-
-
-def footer_statistics(written: parquet.FileMetaData) -> str:
-    """The same of a file that is written, from its footer: whose bounds of integers are exact."""
-    told: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    groups = [written.row_group(group) for group in range(written.num_row_groups)]
-    for number, column in enumerate(written.schema.to_arrow_schema()):
-        parts = [group.column(number).statistics for group in groups]
-        if all(part is not None and part.has_null_count for part in parts):
-            told["nullCount"][column.name] = sum(part.null_count for part in parts)
-        is_told = pa.types.is_integer(column.type) and all(part is not None and part.has_min_max for part in parts)
-        if is_told and parts:
-            told["minValues"][column.name] = min(part.min for part in parts)
-            told["maxValues"][column.name] = max(part.max for part in parts)
-    return json.dumps({"numRecords": written.num_rows, **told})
-
-
-def statistics(rows: pa.Table) -> str:
-    """The statistics of a file for its table's log: the number of rows, and exact bounds of integer columns.
-
-    Others are left out: a bound of a string may be cut, one of a time is rounded by some readers.
-    """
-    told: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    for name, column in zip(rows.column_names, rows.columns, strict=True):
-        told["nullCount"][name] = column.null_count
-        if pa.types.is_integer(column.type) and column.null_count < len(column):
-            bounds = pc.min_max(column).as_py()
-            told["minValues"][name], told["maxValues"][name] = bounds["min"], bounds["max"]
-    return json.dumps({"numRecords": rows.num_rows, **told})

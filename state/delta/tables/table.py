@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.table import ProtocolVersions
-from pyarrow.fs import FileSelector, FileSystem
+from pyarrow.fs import FileSystem
 
-from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER
+from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import storage_at
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.names import (
     DELETES_FEATURE,
@@ -54,6 +50,10 @@ REFUSED_PROPERTIES = {
     "delta.appendOnly": "rows of a state change",
 }
 
+NO_ENTRY = "No files in log segment"
+"""What delta-rs says of a table whose folder is there, and the first entry of its log is not."""
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+"""The name of a file that the log does not escape, and that lies in the table's own folder."""
 PATIENCE = {"retry_timeout": "30s"}
 """How long delta-rs tries a request to an object store that does not answer; its default is 3 minutes."""
 
@@ -148,11 +148,6 @@ def _check_s3(options: Mapping[str, str], table: str) -> None:
         )
 
 
-def delta_schema(columns: StateColumns) -> pa.Schema:
-    """The Arrow schema of the whole table."""
-    return arrow_schema(columns.all)
-
-
 def check_properties(properties: Mapping[str, str], table: str) -> None:
     """Raise `ConfigError` for table properties that a state can't live with."""
     for name, reason in REFUSED_PROPERTIES.items():
@@ -169,7 +164,7 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
     check_properties(properties, table)
     _check_version(properties, table)
     check_expiry(columns.expires, properties, table)
-    wanted = delta_schema(columns)
+    wanted = columns.table_schema
     expected = {column.name: column.type for column in wanted}
     actual = {column.name: column.type for column in found}
     lacking = expected.keys() - actual.keys()
@@ -255,45 +250,15 @@ def storage_of(location: DeltaLocation) -> FileSystem:
     return storage_at(location.uri, location.storage_options)
 
 
-def is_there(location: DeltaLocation) -> bool:
-    """Whether there is a table. Raises `OperatingError` when its storage does not answer."""
-    try:
-        log = storage_of(location).get_file_info(FileSelector(LOG_FOLDER, allow_not_found=True))
-        return any(ENTRY.fullmatch(file.base_name) or CHECKPOINT.fullmatch(file.base_name) for file in log)
-    except (DeltaError, OSError) as error:
-        raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
-
-
-def check_links(location: DeltaLocation) -> None:
-    """Raise `ConfigError` where a file system refuses hard links, by which entries of a log get their names.
-
-    For what has failed: a rename could take another writer's place, so there is nothing to fall back to.
-    """
-    if location.scheme != "file":
-        return
-    folder = Path(location.uri, LOG_FOLDER)
-    while not folder.is_dir():
-        folder = folder.parent
-    with suppress(OSError), TemporaryDirectory(prefix="links-", dir=folder) as scratch:
-        file = Path(scratch, "file")
-        file.touch()
-        try:
-            file.with_name("link").hardlink_to(file)
-        except OSError as error:
-            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise ConfigError(
-                    f"Delta table {location} lies on a file system that refuses hard links ({error.strerror}), so that "
-                    f"no two writers can be kept apart: move {location.uri} to one that has them, such as ext4, XFS or "
-                    "NFS, or to an object store"
-                ) from None
-
-
 def load_table(location: DeltaLocation) -> DeltaTable:
     """The newest snapshot of a table. Raises `OperatingError` when it can't be read."""
     try:
         return DeltaTable(location.uri, storage_options=dict(location.storage_options))
     except (DeltaError, OSError) as error:
-        raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from None
+        reason = location.reason(error)
+        if NO_ENTRY in reason:
+            reason = "its log has no entry: it is being created, or it is no table yet; try again once a run has begun"
+        raise OperatingError(f"Delta table {location} can't be opened: {reason}") from None
 
 
 def features_of(protocol: ProtocolVersions) -> frozenset[str]:
@@ -309,3 +274,25 @@ def refused(location: DeltaLocation, error: Exception) -> WriteRefused:
 def unreadable(location: DeltaLocation, error: Exception) -> OperatingError:
     """What a read that has failed is to the rest."""
     return OperatingError(f"Delta table {location} can't be read: {location.reason(error)}")
+
+
+def data_files(table: DeltaTable) -> list[DataFile]:
+    """The files that a table is made of."""
+    actions = pa.table(table.get_add_actions())
+    names, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    return [DataFile(name, size_bytes) for name, size_bytes in zip(names, sizes, strict=True)]
+
+
+def replaceable_files(table: DeltaTable) -> list[DataFile] | None:
+    """The files that a table is made of; None: the table demands of its writers what `commit_replaced` does not do."""
+    protocol, metadata = table.protocol(), table.metadata()
+    features = features_of(protocol)
+    if (
+        not is_known_protocol(protocol.min_reader_version, protocol.min_writer_version, features)
+        or metadata.partition_columns
+        or str(metadata.configuration.get("delta.appendOnly", "false")).lower() != "false"
+        or "delta.invariants" in table.schema().to_json()
+    ):
+        return None
+    files = data_files(table)
+    return files if all(_PLAIN.fullmatch(file.name) for file in files) else None

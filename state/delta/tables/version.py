@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,22 +17,21 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from state.delta.tables.disk import TableDisk
-from state.delta.tables.following import KnownFiles
-from state.delta.tables.log import (
+from state.delta.tables.entries import (
     Entry,
-    LogUpkeep,
     check_not_foreign,
     entries_between,
     entries_since_own,
     entries_until_newest,
     is_foreign,
 )
+from state.delta.tables.following import KnownFiles
+from state.delta.tables.log import LogUpkeep
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import (
     DeltaLocation,
     check_protocol,
     check_table,
-    delta_schema,
     features_of,
     load_table,
     storage_of,
@@ -72,6 +72,8 @@ class TableVersion:
         self.judged, self.judged_at_s = self._snapshot.version(), time.monotonic()
         """The Delta version over which is written, and since when."""
         self.storage = storage_of(location)
+        self.folder = Path(location.uri) if location.scheme == "file" else None
+        """Where it lies on a disk of this machine, or one that is mounted; None: in an object store."""
         self.log = LogUpkeep(location, self._snapshot)
         self._mismatch: StoreMismatch | None = None
         self._is_unfit = False
@@ -140,7 +142,7 @@ class TableVersion:
     def lacking(self) -> pa.Schema:
         """The columns that the state has gained and this Delta version does not have."""
         there = set(self.column_names)
-        return pa.schema([each for each in delta_schema(self.columns) if each.name not in there])
+        return pa.schema([each for each in self.columns.table_schema if each.name not in there])
 
     def version(self) -> AttemptId | None:
         """The attempt id that this Delta version was written by."""

@@ -29,10 +29,17 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from state.delta.tables.data_files import DataFile, WrittenFile
-from state.delta.tables.log import LOG_KEPT_S, NOTHING_AFTERWARDS, commit_path
-from state.delta.tables.names import CHECKPOINT, LOG_FOLDER, entry_name
+from state.delta.tables.log import (
+    CHECKPOINT,
+    LOG_FOLDER,
+    LOG_KEPT_S,
+    NOTHING_AFTERWARDS,
+    check_links,
+    commit_path,
+    entry_name,
+)
 from state.delta.tables.storage import create, delete
-from state.delta.tables.table import check_links, features_used, properties_with, refused
+from state.delta.tables.table import features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
@@ -255,26 +262,25 @@ def _replacing(
 
 def _now_ms(table: TableVersion, new: Sequence[WrittenFile]) -> int:
     """The time, by the storage's own clock where that takes no request."""
-    if table.location.scheme != "file":
+    if table.folder is None:
         return time.time_ns() // 1_000_000
     names = [file.name for file in new] or [LOG_FOLDER]
-    return max(Path(table.location.uri, name).stat().st_mtime_ns for name in names) // 1_000_000
+    return max((table.folder / name).stat().st_mtime_ns for name in names) // 1_000_000
 
 
 def _write_version(table: TableVersion, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:
     """Make a Delta version of some files. Raises `FileExistsError` when there is one, `OSError`."""
-    if table.location.scheme != "file":
+    if table.folder is None:
         create(table.storage, commit_path(version), _lines(actions).encode())
         return
-    folder = Path(table.location.uri)
-    files = [folder / name for name in needed] if table.disk.is_kept else None
-    write_entry(folder / commit_path(version), actions, files)
+    files = [table.folder / name for name in needed] if table.disk.is_kept else None
+    write_entry(table.folder / commit_path(version), actions, files)
 
 
 def _may_be_late(table: TableVersion, version: int, since_s: float) -> bool:
     """Whether another writer may have written a version before, over what was judged at a time of this process."""
-    if table.location.scheme == "file":
-        return is_late(Path(table.location.uri), version)
+    if table.folder is not None:
+        return is_late(table.folder, version)
     # A request to a remote storage costs time, and entries are kept for longer than a write takes.
     return time.monotonic() - since_s > LOG_KEPT_S / 2
 

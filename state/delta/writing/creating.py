@@ -19,17 +19,9 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.names import LOG_FOLDER, entry_name
+from state.delta.tables.log import LOG_FOLDER, check_links, entry_name, is_there
 from state.delta.tables.storage import can_create, create
-from state.delta.tables.table import (
-    DEFAULT_PROPERTIES,
-    DeltaLocation,
-    check_links,
-    check_properties,
-    delta_schema,
-    is_there,
-    storage_of,
-)
+from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, storage_of
 from state.delta.writing.commit import write_entry
 from state.rows.columns import StateColumns
 from transactional.errors import OperatingError, SchemaMismatch
@@ -49,7 +41,7 @@ def create_table(
     configuration = {**DEFAULT_PROPERTIES, **properties}
     check_properties(configuration, str(location))
     given: dict[str, Any] = {
-        "schema": delta_schema(columns),
+        "schema": columns.table_schema,
         "partition_by": list(partition_by) or None,
         "configuration": configuration,
         "raise_if_key_not_exists": False,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,20 +18,15 @@ from state.delta.tables.files import Removals, delete_old_files
 from state.delta.tables.log import added_bytes
 from state.delta.tables.lookup import check_sums, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
-from state.delta.tables.table import delta_schema, unreadable
+from state.delta.tables.table import unreadable
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_files, settle_expiry
-from state.delta.writing.staged import check_staged, read_staged
-from state.fence import WriteRefused
-from state.rows.columns import StateColumns
+from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import Floors, alive, in_range
 from state.rows.sums import SumCheck
-from transactional.aggregates.sums import Step, reduced
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.names import STORE_PROPERTY
 from transactional.ports import CommitFacts
-from transactional.ports.staged import StagedFile
-from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)
 VACUUM_INTERVAL = 1_000
@@ -55,16 +50,11 @@ class Layout(ABC):
     """An open table of a state. `state` is what messages call it."""
 
     def __init__(self, loaded: TableVersion, state: str) -> None:
-        self.loaded, self._state = loaded, state
+        self.loaded, self.columns, self._state = loaded, loaded.columns, state
         self._kept: tuple[int, TxId, pa.Table] | None = None
         self._writes = 0
         self._removals = Removals(loaded.location, loaded.delta_version)
         self.held = NOTHING_HELD
-
-    @property
-    def columns(self) -> StateColumns:
-        """The table's columns."""
-        return self.loaded.columns
 
     # --- the fenced table -------------------------------------------------------------------------------------------
 
@@ -86,8 +76,8 @@ class Layout(ABC):
 
     def last_commit(self) -> CommitFacts:
         """What the last write made."""
-        location, version = self.loaded.location, self.loaded.delta_version
-        return CommitFacts(version, added_bytes(location.uri, version) if location.scheme == "file" else None)
+        folder, version = self.loaded.folder, self.loaded.delta_version
+        return CommitFacts(version, None if folder is None else added_bytes(folder, version))
 
     def write_version(
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
@@ -126,34 +116,9 @@ class Layout(ABC):
             raise unreadable(self.loaded.location, error) from None
 
     @abstractmethod
-    def apply(
-        self,
-        attempt: TransactionAttempt,
-        rows: pa.Table,
-        combine: Mapping[str, str],
-        *,
-        is_replay: bool,
-        floors: Floors | None = None,
-    ) -> None:
-        """Write rows, one per key, and the version (see `FencedTable`). Raises `WriteRefused`, `SumOverflow`."""
-
-    def apply_staged(
-        self,
-        attempt: TransactionAttempt,
-        rows: pa.Table,
-        combine: Mapping[str, str],
-        staged: Sequence[StagedFile],
-        *,
-        is_replay: bool,
-        floors: Floors | None = None,
-    ) -> None:
-        """As `apply`, with what is in staged files, too. Here the driver reads them. Raises also `OperatingError`."""
-        check_staged(self.loaded.location, attempt, staged)
-        columns = Schema((*self.columns.key, *self.columns.values))
-        every = pa.concat_tables([rows, read_staged(self.loaded.location, staged, columns)])
-        steps: list[Step] = [(name, combine[name]) for name in self.columns.values.names]
-        combined = reduced(every, self.columns.key.names, steps, columns, state=self._state)
-        self.apply(attempt, combined, combine, is_replay=is_replay, floors=floors)
+    def apply(self, write: TableWrite) -> None:
+        """Write rows, one per key, and the version (see `FencedTable`). Raises `WriteRefused`, `SumOverflow`, and
+        `OperatingError` for files that are not there."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -263,15 +228,10 @@ class Layout(ABC):
         values = self.columns.values
         return SumCheck(self._state, values, [combine[name] for name in values.names])
 
-    def _check_sums(self, txid: TxId, rows: pa.Table, check: SumCheck, floors: Floors | None) -> None:
+    def _check_sums(self, write: TableWrite, check: SumCheck) -> None:
         """Raise `SumOverflow` for a key whose sum does not fit: an engine does not name it."""
         key, expires = self.columns.key.names, self.columns.expires
-        stored = self.lookup(txid, rows.select(list(key)))
-        if floors is not None and expires is not None:
-            stored = alive(stored, expires, floors.floor)
-        check_sums(stored, rows, len(key), check)
-
-    def _schema(self) -> pa.Schema:
-        """Of key and value columns."""
-        schema = delta_schema(self.columns)
-        return pa.schema([schema.field(name) for name in (*self.columns.key.names, *self.columns.values.names)])
+        stored = self.lookup(write.attempt.txid, write.rows.select(list(key)))
+        if write.floors is not None and expires is not None:
+            stored = alive(stored, expires, write.floors.floor)
+        check_sums(stored, write.rows, len(key), check)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from state.delta.tables.staging import RUNS, attempt_of
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_files
+from state.fence import TableWrite
 from state.orphans import NotedOrphans
+from state.rows.columns import StateColumns
+from transactional.aggregates.sums import Step, reduced
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, ProtocolError
 from transactional.ports.staged import StagedFile
-from transactional.schema import Schema
 
 _OF_DRIVERS = (f"{RUNS}/mark-", f"{RUNS}/job-")
 _NOBODY = AttemptId(0)
@@ -65,14 +68,23 @@ def check_there(location: DeltaLocation, staged: Sequence[StagedFile]) -> None:
             )
 
 
-def read_staged(location: DeltaLocation, staged: Sequence[StagedFile], columns: Schema) -> pa.Table:
+def read_staged(location: DeltaLocation, staged: Sequence[StagedFile], schema: pa.Schema) -> pa.Table:
     """Key and value columns of all rows of some staged files. Raises `OperatingError`."""
-    schema = arrow_schema(columns)
     try:
         tables = [parquet.read_table(Path(location.uri, file.path)) for file in staged]
     except (OSError, pa.ArrowException) as error:
         raise OperatingError(f"Delta table {location}: a staged file can't be read: {location.reason(error)}") from None
     return pa.concat_tables([table.select(schema.names).cast(schema) for table in tables])
+
+
+def read_by_driver(location: DeltaLocation, columns: StateColumns, write: TableWrite, state: str) -> TableWrite:
+    """The same write, with the rows of its staged files among its own. Raises `OperatingError`, `SumOverflow`."""
+    check_staged(location, write.attempt, write.staged)
+    schema = arrow_schema(columns.written)
+    every = pa.concat_tables([write.rows.select(schema.names), read_staged(location, write.staged, schema)])
+    steps: list[Step] = [(name, write.combine[name]) for name in columns.values.names]
+    steps += [(columns.deleted, "last")] if columns.deletes else []
+    return replace(write, rows=reduced(every, columns.key.names, steps, columns.written, state=state), staged=())
 
 
 def commit_staged(table: TableVersion, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:

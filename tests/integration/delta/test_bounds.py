@@ -23,7 +23,6 @@ from state.delta.merging.rewriting import rewrite_files
 from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import storage_at
-from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 from state.rows.expiring import Floors
 from tests.contract.states import Place, content, write_by_files
@@ -83,7 +82,7 @@ class World:
         floors = Floors(
             NOW, max(before or 0, chance.choice((8, 14, 25))) * 10**6, None if before is None else before * 10**6
         )
-        self.schema, width = delta_schema(self.columns), len(self.columns.key)
+        self.schema, width = self.columns.table_schema, len(self.columns.key)
         stored: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}
         for file in range(4):
             for _ in range(chance.randrange(6)):
@@ -183,7 +182,7 @@ def test_bounds_that_are_too_narrow_are_found(tmp_path: Path, monkeypatch: pytes
 def test_a_file_with_a_row_that_never_expires_is_not_dropped(tmp_path: Path, second: int | None, stays: bool) -> None:  # noqa: FBT001
     columns = StateColumns(Schema.parse("start timestamp"), Schema.parse("count long"), {}, False, "start")
     rows, file = [[at(each), 1, 4, None, None] for each in (1, second)], DataFile("0.parquet", 1)
-    parquet.write_table(table_of(rows, delta_schema(columns), 1), tmp_path / file.name)
+    parquet.write_table(table_of(rows, columns.table_schema, 1), tmp_path / file.name)
     floors = Floors(NOW, 9 * 10**6, 9 * 10**6)
     change = Change(columns, NOW, table_of([], arrow_schema(columns.written), 1), COMBINE, floors)
     assert Footers(storage_at(str(tmp_path), {}), columns).reached([file], change).past == ([] if stays else [file])
@@ -269,7 +268,7 @@ def test_what_a_file_lacks_is_null_in_a_range(tmp_path: Path) -> None:
 def test_a_table_that_is_only_appended_to_is_not_given_to_delta_rs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.merging.small.REWRITTEN_ROWS_MAX", -1)
+    monkeypatch.setattr("state.delta.merging.change.REWRITTEN_ROWS_MAX", -1)
     closed, place = (
         DeltaMapState(tmp_path / "t", "page string, start timestamp", "count long"),
         Place("delta-rs", tmp_path),

@@ -17,12 +17,11 @@ from pyspark.sql import SparkSession
 
 import state.delta.merged
 import state.delta.writing.commit
-from state.delta.merging.lanes import write_file
 from state.delta.state import DeltaMapState
-from state.delta.tables.data_files import DataFile, data_files, replaceable_files
+from state.delta.tables.data_files import DataFile, write_file
 from state.delta.tables.disk import TableDisk
 from state.delta.tables.log import LogUpkeep
-from state.delta.tables.table import DeltaLocation, delta_schema, storage_of
+from state.delta.tables.table import DeltaLocation, data_files, replaceable_files, storage_of
 from state.delta.writing import commit
 from state.delta.writing.commit import is_late
 from state.rows.columns import StateColumns
@@ -59,7 +58,7 @@ def replace(folder: Path, version: int, rows: pa.Table, old: list[DataFile]) -> 
     """Write a Delta version as a transaction of that number does, whatever there is."""
     location = DeltaLocation.of(folder)
     table: Any = types.SimpleNamespace(
-        location=location, owner=OWNER, disk=TableDisk(location), recorded_by=lambda _: [], storage=storage_of(location)
+        folder=folder, owner=OWNER, disk=TableDisk(location), recorded_by=lambda _: [], storage=storage_of(location)
     )
     attempt, new = TransactionAttempt(TxId(version), AttemptId(version)), write_file(table.storage, rows, rows.schema)
     entry = commit._replacing(table, version, attempt, new, old)
@@ -123,7 +122,7 @@ class TestReaders:
             {"k": row, "txid": 1} | {f"v{n}": each[row % len(each)] for n, each in enumerate(VALUES.values())}
             for row in range(many)
         ]
-        table = pa.Table.from_pylist(rows, delta_schema(columns))
+        table = pa.Table.from_pylist(rows, columns.table_schema)
         old = data_files(table_with(tmp_path, table.slice(0, 1)))
         replace(tmp_path, 1, table, old)
         found = spark.read.format("delta").load(str(tmp_path)).orderBy("k").toArrow()

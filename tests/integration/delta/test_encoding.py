@@ -13,7 +13,7 @@ from deltalake.transaction import AddAction
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from state.delta.tables.encoding import table_writer
+from state.delta.tables.data_files import table_writer
 from transactional.arrow import arrow_schema
 from transactional.schema import Schema
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-import state.delta.merging.small
+import state.delta.merging.change
 from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.delta.tables.version import TableVersion
-from state.fence import WriteRefused
+from state.fence import TableWrite, WriteRefused
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from tests.delta_merge import merge_into
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -48,7 +48,7 @@ def merges(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAttempt]:
 
 def test_a_table_that_has_grown_is_merged_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     left = merges(monkeypatch)
-    monkeypatch.setattr(state.delta.merging.small, "REWRITTEN_ROWS_MAX", 4)
+    monkeypatch.setattr(state.delta.merging.change, "REWRITTEN_ROWS_MAX", 4)
     words = opened(place)
     for txid, many in enumerate((2, 2, 3, 3), 1):
         words.merge(place.attempt(txid, txid), counts({f"word {number}": 1 for number in range(many)}))
@@ -60,7 +60,7 @@ def test_a_table_of_large_rows_is_merged_into(place: Place, monkeypatch: pytest.
     left = merges(monkeypatch)
     words = opened(place)
     words.merge(place.attempt(1, 1), counts({"a": 1}))
-    monkeypatch.setattr(state.delta.merging.small, "REWRITTEN_BYTES_MAX", 100)
+    monkeypatch.setattr(state.delta.merging.change, "REWRITTEN_BYTES_MAX", 100)
     words.merge(place.attempt(2, 2), counts({"a": 1}))
     assert [attempt.txid for attempt in left] == [2]
     assert content(words) == {"a": 2}
@@ -87,7 +87,7 @@ def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     table = DeltaTable(words.location.uri)
     table.create_write_transaction([], "append", table.schema())
     attempt = TransactionAttempt(TxId(2), AttemptId(2))
-    merge = partial(handle.apply, attempt, counts({"a": 1}).table, {"count": "sum"}, is_replay=False)
+    merge = partial(handle.apply, TableWrite(attempt, counts({"a": 1}).table, {"count": "sum"}))
     before = set(Path(words.location.uri).iterdir())
     with pytest.raises(WriteRefused):
         merge()

@@ -19,17 +19,15 @@ from pyarrow.fs import FileSystem
 
 from state.delta.merging import rewriting
 from state.delta.merging.change import Change, visible
-from state.delta.merging.rewriting import rewrite_files
-from state.delta.merging.units import UnitQueue
+from state.delta.merging.rewriting import UnitQueue, rewrite_files
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.sql import DATA_FUSION, visible_rows
 from state.delta.tables.storage import storage_at
-from state.delta.tables.table import delta_schema
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.values import combined
 from tests.delta_merge import merge_into
-from transactional.aggregates.ordered import is_ascending
+from transactional.aggregates.places import is_ascending
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
 from transactional.schema import Schema
@@ -61,7 +59,7 @@ def stored(columns: StateColumns, types: list[str], chance: random.Random) -> pa
         before = chance.choice([None, txid - 1])
         now, then = ([chance.choice(VALUES[type_]) for type_ in types] for _ in range(2))
         rows.append((key, "x", *now, txid, before, *(then if before else [None] * len(types))))
-    return of_rows(rows, delta_schema(columns))
+    return of_rows(rows, columns.table_schema)
 
 
 def given(columns: StateColumns, types: list[str], chance: random.Random) -> pa.Table:
@@ -126,7 +124,7 @@ def test_nan_is_the_greatest_number_and_both_zeros_are_equal(type_: str, how: st
     numbers = [None, float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1.5, -1.5]
     pairs = list(product(numbers, numbers))
     columns = StateColumns(Schema.parse("k int"), Schema.parse(f"v {type_}"))
-    rows = of_rows([(k, v, 6, None, None) for k, (v, _) in enumerate(pairs)], delta_schema(columns))
+    rows = of_rows([(k, v, 6, None, None) for k, (v, _) in enumerate(pairs)], columns.table_schema)
     source = of_rows([(k, v) for k, (_, v) in enumerate(pairs)], rows.schema.empty_table().select(["k", "v"]).schema)
     found = Change(columns, NOW, source, {"v": how}).applied(rows)
     expected = [combined(how, stored, partial) for stored, partial in pairs]
@@ -149,7 +147,7 @@ def test_what_was_before_is_what_a_query_finds(tmp_path: Path, before: TxId | No
 
 def test_sums_that_do_not_fit_are_refused() -> None:
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
-    rows = of_rows([("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
+    rows = of_rows([("a", 2**63 - 1, 6, None, None)], columns.table_schema)
     source = pa.table({"k": ["a"], "v": [1]})
     with pytest.raises(WriteRefused, match="overflow"):
         Change(columns, NOW, source, {"v": "sum"}).applied(rows)
@@ -158,7 +156,7 @@ def test_sums_that_do_not_fit_are_refused() -> None:
 def test_a_state_of_one_row_has_no_key() -> None:
     columns = StateColumns(Schema(()), Schema.parse("v long"))
     source = pa.table({"v": pa.array([3], pa.int64())})
-    first = Change(columns, TxId(1), source, {"v": "sum"}).applied(delta_schema(columns).empty_table())
+    first = Change(columns, TxId(1), source, {"v": "sum"}).applied(columns.table_schema.empty_table())
     assert in_order(first) == [(3, 1, None, None)]
     second = Change(columns, TxId(2), source, {"v": "sum"}).applied(first)
     assert in_order(second) == [(6, 2, 1, 3)]
@@ -189,8 +187,8 @@ def test_files_are_what_a_merge_leaves(
 ) -> None:
     """For every type and each way in which values meet; with parts of files, whole files, files put together, and files
     that are written at once."""
-    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", lane_rows)
-    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
     chance = random.Random(number)
     types = [type_ for type_, _ in COLUMNS.values()]
@@ -211,18 +209,18 @@ def test_one_key_column_is_found_as_several_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, many: int, block_rows: int, part_rows: int
 ) -> None:
     """Few keys in a hash table, and many in order, in files that are not, by several threads where there are many."""
-    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
-    monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", many)
+    monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("transactional.aggregates.places.ROWS_MIN", many)
     monkeypatch.setattr("transactional.aggregates.places.BLOCK_ROWS", block_rows)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
-    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 3)
+    monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", 3)
     columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
     rows = of_rows(
         [(None, 1, 6, None, None), (1, 2, 7, 6, 5), (2, 3, 7, None, None), (3, 4, 5, None, None)][::-1],
-        delta_schema(columns),
+        columns.table_schema,
     )
     more = [(key, key, chance.choice([5, 6]), None, None) for key in chance.sample(range(10, 30), 9)]
-    rows = pa.concat_tables([rows, of_rows(more, delta_schema(columns))])
+    rows = pa.concat_tables([rows, of_rows(more, columns.table_schema)])
     coming = [(None, 10), (4, 20), *((key, 1) for key in chance.sample(range(8, 32), chance.randint(0, 20)))]
     source = of_rows(coming, arrow_schema(Schema((*columns.key, *columns.values))))
     found, _ = by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
@@ -234,16 +232,16 @@ def test_one_key_column_is_found_as_several_are(
 def test_a_file_without_a_touched_key_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 1)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
-    rows = of_rows([(n, n, 7 if n == 2 else 5, 5, 0) for n in range(3)], delta_schema(columns))
+    rows = of_rows([(n, n, 7 if n == 2 else 5, 5, 0) for n in range(3)], columns.table_schema)
     source = of_rows([(0, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
     _, found = by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
     assert sorted(file.name for file in found.old) == ["0.parquet", "2.parquet"], "the third is a dead attempt's"
 
 
 def test_a_file_that_is_large_gets_no_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.delta.merging.lanes.FILE_ROWS_MAX", 3)
+    monkeypatch.setattr("state.delta.tables.data_files.FILE_ROWS_MAX", 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
-    rows = of_rows([(n, n, 5, None, None) for n in range(3)], delta_schema(columns))
+    rows = of_rows([(n, n, 5, None, None) for n in range(3)], columns.table_schema)
     source = of_rows([(0, 1), (7, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
     _, found = by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
     assert [json.loads(file.statistics)["numRecords"] for file in found.new] == [3, 1]
@@ -256,10 +254,10 @@ def test_nothing_is_left_of_sums_that_do_not_fit(
 ) -> None:
     """Also where another thread has written its file by then."""
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
-    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", lane_rows)
-    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", lane_rows)
+    monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("k string"), Schema.parse("v long"))
-    rows = of_rows([("b", 1, 6, None, None), ("a", 2**63 - 1, 6, None, None)], delta_schema(columns))
+    rows = of_rows([("b", 1, 6, None, None), ("a", 2**63 - 1, 6, None, None)], columns.table_schema)
     source = pa.table({"k": ["a"], "v": [1]})
     with pytest.raises(WriteRefused):
         by_files(tmp_path / "files", rows, source, columns, {"v": "sum"})
@@ -270,13 +268,13 @@ def large(
     folder: Path, monkeypatch: pytest.MonkeyPatch, key: str = "int", expires: str | None = None
 ) -> tuple[list[DataFile], Change]:
     """A table of many files in the order of their keys, and what comes for each: three threads rewrite it."""
-    monkeypatch.setattr("transactional.aggregates.ordered.ROWS_MIN", 0)
-    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("transactional.aggregates.places.ROWS_MIN", 0)
+    monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 2)
     columns = StateColumns(Schema.parse(f"a {key}"), Schema.parse("v long"), {}, False, expires)
     files = []
     for number in range(9):
-        rows = of_rows([(2 * number + n, n, 5, None, None) for n in range(2)], delta_schema(columns))
+        rows = of_rows([(2 * number + n, n, 5, None, None) for n in range(2)], columns.table_schema)
         parquet.write_table(rows, folder / f"{number}.parquet")
         files.append(DataFile(f"{number}.parquet", 1))
     source = of_rows([(n, 1) for n in range(1, 18, 2)], arrow_schema(Schema((*columns.key, *columns.values))))
@@ -309,7 +307,7 @@ def test_of_a_file_without_a_touched_key_no_part_is_kept(
     """A file may be larger than the memory: what came before the first part that is touched is read again."""
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 1)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
-    rows = of_rows([(n, n, 5, None, None) for n in range(3)], delta_schema(columns))
+    rows = of_rows([(n, n, 5, None, None) for n in range(3)], columns.table_schema)
     parquet.write_table(rows, tmp_path / "old.parquet", row_group_size=1)
     source = of_rows([(touched, 10)], arrow_schema(Schema((*columns.key, *columns.values))))
     change = Change(columns, NOW, source, {"v": "sum"})
@@ -341,7 +339,7 @@ def test_threads_take_no_more_once_one_has_failed(tmp_path: Path, monkeypatch: p
 
 def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long, w long"))
-    rows = of_rows([(1, 2, None, 5, None, None, None)], delta_schema(columns))
+    rows = of_rows([(1, 2, None, 5, None, None, None)], columns.table_schema)
     parquet.write_table(rows.drop_columns(["w", "prev_w"]), tmp_path / "old.parquet")
     source = of_rows([(1, 1, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
     combine = {"v": "sum", "w": "sum"}
@@ -354,8 +352,8 @@ def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
 def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 10)
-    monkeypatch.setattr("state.delta.merging.lanes.pa.cpu_count", lambda: 3)
+    monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", 10)
+    monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     source = of_rows([(n, 1) for n in range(25)], arrow_schema(Schema((*columns.key, *columns.values))))
     first = rewrite_files(disk(tmp_path), [], columns.all.names, Change(columns, TxId(1), source, {"v": "sum"}))
@@ -364,7 +362,7 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     second = rewrite_files(disk(tmp_path), files, columns.all.names, Change(columns, TxId(2), source, {"v": "sum"}))
     assert second.old == files
     assert [json.loads(file.statistics)["numRecords"] for file in second.new] == [12, 13]
-    monkeypatch.setattr("state.delta.merging.lanes.LANE_ROWS", 100)
+    monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", 100)
     files = [DataFile(file.name, file.size_bytes) for file in second.new]
     third = rewrite_files(disk(tmp_path), files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
     [left] = third.new

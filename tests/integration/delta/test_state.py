@@ -252,6 +252,9 @@ def test_is_read_without_being_opened(place: Place) -> None:
     assert content(reader, committed_txid=0) == {}
     with pytest.raises(OperatingError, match="can't be opened"):
         DeltaMapState(place.folder / "nothing", "word string", "count long").read()
+    (place.folder / "made" / "_delta_log").mkdir(parents=True)
+    with pytest.raises(OperatingError, match="it is being created, or it is no table yet"):
+        DeltaMapState(place.folder / "made", "word string", "count long").read()
 
 
 class TestUpkeep:

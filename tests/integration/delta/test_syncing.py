@@ -11,7 +11,7 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
-from state.delta.merging import small as delta_small
+from state.delta.merging import change as delta_small
 from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
 from state.store.sql_store import SqlCoordinatorStore

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, event
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.delta import merged as delta_merged
-from state.delta.merging import small as delta_small
+from state.delta.merging import change as delta_small
 from state.delta.tables import files as delta_files
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import (

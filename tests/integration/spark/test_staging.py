@@ -24,7 +24,7 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import RUNS, FileStager
 from state.fence import WriteRefused
-from state.updates import rows_of
+from state.python_rows import rows_of
 from tests.contract.states import OWNER, Place, content
 from transactional.attempt import TxId
 from transactional.config import TopologyConfig

@@ -110,7 +110,7 @@ def test_in_order_as_a_dict_finds_them(
         in_order = pa.array(sorted(keys, key=lambda key: 99 if key is None else key), pa.int64())
         tables.append(pa.table({"other": pa.arange(0, len(keys)), "key": in_order.cast(type_)}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("transactional.aggregates.ordered.ROWS_MIN", 0)
+        patch.setattr("transactional.aggregates.places.ROWS_MIN", 0)
         patch.setattr(places, "BLOCK_ROWS", block_rows)
         patch.setattr(places, "SEARCHED", searched)
         check(places_in, tables[0], tables[1], ["key"])

@@ -6,17 +6,17 @@ import pytest
 
 from state.records import Records
 from state.rows.columns import StateColumns
-from state.values import OpaqueValue
+from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.schema import Schema
 
 KEY, VALUES = Schema.parse("word string, n int"), Schema.parse("count long, by string")
-FIRST = OpaqueValue.first(TxId(1), (1, "a"))
+FIRST = StoredValue.first(TxId(1), (1, "a"))
 ROWS = {
     ("cat", 1): FIRST,
-    ("dog", None): OpaqueValue((2, None), (1, "a"), TxId(5), TxId(4)),
-    (None, None): OpaqueValue(ABSENT, (3, "c"), TxId(5), TxId(2)),
+    ("dog", None): StoredValue((2, None), (1, "a"), TxId(5), TxId(4)),
+    (None, None): StoredValue(ABSENT, (3, "c"), TxId(5), TxId(2)),
 }
 
 
@@ -28,10 +28,10 @@ def test_a_record_has_a_value_for_each_column(*, deletes: bool) -> None:
     assert {len(each) for each in made} == {len(columns.all)}
     named = dict(zip(columns.all.names, made[1], strict=True))
     assert (named["count"], named["prev_by"], named["txid"], named["prev_txid"]) == (2, "a", 5, 4)
-    assert records.rows(made) == rows | {("cat", 1): OpaqueValue((1, "a"), (None, None), TxId(1), None)}
+    assert records.rows(made) == rows | {("cat", 1): StoredValue((1, "a"), (None, None), TxId(1), None)}
 
 
 def test_a_table_without_a_key_has_records_too() -> None:
     records = Records(StateColumns(Schema(()), Schema.parse("count long")))
-    assert records.record((), OpaqueValue.first(TxId(3), (7,))) == (7, 3, None, None)
-    assert records.rows([(7, 3, None, None)]) == {(): OpaqueValue((7,), (None,), TxId(3), None)}
+    assert records.record((), StoredValue.first(TxId(3), (7,))) == (7, 3, None, None)
+    assert records.rows([(7, 3, None, None)]) == {(): StoredValue((7,), (None,), TxId(3), None)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state.values import OpaqueValue, StoredValue, TransactionalValue, combined, combined_columns
+from state.values import StoredValue, combined, combined_columns
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.errors import ProtocolError, StoreMismatch
@@ -27,7 +26,7 @@ def plus(number: int) -> Callable[[Any], Any]:
     return lambda before: combined("sum", before, number)
 
 
-STORED = OpaqueValue("v1", "v0", TxId(8), TxId(7))
+STORED = StoredValue("v1", "v0", TxId(8), TxId(7))
 
 
 class TestOpaqueValue:
@@ -44,50 +43,27 @@ class TestOpaqueValue:
             STORED.apply(TxId(7), to("v2"))
 
     def test_a_replay_starts_again_from_the_previous_value(self) -> None:
-        assert STORED.apply(TxId(8), to("v2")) == OpaqueValue("v2", "v0", TxId(8), TxId(7))
+        assert STORED.apply(TxId(8), to("v2")) == StoredValue("v2", "v0", TxId(8), TxId(7))
 
     def test_the_next_transaction_makes_the_value_the_previous_one(self) -> None:
-        assert STORED.apply(TxId(9), to("v2")) == OpaqueValue("v2", "v1", TxId(9), TxId(8))
+        assert STORED.apply(TxId(9), to("v2")) == StoredValue("v2", "v1", TxId(9), TxId(8))
 
     @pytest.mark.parametrize(("txid", "value", "previous"), [(3, 6, 4), (2, 3, 1)])
     def test_four_and_two(self, txid: TxId, value: int, previous: int) -> None:
-        after = OpaqueValue(4, 1, TxId(2), TxId(1)).apply(txid, plus(2))
+        after = StoredValue(4, 1, TxId(2), TxId(1)).apply(txid, plus(2))
         assert after is not None
         assert (after.value, after.prev_value) == (value, previous)
 
     def test_a_replay_of_the_first_transaction_of_a_key_starts_from_nothing(self) -> None:
         seen: list[Any] = []
-        OpaqueValue.first(TxId(5), 1).apply(TxId(5), seen.append)
+        StoredValue.first(TxId(5), 1).apply(TxId(5), seen.append)
         assert seen == [ABSENT]
 
     def test_none_is_a_value_and_not_an_absent_key(self) -> None:
-        after = OpaqueValue.first(TxId(1), None).apply(TxId(2), to("x"))
+        after = StoredValue.first(TxId(1), None).apply(TxId(2), to("x"))
         assert after is not None
         assert after.before(TxId(2)) is None
         assert after.roll_back(TxId(2)) is not None
-
-
-class TestTransactionalValue:
-    def test_seed_004_man_dog_apple(self) -> None:
-        table = {"man": (3, 1), "dog": (4, 3), "apple": (10, 2)}
-        stored = {word: TransactionalValue(count, None, TxId(txid), None) for word, (count, txid) in table.items()}
-        for _ in range(2):
-            for word, count in Counter(["man", "man", "dog"]).items():
-                applied = stored[word].apply(TxId(3), plus(count))
-                assert applied is not None
-                stored[word] = applied
-        assert {word: (row.value, row.txid) for word, row in stored.items()} == {
-            "man": (5, 3), "dog": (4, 3), "apple": (10, 2),
-        }  # fmt: skip
-
-    def test_does_not_even_compute_the_update_of_a_replay(self) -> None:
-        seen: list[Any] = []
-        TransactionalValue.first(TxId(5), 1).apply(TxId(5), seen.append)
-        assert seen == []
-
-    def test_knows_nothing_of_earlier_transactions(self) -> None:
-        with pytest.raises(StoreMismatch):
-            TransactionalValue.first(TxId(5), 1).apply(TxId(4), plus(1))
 
 
 class TestRollBack:
@@ -98,12 +74,12 @@ class TestRollBack:
         assert (after.value, after.txid) == ("v0", 7)
 
     def test_forgets_a_key_that_did_not_exist(self) -> None:
-        assert OpaqueValue.first(TxId(8), "v1").roll_back(TxId(8)) is None
+        assert StoredValue.first(TxId(8), "v1").roll_back(TxId(8)) is None
 
     def test_can_be_followed_by_the_same_transaction(self) -> None:
         after = STORED.roll_back(TxId(8))
         assert after is not None
-        assert after.apply(TxId(8), to("v2")) == OpaqueValue("v2", "v0", TxId(8), TxId(7))
+        assert after.apply(TxId(8), to("v2")) == StoredValue("v2", "v0", TxId(8), TxId(7))
 
 
 class TestVisibleAt:
@@ -112,8 +88,8 @@ class TestVisibleAt:
         assert STORED.visible_at(committed) == value
 
     def test_hides_a_key_that_is_not_yet_committed(self) -> None:
-        assert OpaqueValue.first(TxId(8), None).visible_at(TxId(7)) is ABSENT
-        assert OpaqueValue.first(TxId(8), None).visible_at(TxId(8)) is None
+        assert StoredValue.first(TxId(8), None).visible_at(TxId(7)) is ABSENT
+        assert StoredValue.first(TxId(8), None).visible_at(TxId(8)) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ makes (seed 004, "What if you can't emit the same batch"; Storm rows R24, T39 an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,11 +17,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from state.memory import MemoryMapState, MemoryTable
-from state.values import OpaqueValue, TransactionalValue, combined
+from state.row_rule import RowRule
+from state.rows.columns import StateColumns
+from state.rows.sums import SumCheck
+from state.values import StoredValue, combined
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.bolts import Key
 from transactional.errors import Fenced, StoreMismatch
 from transactional.ports import Partials, StateKind
+from transactional.schema import Schema
 
 Batch = dict[str, tuple[int | None, str | None]]
 """What a transaction has per word: how many, and a note. None is NULL."""
@@ -55,6 +59,9 @@ class Model:
         return sum(known) if known else None, batch[word][1]
 
 
+COLUMNS = StateColumns(Schema.parse("word string"), Schema.parse("count long, note string"))
+
+
 def updated(before: Any, part: tuple[int | None, str | None]) -> tuple[int | None, str | None]:
     count, note = (ABSENT, ABSENT) if before is ABSENT else before
     return combined("sum", count, part[0]), combined("last", note, part[1])
@@ -63,12 +70,10 @@ def updated(before: Any, part: tuple[int | None, str | None]) -> tuple[int | Non
 class Values(RuleBasedStateMachine):
     """The values by themselves: a word that is not in a replay is rolled back."""
 
-    kind: ClassVar[type[OpaqueValue | TransactionalValue]]
-
     def __init__(self) -> None:
         super().__init__()
-        self.model = Model(replays_differ=self.kind is OpaqueValue)
-        self.rows: dict[str, OpaqueValue | TransactionalValue] = {}
+        self.model = Model(replays_differ=True)
+        self.rows: dict[Key, StoredValue] = {}
 
     @rule(batch=BATCHES)
     def begin(self, batch: Batch) -> None:
@@ -78,49 +83,38 @@ class Values(RuleBasedStateMachine):
     @precondition(lambda self: self.model.txid)
     @rule(batch=BATCHES)
     def replay(self, batch: Batch) -> None:
-        if self.kind is TransactionalValue:
-            # It carries the same tuples, as far as words are concerned; that nothing is counted again is the point.
-            batch = {word: part for word, part in batch.items() if self._is_touched(word)}
         self.model.replay(batch)
         self._apply(batch)
 
     @precondition(lambda self: self.rows)
-    @rule(data=st.data(), batch=BATCHES)
-    def zombie(self, data: st.DataObject, batch: Batch) -> None:
+    @rule(data=st.data())
+    def zombie(self, data: st.DataObject) -> None:
         """An attempt at an earlier transaction than the one that wrote a value: nothing is known that far back."""
-        row = self.rows[data.draw(st.sampled_from(sorted(self.rows)))]
+        key = data.draw(st.sampled_from(sorted(self.rows)))
+        row = self.rows[key]
         with pytest.raises(StoreMismatch):
-            row.apply(TxId(row.txid - 1), lambda before: batch)
+            self._rule(TxId(row.txid - 1)).after({key: row}, {key: (1, None)})
         assert row.roll_back(TxId(row.txid - 1)) is row
 
-    def _is_touched(self, word: str) -> bool:
-        return word in self.rows and self.rows[word].txid == self.model.txid
+    def _rule(self, txid: TxId) -> RowRule:
+        return RowRule(COLUMNS, txid, SumCheck("words", COLUMNS.values, ["sum", "last"]))
 
     def _apply(self, batch: Batch) -> None:
-        txid = TxId(self.model.txid)
-        rolls_back = self.kind is OpaqueValue
-        kept = {word: row.roll_back(txid) if rolls_back else row for word, row in self.rows.items()}
-        written = {word: self._written(word, txid, part) for word, part in batch.items()}
-        self.rows = {word: row for word, row in {**kept, **written}.items() if row is not None}
-
-    def _written(self, word: str, txid: TxId, part: Any) -> OpaqueValue | TransactionalValue | None:
-        row = self.rows.get(word)
-        if row is None:
-            return self.kind.first(txid, updated(ABSENT, part))
-        return row.apply(txid, partial(updated, part=part))
+        after = self._rule(TxId(self.model.txid)).after(self.rows, {(word,): part for word, part in batch.items()})
+        self.rows = {key: row for key, row in after.items() if row is not None}
 
     @invariant()
     def the_values_are_those_of_the_model(self) -> None:
-        assert {word: row.value for word, row in self.rows.items()} == self.model.now
+        assert {word: row.value for (word,), row in self.rows.items()} == self.model.now
 
     @invariant()
     def who_does_not_see_the_last_transaction_sees_what_was_before(self) -> None:
-        seen = {word: row.visible_at(TxId(self.model.txid - 1)) for word, row in self.rows.items()}
+        seen = {word: row.visible_at(TxId(self.model.txid - 1)) for (word,), row in self.rows.items()}
         assert {word: value for word, value in seen.items() if value is not ABSENT} == self.model.before
 
     @invariant()
     def the_next_transaction_starts_from_what_is_there(self) -> None:
-        assert {word: row.before(TxId(self.model.txid + 1)) for word, row in self.rows.items()} == self.model.now
+        assert {word: row.before(TxId(self.model.txid + 1)) for (word,), row in self.rows.items()} == self.model.now
 
 
 class Tables(RuleBasedStateMachine):
@@ -230,14 +224,6 @@ def partials(batch: Batch) -> Partials:
     return Partials({"count": "sum", "note": "last"}, pa.table(columns))
 
 
-class OpaqueValues(Values):
-    kind = OpaqueValue
-
-
-class TransactionalValues(Values):
-    kind = TransactionalValue
-
-
 class OpaqueTables(Tables):
     kind = StateKind.OPAQUE
 
@@ -248,9 +234,8 @@ class TransactionalTables(Tables):
 
 QUICK = settings(stateful_step_count=20)
 
-TestOpaqueValues = OpaqueValues.TestCase
-TestTransactionalValues = TransactionalValues.TestCase
+TestValues = Values.TestCase
 TestOpaqueTables = OpaqueTables.TestCase
 TestTransactionalTables = TransactionalTables.TestCase
-TestOpaqueValues.settings = TestTransactionalValues.settings = QUICK
+TestValues.settings = QUICK
 TestOpaqueTables.settings = TestTransactionalTables.settings = QUICK

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from state.redis.values import RowCodec
-from state.values import OpaqueValue
+from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
 from transactional.schema import Schema
@@ -28,11 +28,11 @@ def test_values_stand_in_the_order_of_the_table() -> None:
     assert here.key_bytes(("cat", AT, 1)) == key
     assert here.key_of(key) == ("cat", AT, 1)
     old, new = (date(2026, 1, 2), 5, 0.5), (date(2026, 1, 3), None, None)
-    stored = there.row_bytes(OpaqueValue(new, old, TxId(2), TxId(1)))
-    row = OpaqueValue((None, new[0], None), (0.5, old[0], 5), TxId(2), TxId(1))
+    stored = there.row_bytes(StoredValue(new, old, TxId(2), TxId(1)))
+    row = StoredValue((None, new[0], None), (0.5, old[0], 5), TxId(2), TxId(1))
     assert here.row_of(stored) == row
     assert here.row_bytes(row) == stored
-    gone = OpaqueValue(ABSENT, None, TxId(3), None)
+    gone = StoredValue(ABSENT, None, TxId(3), None)
     assert here.row_of(here.row_bytes(gone)) == gone
 
 

@@ -13,7 +13,6 @@ from state.delta.merging.change import Change
 from state.delta.merging.rewriting import rewrite_files
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import storage_at
-from state.delta.tables.table import delta_schema
 from state.rows.columns import StateColumns
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
@@ -25,7 +24,7 @@ COLUMNS = StateColumns(Schema.parse("n long"), Schema.parse("count long"), {})
 @pytest.mark.parametrize("others", [(), (100,), (100, 101)])
 def test_a_null_key_that_comes_with_others_is_found_beyond_their_bounds(tmp_path: Path, others: tuple[int]) -> None:
     """In one of two files, beside keys that do not come."""
-    schema, files = delta_schema(COLUMNS), list[DataFile]()
+    schema, files = COLUMNS.table_schema, list[DataFile]()
     for number, keys in enumerate(((1, None), (2, 3))):
         rows = [{"n": key, "count": 5, "txid": 1} for key in keys]
         parquet.write_table(pa.Table.from_pylist(rows, schema), tmp_path / f"{number}.parquet")

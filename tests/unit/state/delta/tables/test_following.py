@@ -14,8 +14,8 @@ from state.delta.opening import reading
 from state.delta.segments.folding import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
+from state.delta.tables.entries import Entry
 from state.delta.tables.following import KnownFiles, Part
-from state.delta.tables.log import Entry
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.names import fold_of

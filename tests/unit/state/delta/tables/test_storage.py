@@ -24,10 +24,11 @@ from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 from state.delta.doctor import ExaminedDelta
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
+from state.delta.tables.log import is_there
 from state.delta.tables.storage import _Objects, create, opened_parquet, storage_at
-from state.delta.tables.table import DeltaLocation, is_there, load_table
+from state.delta.tables.table import DeltaLocation, load_table
 from state.delta.writing.creating import create_table
-from state.fence import WriteRefused
+from state.fence import TableWrite, WriteRefused
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from tests.standing_s3 import BUCKET, FIRST_S, StandingS3
@@ -142,7 +143,7 @@ def test_an_entry_that_somebody_else_has_made_leaves_no_file(
     foreign.create_write_transaction([], "append", foreign.schema())
     before = dict(store.stored)
     with pytest.raises(WriteRefused, match="another writer's"):
-        table.apply(place.attempt(2, 9), counts({"cat": 1}).table, {"count": "sum"}, is_replay=False)
+        table.apply(TableWrite(place.attempt(2, 9), counts({"cat": 1}).table, {"count": "sum"}))
     assert store.stored == before
 
 

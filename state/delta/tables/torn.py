@@ -1,4 +1,4 @@
-"""What of a Delta table on a disk is not durable yet, and what a power failure leaves of it: log files without content.
+"""What a power failure leaves of a Delta table on a disk: log files without content.
 
 An entry may be truncated, or name files that do not exist; a checkpoint and the hint of the last one may be truncated.
 Such a table can't be opened. While the system is running nobody sees this: what writes tables gives a file its name
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from uuid import uuid4
 
 from deltalake import DeltaTable
 
-from state.delta.tables.names import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
+from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
 from transactional.attempt import AttemptId
 from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
-from transactional.plumbing.syncing import sync, with_folders
+from transactional.plumbing.syncing import sync
 from transactional.ports import TornFiles
 
 _FIRST = entry_name(0)
@@ -194,78 +194,3 @@ def _is_whole_parquet(path: Path) -> bool:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - len(_PARQUET)))
         return size > 2 * len(_PARQUET) and begin == file.read() == _PARQUET
-
-
-# --- what is not yet durable ----------------------------------------------------------------------------------------
-
-
-class TableSyncs:
-    """What of a table on a disk has yet to be synced, according to its log, whoever has written it.
-
-    A Delta version is durable when its entry, the files that it adds and the names of both are. Each version is made
-    durable before the next one is written: so after a power cut at most the newest one is torn. `files` returns the
-    paths of all files of a version.
-    """
-
-    def __init__(self, folder: Path, files: Callable[[], Iterable[str]]) -> None:
-        self.folder, self._files = folder, files
-        self._log = folder / LOG_FOLDER
-        self._durable: int | None = None
-        self._asked = -1
-        self._own = dict[int, set[Path]]()
-
-    def wrote(self, version: int) -> None:
-        """A version was written whose entry and files are synced, and whose names are not."""
-        self._own[version] = {self.folder, self._log}
-
-    def unsynced(self, version: int) -> Collection[Path]:
-        """What has to be synced before this Delta version is durable; nothing when it is."""
-        self._asked = version
-        if self._durable is None:
-            # What a process before this one has written may be waiting for its sync, too.
-            return self._whole()
-        found = set[Path]()
-        for each in range(self._durable + 1, version + 1):
-            try:
-                found |= self._own.get(each) or self._of_entry(each)
-            except FileNotFoundError:
-                # Somebody has made a checkpoint of it, and cleaned up.
-                return self._whole()
-        return found
-
-    def synced(self) -> None:
-        """What `unsynced` gave is synced."""
-        self._durable = self._asked
-        self._own.clear()
-
-    def sync_checkpoints(self) -> None:
-        """Sync what a clean-up of the log relies on: the checkpoints and the hint of the last one. Raises `OSError`."""
-        files = [*self._log.glob("*.checkpoint*.parquet"), *self._log.glob("_last_checkpoint")]
-        sync(with_folders(_with_checksums(files), self.folder))
-
-    def _of_entry(self, version: int) -> set[Path]:
-        entry = self._log / entry_name(version)
-        actions = map(json.loads, entry.read_bytes().splitlines())
-        added = [self._path(action["add"]["path"]) for action in actions if "add" in action]
-        names = [entry, self._log / f"{version:020}.crc"]
-        return with_folders(_with_checksums([*added, *names]), self.folder)
-
-    def _whole(self) -> set[Path]:
-        files = [path for path in self._log.iterdir() if path.is_file()]
-        found = with_folders([*files, *_with_checksums(map(self._path, self._files()))], self.folder)
-        # A table that was just created may lie in folders that were, too.
-        return found | set(self.folder.parents)
-
-    def _path(self, path: str) -> Path:
-        # In a log a name is escaped; delta-rs' lists are not.
-        given = self.folder / path.removeprefix("file://")
-        return given if given.exists() else self.folder / unquote(path.removeprefix("file://"))
-
-
-def _with_checksums(files: Iterable[Path]) -> Iterable[Path]:
-    """The files, and what Spark's file system notes beside them."""
-    for file in files:
-        yield file
-        checksum = file.with_name(f".{file.name}.crc")
-        if checksum.exists():
-            yield checksum

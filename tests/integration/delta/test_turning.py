@@ -1,0 +1,30 @@
+"""A table in the merge layout that is to have the log layout, which it gets with its next new transaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from state.delta.segments.folding import LogLayout
+from state.delta.state import DeltaMapState
+from tests.contract.states import OWNER, Place, content
+from transactional.absent import ABSENT
+
+
+def test_keys_that_tasks_delete_go_from_a_table_that_is_no_log_yet(tmp_path: Path) -> None:
+    """While its newest transaction is repeated it stays as it is, and the driver reads what tasks have staged."""
+    place = Place("delta-rs", tmp_path)
+    columns: dict[str, Any] = {"key": "word string", "values": "count long", "deletes": True}
+    merged = DeltaMapState(place.folder / "t", **columns, layout="merge")
+    merged.open(OWNER, place.txids.__getitem__)
+    merged.put(place.attempt(1, 1), {("cat",): (1,), ("dog",): (2,)})
+    merged.put(place.attempt(2, 2), {("cat",): (5,)})
+    log = DeltaMapState(place.folder / "t", **columns, layout=LogLayout(staged_bytes=0))
+    log.open(OWNER, place.txids.__getitem__)
+    again = place.attempt(2, 3)
+    part = log.for_tasks(again)
+    assert part is not None
+    written = part.keep(part.table({("cat",): ABSENT, ("owl",): (7,)}), 1)
+    assert written.file is not None
+    log.put_parts(again, [written])
+    assert content(log) == {"dog": 2, "owl": 7}
