@@ -116,6 +116,10 @@ STATES = "transactional_states"
             changed(f"UPDATE {STATES} SET owner = 'birds/other' WHERE table_name = 'other'"),
             [(Problem.TABLE_FOREIGN, "other")],
         ),
+        (
+            changed("UPDATE transactional_state_stores SET store_id = 'another' WHERE table_name = 'other'"),
+            [(Problem.STORE_WIPED, "other")],
+        ),
         (changed("DROP TABLE count"), [(Problem.TABLE_FOREIGN, "count")]),
         (changed(f"DELETE FROM {STATES} WHERE table_name = 'count'"), [(Problem.TABLE_FOREIGN, "count")]),
         (changed("ALTER TABLE count ADD COLUMN colour TEXT"), [(Problem.TABLE_FOREIGN, "count")]),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from transactional.attempt import NO_TRANSACTION, TxId
-from transactional.core.agreement import Disagreement
+from transactional.core.agreement import Disagreement, of_another_store
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_logs, examine_store
 from transactional.engine.fencing import known_txid, wrong_place, wrong_without
@@ -90,11 +90,13 @@ def tables_of(topology: Topology) -> list[Table]:
 def _examine_place(
     table: Table, topology: Topology, store: StoreReader, status: TopologyStatus | None
 ) -> Iterator[Diagnosis]:
-    """Compare a table's transaction with the one that the store expects, as a start does."""
+    """Compare a table's transaction with the one that the store expects, and whose it is, as a start does."""
     has_joined = store.has_fence(topology.id, table.component)
     wrong = wrong_place(
         *(store, topology.id, table.component, table.found.version, _committed(status)), has_joined=has_joined
     )
+    store_id = None if status is None else status.store_id
+    wrong = wrong or of_another_store(table.found.store_id, table.found.version, store_id, store)
     if wrong is not None:
         yield _misplaced(table, wrong)
 

@@ -150,6 +150,7 @@ def change_file(patient: Patient) -> None:
 
 
 BROKEN = (Problem.STORE_BROKEN, "", False)
+OF_ANOTHER = [(Problem.STORE_WIPED, name, False) for name in TABLES]
 BOTH_WIPED = [(Problem.STORE_WIPED, name, True) for name in TABLES]
 
 
@@ -172,6 +173,8 @@ BOTH_WIPED = [(Problem.STORE_WIPED, name, True) for name in TABLES]
         (change_file, [(Problem.FILE_CHANGED, "other", False)]),
         (change_store("UPDATE transactional_topologies SET committed_txid = committed_txid - 1"), [BROKEN]),
         (change_store("DELETE FROM transactional_attempts WHERE txid = 3"), [BROKEN, BROKEN]),
+        (change_store("UPDATE transactional_topologies SET store_id = 'another'"), OF_ANOTHER),
+        (change_store("UPDATE transactional_topologies SET store_id = NULL"), []),
         (change_store("UPDATE transactional_attempts SET batch = replace(batch, '2, 3, 1', '1, 3, 1')"), [BROKEN]),
     ],
 )
