@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -13,11 +15,18 @@ import pytest
 from examples.duckdb_state import DuckDBMapState
 from spouts.kafka_admin import produce
 from spouts.local_broker import LocalBroker
+from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.examples import dying_duckdb
 from tests.integration.kafka_count import end_lease
 from tests.integration.kafka_topics import new_topic
 from tests.integration.programs import Program
-from transactional.errors import OperatingError
+from tests.rewinding import build, contents, expected, run, store_url
+from transactional import Topology
+from transactional.attempt import TxId
+from transactional.commands.verify import tables_of
+from transactional.doctor.examine import unexamined
+from transactional.engine.rewinding import rewind
+from transactional.errors import BeyondKept, OperatingError
 
 WORDS = [f"{letter * (1 + number % 3)}" for number in range(7) for letter in "abcdefg"]
 EXPECTED = Counter(WORDS)
@@ -97,3 +106,30 @@ def test_a_table_that_is_somebody_elses_is_refused(tmp_path: Path) -> None:
     state = DuckDBMapState(tmp_path / "tables.duckdb", "words", "word string", "count long")
     with pytest.raises(OperatingError):
         state.open("words/count", lambda _: 1)  # type: ignore[arg-type, return-value]
+
+
+def test_a_topology_goes_back_by_a_transaction_and_continues(tmp_path: Path) -> None:
+    """Its tables can't be read by the checker and the doctor, who say so."""
+
+    def state(name: str, key: str, values: str = "", *, deletes: bool = False) -> DuckDBMapState:
+        return DuckDBMapState(tmp_path / "tables.duckdb", name, key, values, deletes=deletes)
+
+    def topology(transactions: int) -> Topology:
+        return build(tmp_path, state, transactions=transactions, letters=False)
+
+    with closing(SqlCoordinatorStore(store_url(tmp_path))) as store:
+        run(topology(5), store)
+        with pytest.raises(BeyondKept, match="the oldest that it can go back to is 4"):
+            rewind(topology(5), store, TxId(3), owner="rewinder")
+        rewind(topology(5), store, TxId(4), owner="rewinder")
+        assert contents(topology(5)) == right(4)
+        run(topology(6), store)
+        assert contents(topology(6)) == right(6)
+    checked, unchecked = tables_of(topology(6))
+    assert checked == []
+    assert [*unchecked] == unexamined(topology(6)) == [each.id for each in topology(6).committers]
+
+
+def right(transactions: int) -> Any:
+    """What a plain count gives."""
+    return {name: rows for name, rows in expected(transactions, 6).items() if name != "dead-letters"}

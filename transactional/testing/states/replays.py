@@ -201,6 +201,6 @@ def _do(values: Writer, attempt: Any, does: Any, keys: Any) -> None:
     if does == ("delete", None):
         values.put(attempt, dict.fromkeys(keys, ABSENT))
     elif does is None:
-        values.merge(attempt, {})
+        values.put(attempt, {})
     else:
         values.merge(attempt, dict.fromkeys(keys, does[1]), does[0])
