@@ -10,7 +10,7 @@ PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
 FLOORS = (
     ("transactional.plumbing",),
     ("transactional",),
-    ("transactional.arrow", "transactional.store", "transactional.web"),
+    ("transactional.arrow", "transactional.drawing", "transactional.store", "transactional.web"),
     ("transactional.aggregates", "transactional.ports"),
     ("transactional.core", "spouts", "state.rows"),
     ("transactional.topology", "transactional.execution.failing", "spouts.kafka", "state"),

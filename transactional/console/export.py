@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from transactional.console import views
-from transactional.console.data.formats import moment
 from transactional.console.history import History
 from transactional.console.rendering import STATIC, render
+from transactional.drawing.formats import moment
 from transactional.store import StoreReader, TopologyStatus
 
 _LINK = re.compile(r'(<a\b[^>]*?) href="/[^"]*"')

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from transactional.console.data.formats import duration, first_line, moment
 from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.store import examine_rows
+from transactional.drawing.formats import duration, first_line, moment
 from transactional.errors import TransactionalError
 from transactional.ports.examining import Diagnosis
 from transactional.store import DesiredState, StoreReader, TopologyStatus

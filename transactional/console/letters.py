@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from transactional.console.data.formats import NOTHING, first_line
+from transactional.drawing.formats import NOTHING, first_line
 from transactional.engine.letter_spout import all_letters
 from transactional.errors import TransactionalError
 from transactional.store import AttemptTimes, StoreReader

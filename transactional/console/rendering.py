@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import jinja2
 
-from transactional.console.data import formats
+from transactional.drawing import formats
 from transactional.console.errors_page import with_links
 from transactional.console.slugs import slug_of
 from transactional.store.rules import state_of

@@ -20,8 +20,8 @@ from transactional.console.data.figures import (
 from transactional.console.data.live import Live
 from transactional.console.data.tiles import of_run, tiles_of
 from transactional.console.drawing import charts
-from transactional.console.drawing.graph import graph_of
-from transactional.console.drawing.rows import draw_graph
+from transactional.drawing.graph import graph_of
+from transactional.drawing.rows import draw_graph
 from transactional.console.drawing.staircase import bars_of, draw_staircase
 from transactional.console.findings import Examination, at_a_glance
 from transactional.console.history import History

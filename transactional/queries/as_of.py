@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing
+from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 
 from transactional.attempt import TxId
 from transactional.loading import open_for_reading
 from transactional.queries.pinning import Tables
+from transactional.queries.showing import view_of
 from transactional.store import StoreReader
 from transactional.topology.topology import Topology
 
@@ -32,21 +35,44 @@ class Snapshot(Mapping[str, pa.Table]):
     def __len__(self) -> int:
         return len(self._tables.readers)
 
+    def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
+        return view_of({f"{name} as of transaction {self.txid}": table for name, table in self.items()})
 
-@contextmanager
-def as_of(topology: Topology, store: str | StoreReader, txid: int | None = None) -> Iterator[Snapshot]:
+
+class AsOf(AbstractContextManager[Snapshot]):
+    """What `as_of` returns: its `with` block has the `Snapshot`. In a notebook it shows the first rows of each table,
+    and leaves nothing open."""
+
+    def __init__(self, topology: Topology, store: str | StoreReader, txid: int | None) -> None:
+        self._topology, self._store, self._txid = topology, store, txid
+        self._open = ExitStack()
+
+    def __enter__(self) -> Snapshot:
+        topology, txid = self._topology, None if self._txid is None else TxId(self._txid)
+        with ExitStack() as opened:
+            store = self._store
+            if isinstance(store, str):
+                store = opened.enter_context(closing(open_for_reading(store)))
+            committers = [component.id for component in topology.committers]
+            tables = opened.enter_context(closing(Tables.of(topology, store, committers)))
+            snapshot = Snapshot(tables, tables.pin(txid=txid))
+            self._open.push(opened.pop_all())
+            return snapshot
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._open.close()
+
+    def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
+        with self as snapshot:
+            return snapshot._repr_mimebundle_()
+
+
+def as_of(topology: Topology, store: str | StoreReader, txid: int | None = None) -> AsOf:
     """All tables of a topology as of one committed transaction, the newest one by default, whatever is written
     meanwhile: `with as_of(topology, "sqlite:///words.db") as snapshot: snapshot["counts"].to_pylist()`.
 
     `store` is the coordinator's store, or its URL. An older transaction can be read from Delta tables as long as their
-    logs and files are kept. Raises `ConfigError` for a transaction that is not committed, `OperatingError` for one that
-    a table no longer knows.
+    logs and files are kept. Entering it raises `ConfigError` for a transaction that is not committed, `OperatingError`
+    for one that a table no longer knows.
     """
-    opened = open_for_reading(store) if isinstance(store, str) else None
-    try:
-        tables = Tables.of(topology, opened or store, [component.id for component in topology.committers])  # type: ignore[arg-type]
-        with closing(tables):
-            yield Snapshot(tables, tables.pin(txid=None if txid is None else TxId(txid)))
-    finally:
-        if opened is not None:
-            opened.close()
+    return AsOf(topology, store, txid)

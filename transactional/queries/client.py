@@ -19,6 +19,7 @@ from transactional.errors import BoltFailed, ConfigError, FailedException, Query
 from transactional.loading import open_for_reading
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries.pinning import Tables
+from transactional.queries.showing import view_of
 from transactional.schema import did_you_mean
 from transactional.store import StoreReader
 from transactional.topology.topology import Query, Topology
@@ -40,6 +41,9 @@ class Answer(Sequence[Mapping[str, Any]]):
 
     def __repr__(self) -> str:
         return f"Answer(txid={self.txid}, {self.table.to_pylist()})"
+
+    def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
+        return view_of({f"as of transaction {self.txid}": self.table})
 
 
 class QueryClient:

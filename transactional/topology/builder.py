@@ -33,6 +33,13 @@ from transactional.topology.wiring import check_id, check_parallelism, check_sta
 from transactional.windowed import WindowedBolt
 
 
+def _view(topology: Topology) -> Mapping[str, str]:
+    """What notebooks show of a topology; nobody else has to load what draws it."""
+    from transactional.topology.describing import notebook_view
+
+    return notebook_view(topology)
+
+
 @dataclass(slots=True)
 class BoltDeclarer:
     """Returned by `set_bolt`: declares what the bolt subscribes to. Each call adds an input and returns the declarer.
@@ -308,6 +315,7 @@ class TransactionalTopologyBuilder:
             checked_options(config or {}),
             self._dead_letters,
             event_times={**self.spout.event_times, **self.event_times},
+            view=_view,
             **more,
         )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transactional.drawing.graph import STYLE, graph_of
+from transactional.drawing.rows import draw_wide
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
@@ -108,6 +110,24 @@ def _grouping(given: dict[str, Any]) -> str:
 
 def _of_stream(stream: str) -> str:
     return "" if stream == "default" else f" / {stream}"
+
+
+def notebook_view(topology: Topology) -> dict[str, str]:
+    """What a notebook shows: the graph, and the components as text."""
+    return {
+        "image/svg+xml": draw_wide(graph_of(described(topology)), style=STYLE),
+        "text/plain": "\n".join([topology.id, *_indented(in_lines(topology), None, 1)]),
+    }
+
+
+def _indented(components: Sequence[Described], above: str | None, depth: int) -> Iterator[str]:
+    """Components below the one that they read from, and so on."""
+    for each in components:
+        if each.above == above:
+            first, *others = each.lines
+            yield f"{'  ' * depth}{first}"
+            yield from (f"{'  ' * depth}    {line}" for line in others)
+            yield from _indented(components, each.id, depth + 1)
 
 
 def as_mermaid(topology: Topology) -> str:

@@ -3,7 +3,7 @@ phase of a transaction each of them runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -174,6 +174,8 @@ class Topology:
     """The tables of others that it looks up, each at a version that is recorded with the batch."""
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
     """By stream of the spout, the field that says when something happened."""
+    view: Callable[[Topology], Mapping[str, str]] | None = field(default=None, compare=False)
+    """What notebooks show of it, by type of content. The builder says how: that reads topologies itself."""
 
     def event_times_of(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, EventTime]:
         """Those of the partitions whose records have one."""
@@ -223,6 +225,9 @@ class Topology:
 
     def __repr__(self) -> str:
         return f"Topology({self.id!r}: {' → '.join([self.spout_id, *(bolt.id for bolt in self.components)])})"
+
+    def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
+        return {"text/plain": repr(self)} if self.view is None else self.view(self)
 
     @property
     def committers(self) -> tuple[Component, ...]:

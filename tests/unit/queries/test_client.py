@@ -218,3 +218,11 @@ def test_a_table_that_is_gone_is_told(tmp_path: Path) -> None:
     (tmp_path / "words").rename(tmp_path / "elsewhere")
     with QueryClient(topology, store) as client, pytest.raises(OperatingError, match="words"):
         client.execute("count_of", "the")
+
+
+def test_a_notebook_shows_the_rows_of_an_answer(tmp_path: Path) -> None:
+    topology = word_count(*states_of("memory", tmp_path), BATCHES)
+    with QueryClient(topology, run(topology)) as client:
+        view = client.execute_many("count_of", [("the",), (None,)])._repr_mimebundle_()
+    assert view["text/plain"].splitlines()[0] == "as of transaction 3: 2 rows"
+    assert "<td>the</td><td>2</td>" in view["text/html"]

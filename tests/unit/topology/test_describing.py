@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from tests.unit.fakes import builder
 from tests.unit.topology.test_phases import Passing, Splitting, the_seeds_picture, update
@@ -95,3 +96,31 @@ def test_streams_and_fields_are_reported() -> None:
     assert "reads  direct of split / chosen" in lines["direct"]
     assert "reads  partial key(word) of split / short" in lines["count"]
     assert lines["count"][0].startswith("count: StateUpdate, ")
+
+
+def test_a_notebook_shows_the_graph_and_the_components_below_those_that_they_read_from() -> None:
+    view = picture()._repr_mimebundle_(include=None, exclude=None)
+    assert view["image/svg+xml"].count('class="node"') == 5
+    assert "<style>svg.graph{" in view["image/svg+xml"], "there is no page around it that has one"
+    lines = view["text/plain"].splitlines()
+    assert lines[:4] == [
+        *("words", "  spout: MemoryTransactionalSpout, 1 task, processing", "      emits  word string"),
+        "    A: Splitting, 1 task, processing",
+    ]
+    assert [line.strip()[0] for line in lines if ": " in line] == ["s", "A", "B", "C", "D"]
+
+
+def test_a_topology_that_no_builder_has_made_is_shown_by_its_name() -> None:
+    topology = replace(picture(), view=None)
+    assert topology._repr_mimebundle_() == {"text/plain": repr(topology)}
+    assert topology == replace(topology, view=dict), "how it is shown is no part of what it is"
+
+
+def test_a_graph_too_large_for_boxes_is_drawn_as_rows() -> None:
+    made = builder()
+    for number in range(30):
+        made.set_bolt(f"b{number}", lambda row: row, output="word string").shuffle_grouping("spout")
+    update(made, "counts").fields_grouping("b0", "word")
+    picture = made.build()._repr_mimebundle_()["image/svg+xml"]
+    assert 'class="graph rows wide"><style>' in picture
+    assert picture.count('class="name"') == 32

@@ -1,1 +1,1 @@
-"""Diagrams and charts of the console, as SVG."""
+"""The staircase and the charts of the console, as SVG."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.attempt import TxId
-from transactional.console.data.formats import clock, duration, moment
-from transactional.console.drawing import svg
+from transactional.drawing.formats import clock, duration, moment
+from transactional.drawing import svg
 from transactional.console.drawing.labels import ROW, Label, before, beside, draw_labels, in_rows
 from transactional.store import AttemptTimes
 from transactional.store.history import RunRecord

@@ -7,7 +7,7 @@ from typing import Any
 from tests.unit.console.stores import START_MS, Past
 from transactional.console.data.event_times import OpenWindows, event_tiles, event_times_of
 from transactional.console.data.figures import series_of
-from transactional.console.data.formats import NOTHING
+from transactional.drawing.formats import NOTHING
 from transactional.console.data.tiles import of_run
 
 

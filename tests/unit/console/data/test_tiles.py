@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.console.stores import Past
 from transactional.console.data.figures import committed_of
-from transactional.console.data.formats import NOTHING
+from transactional.drawing.formats import NOTHING
 from transactional.console.data.tiles import Tile, of_run, percentile, rate_of, tiles_of
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.console.stores import described
-from transactional.console.drawing import svg
-from transactional.console.drawing.graph import WIDTH, Graph, draw_boxes, graph_of, layout_of
-from transactional.console.drawing.rows import NARROW, WIDE, draw_graph
+from transactional.drawing import svg
+from transactional.drawing.graph import WIDTH, Graph, draw_boxes, graph_of, layout_of
+from transactional.drawing.rows import NARROW, WIDE, draw_graph
 
 NAME = "orders-by-customer-and-by-day-of-delivery"
 

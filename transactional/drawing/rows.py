@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from transactional.console.data.formats import short_count
-from transactional.console.drawing import svg
-from transactional.console.drawing.graph import (
+from transactional.drawing.formats import short_count
+from transactional.drawing import svg
+from transactional.drawing.graph import (
     Graph,
     Node,
     accent_of,
@@ -78,12 +78,16 @@ def draw_graph(graph: Graph) -> str:
     """Two pictures, of which a page shows the one that its width has room for; nothing without components."""
     if not graph.nodes:
         return ""
+    return draw_wide(graph) + draw_rows(graph, NARROW)
+
+
+def draw_wide(graph: Graph, *, style: str = "") -> str:
+    """The picture for a large screen; with a `style` it needs no page around it."""
     layout = layout_of(graph)
-    wide = draw_boxes(graph, layout) if layout.fits else draw_rows(graph, WIDE)
-    return wide + draw_rows(graph, NARROW)
+    return draw_boxes(graph, layout, style=style) if layout.fits else draw_rows(graph, WIDE, style=style)
 
 
-def draw_rows(graph: Graph, width: float) -> str:
+def draw_rows(graph: Graph, width: float, *, style: str = "") -> str:
     """The picture, so wide."""
     nodes = in_order(graph)
     lanes = lanes_of(graph, nodes)
@@ -103,7 +107,7 @@ def draw_rows(graph: Graph, width: float) -> str:
     ]
     rows = [_row(graph, node, places[node.id], left, width) for node in nodes]
     kind = "wide" if width > NARROW else "narrow"
-    return svg.picture(width, y, title_of(graph), *lines, *rows, class_=f"graph rows {kind}")
+    return svg.picture(width, y, title_of(graph), *lines, *rows, class_=f"graph rows {kind}", style=style)
 
 
 def _inputs(graph: Graph, node: Node) -> list[str]:

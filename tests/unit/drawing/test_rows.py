@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.console.drawing.test_graph import READS, of_reads
-from transactional.console.drawing.rows import NARROW, WIDE, draw_rows, in_order, lanes_of
+from transactional.drawing.rows import NARROW, WIDE, draw_rows, in_order, lanes_of
 
 
 @given(READS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from transactional.console.data.formats import shown
+from transactional.drawing.formats import shown
 
 Attribute = str | int | float | None
 
@@ -42,10 +42,14 @@ def title(words: str) -> str:
     return element("title", escape(shown(words)))
 
 
-def picture(width: float, height: float, label: str, *content: str, class_: str | None = None) -> str:
-    """A whole SVG that scales with the page. Contains links, so it is a group to readers of screens, not an image."""
+def picture(
+    width: float, height: float, label: str, *content: str, class_: str | None = None, style: str = ""
+) -> str:
+    """A whole SVG that scales with the page; with a `style` it needs none. Contains links, so it is a group to readers
+    of screens, not an image."""
     return element(
         "svg",
+        *([element("style", style)] if style else []),
         *content,
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width:.0f} {height:.0f}",

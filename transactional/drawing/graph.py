@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from transactional.console.data.formats import short_count
-from transactional.console.drawing import svg
+from transactional.drawing.formats import short_count
+from transactional.drawing import svg
 
 WIDTH: Final = 1150.0
 """The room that a picture has in its card."""
@@ -24,6 +24,17 @@ _MARGIN: Final = 10.0
 _DIP: Final = 80.0
 """How far below the others a line runs that skips a column."""
 _LABEL_WIDTH: Final = 108.0
+
+STYLE: Final = (
+    "svg.graph{background:#fff;max-width:100%;height:auto;font:12px system-ui,'Segoe UI','DejaVu Sans',sans-serif}"
+    "svg.graph text{fill:#1a2232}svg.graph .name{font-weight:650;font-size:13.5px}"
+    "svg.graph .kind,svg.graph .par,svg.graph .label{fill:#566173;font-size:11.5px}"
+    "svg.graph .label{paint-order:stroke;stroke:#fff;stroke-width:5px;stroke-linejoin:round}"
+    "svg.graph .node{fill:#f8f9fb;stroke:#e2e6ec;stroke-width:1.2}"
+    "svg.graph .edge{fill:none;stroke:#8d97a8;stroke-linecap:round;opacity:.75}svg.graph .port{fill:#8d97a8}"
+    "svg.graph .accent{fill:#4a84ee}svg.graph .accent.both,svg.graph .accent.commit{fill:#14855a}"
+)
+"""How it looks where no page has a style for it: dark on white, whatever is around it."""
 
 _KINDS: Final = {"processing": "processing", "processing + commit": "both", "commit": "commit"}
 
@@ -200,7 +211,7 @@ def _fill_column(layout: Boxes, there: Sequence[str], sources: Mapping[str, Sequ
         layout.row[name] = centre + place - (len(ordered) - 1) / 2
 
 
-def draw_boxes(graph: Graph, layout: Boxes) -> str:
+def draw_boxes(graph: Graph, layout: Boxes, *, style: str = "") -> str:
     """The picture."""
     most = max((edge.tuples or 0 for edge in graph.edges), default=0)
     lines = [_edge(layout, edge, width_of(edge, most), _share(graph, edge)) for edge in graph.edges]
@@ -208,7 +219,7 @@ def draw_boxes(graph: Graph, layout: Boxes) -> str:
     width = 2 * _MARGIN + layout.columns * (layout.width + _GAP) - _GAP
     below = 56 if any(map(layout.skips, graph.edges)) else 0
     height = 2 * _MARGIN + layout.rows * (layout.height + _BETWEEN) - _BETWEEN + below
-    return svg.picture(width, height, title_of(graph), *lines, *boxes, class_="graph wide")
+    return svg.picture(width, height, title_of(graph), *lines, *boxes, class_="graph wide", style=style)
 
 
 def _node(layout: Boxes, node: Node) -> str:

@@ -1,4 +1,4 @@
-"""Numbers, durations and times as the pages show them."""
+"""Numbers, durations and times as pages and pictures show them."""
 
 from __future__ import annotations
 
