@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from transactional.attempt import AttemptId, TransactionAttempt, TxId
+    from transactional.background.topology_run import TopologyRun
     from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
     from transactional.bolts import (
         ArrowBatchBolt,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     )
     from transactional.groupings import CustomStreamGrouping
     from transactional.ports import StateKind
-    from transactional.running import run_topology
+    from transactional.running import run_topology, start_topology
     from transactional.schema import Schema
     from transactional.stateful import KeyValueState, StatefulBolt
     from transactional.topology.builder import TransactionalTopologyBuilder
@@ -63,6 +64,7 @@ __all__ = [
     "TopologyConfig",
     "TopologyContext",
     "TopologyDriver",
+    "TopologyRun",
     "TransactionAttempt",
     "TransactionalError",
     "TransactionalTopologyBuilder",
@@ -74,11 +76,13 @@ __all__ = [
     "count",
     "run_topology",
     "sliding",
+    "start_topology",
     "tumbling",
 ]
 
 _HOMES: Final = {
     "attempt": "AttemptId TransactionAttempt TxId",
+    "background.topology_run": "TopologyRun",
     "batch": "BatchLimit BatchMetadata OffsetRange PartitionId",
     "bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext Tuple",
     "config": "TopologyConfig",
@@ -87,7 +91,7 @@ _HOMES: Final = {
     "errors": "ConfigError FailedException FatalError OperatingError SchemaMismatch TransactionalError",
     "groupings": "CustomStreamGrouping",
     "ports": "StateKind",
-    "running": "run_topology",
+    "running": "run_topology start_topology",
     "schema": "Schema",
     "stateful": "KeyValueState StatefulBolt",
     "topology.builder": "TransactionalTopologyBuilder",

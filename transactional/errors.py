@@ -36,11 +36,12 @@ without a traceback, and ends with the class's `exit_code`.
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import ClassVar, Final
 
 from transactional.letters import Exclusion
 from transactional.plumbing.redaction import without_login
-from transactional.plumbing.tracebacks import raised, traceback_text
+from transactional.plumbing.tracebacks import raised, shorten, traceback_text, with_cells
 
 LOOK: Final = 1
 """Exit code of a process that ended with an error which stays until a person does something about it."""
@@ -65,6 +66,22 @@ class TransactionalError(Exception):
     def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = ()) -> None:
         super().__init__(*(without_login(each) if isinstance(each, str) else each for each in args))
         self.at_fault = at_fault
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback of its own."""
+        return [with_cells(traceback_text(self))]
+
+
+class brief_errors:  # noqa: N801 - reads as a statement
+    """Around what users call to run something: errors that leave it show the frames of their own code only. With
+    `TRANSACTIONAL_DEBUG` in the environment all are shown."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, TransactionalError):
+            shorten(error)
 
 
 def by_code(code: str) -> type[TransactionalError] | None:

@@ -1,4 +1,4 @@
-"""`run_topology`: a topology, a store's URL and an executor, combined in one call."""
+"""`run_topology` and `start_topology`: a topology, a store's URL and an executor, combined in one call."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transactional.config import TopologyConfig
 from transactional.config_sources import ResolvedConfig, load_config
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, brief_errors
 from transactional.loading import open_store, reader_of
 from transactional.names import DISTRIBUTION
 from transactional.ports import JobExecutor
@@ -21,6 +21,8 @@ from transactional.topology.topology import Topology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from transactional.background.topology_run import TopologyRun
+    from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.observing import Observer
     from transactional.engine.history.run_history import RunSummary
 
@@ -37,6 +39,7 @@ def run_topology(
     observers: Sequence[Observer] = (),
     name: str | None = None,
     accept_changes: bool = False,
+    standby: bool = False,
     ui: str | None = None,
     metrics: str | None = None,
 ) -> RunSummary:
@@ -49,6 +52,8 @@ def run_topology(
     With `accept_changes` a topology that differs from the stored one continues from the stored progress, and replaces
     the stored one once its tables are fenced; otherwise `TopologyChanged` is raised.
 
+    With `standby` it first waits until no other process runs the topology.
+
     With `session` its jobs run on that Spark session; otherwise one is started on `master`, where `"none"` means no
     Spark at all: the bolts then run in this process. Raises `ConfigError`, a `FatalError`, or `OperatingError` if a
     table's storage does not respond at the start.
@@ -57,38 +62,109 @@ def run_topology(
     its address is written to stderr. `metrics` is where `/metrics`, `/livez` and `/readyz` are, such as
     `"127.0.0.1:9464"`. Traces are made if OpenTelemetry's environment variables want them.
     """
+    with (
+        brief_errors(),
+        _prepared(
+            topology,
+            store=store,
+            config=config,
+            session=session,
+            master=master,
+            observers=observers,
+            ui=ui,
+            metrics=metrics,
+            name=name,
+            accept_changes=accept_changes,
+            standby=standby,
+        ) as driver,
+    ):
+        return driver.run()
+
+
+def start_topology(
+    topology: Topology,
+    *,
+    store: str = "sqlite:///transactional.db",
+    config: TopologyConfig | Mapping[str, object] | None = None,
+    session: SparkSession | None = None,
+    master: str = "local[*]",
+    observers: Sequence[Observer] = (),
+    name: str | None = None,
+    accept_changes: bool = False,
+    standby: bool = False,
+    ui: str | None = None,
+    metrics: str | None = None,
+) -> TopologyRun:
+    """Run a topology in a thread of this process, as a notebook does, and return its handle.
+
+    The arguments are those of `run_topology`. It returns once the run leads, its tables being fenced, or stands by;
+    what keeps it from that is raised here, what ends it later by the handle. Raises `ConfigError` if this process runs
+    the topology already.
+    """
+    from transactional.background.topology_run import TopologyRun
+
+    with brief_errors():
+        run = TopologyRun(topology.id, store)
+        run.begin(
+            _prepared(
+                topology,
+                store=store,
+                config=config,
+                session=session,
+                master=master,
+                observers=[run.progress, *observers],
+                ui=ui,
+                metrics=metrics,
+                name=name,
+                accept_changes=accept_changes,
+                standby=standby,
+            )
+        )
+        return run
+
+
+@contextmanager
+def _prepared(
+    topology: Topology,
+    *,
+    store: str,
+    config: TopologyConfig | Mapping[str, object] | None,
+    session: SparkSession | None,
+    master: str,
+    observers: Sequence[Observer],
+    ui: str | None,
+    metrics: str | None,
+    **how: Any,
+) -> Iterator[TopologyDriver]:
+    """The driver of a run that is about to start, with what stands beside it; closes all of it afterwards."""
     # A program that only declares a topology, as every task does, imports nothing of what runs it.
     from transactional.doctor.start import refuse_early
     from transactional.engine.driver import TopologyDriver
     from transactional.telemetry.run_log import RunLog
     from transactional.telemetry.tracing import tracing
 
+    resolved = _resolved(topology, config)
+    with ExitStack() as stack:
+        coordinator_store = stack.enter_context(closing(open_store(store)))
+        audience: list[Observer] = [RunLog(topology.id), *observers]
+        if ui is not None:
+            audience.append(stack.enter_context(console_of_run(topology, store, ui, _to_stderr)))
+        if metrics is not None:
+            audience += stack.enter_context(metrics_of_run(topology, metrics, _to_stderr))
+        audience += stack.enter_context(tracing(topology.id))
+        if session is None and master != "none":
+            refuse_early(topology, coordinator_store)
+        executor = make_executor(topology, session=session, master=master)
+        yield TopologyDriver(topology, coordinator_store, executor, resolved, observers=audience, **how)
+
+
+def _resolved(topology: Topology, config: TopologyConfig | Mapping[str, object] | None) -> ResolvedConfig:
     if isinstance(config, TopologyConfig):
         resolved = ResolvedConfig(config, ())
     else:
         resolved = load_config({**topology.config, **(config or {})})
     topology.check_provider(resolved.config)
-    coordinator_store = open_store(store)
-    with ExitStack() as stack:
-        stack.callback(coordinator_store.close)
-        if ui is not None:
-            observers = [*observers, stack.enter_context(console_of_run(topology, store, ui, _to_stderr))]
-        if metrics is not None:
-            observers = [*observers, *stack.enter_context(metrics_of_run(topology, metrics, _to_stderr))]
-        observers = [*observers, *stack.enter_context(tracing(topology.id))]
-        if session is None and master != "none":
-            refuse_early(topology, coordinator_store)
-        executor = make_executor(topology, session=session, master=master)
-        driver = TopologyDriver(
-            topology,
-            coordinator_store,
-            executor,
-            resolved,
-            observers=[RunLog(topology.id), *observers],
-            name=name,
-            accept_changes=accept_changes,
-        )
-        return driver.run()
+    return resolved
 
 
 @contextmanager

@@ -25,7 +25,10 @@ FLOORS = (
     ),
     ("transactional.trident.windows", "transactional.reliable", "state.delta.segments"),
     ("transactional.trident", "state.delta"),
-    ("transactional.doctor", "transactional.telemetry", "transactional.console.data", "verifier.evidence"),
+    (
+        *("transactional.background", "transactional.doctor", "transactional.telemetry"),
+        *("transactional.console.data", "verifier.evidence"),
+    ),
     ("verifier", "transactional.console.drawing"),
     ("transactional.console",),
     ("doors",),

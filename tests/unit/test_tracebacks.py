@@ -2,13 +2,16 @@
 
 import json
 import os
+import sys
 from pathlib import Path
+from traceback import StackSummary, walk_tb
+from types import SimpleNamespace
 
 import pytest
 
 from state import MemoryMapState
-from transactional.errors import ConfigError
-from transactional.plumbing.tracebacks import DEBUG, raised, traceback_text, user_place
+from transactional.errors import ConfigError, brief_errors
+from transactional.plumbing.tracebacks import DEBUG, raised, traceback_text, user_place, with_cells
 
 
 def caught(text: str) -> ValueError:
@@ -63,3 +66,52 @@ def test_an_error_of_the_framework_alone_is_shown_whole() -> None:
     error = ConfigError("made, and raised by nobody")
     assert traceback_text(error) == "transactional.errors.ConfigError: made, and raised by nobody"
     assert user_place(error) is None
+
+
+def deep() -> None:
+    MemoryMapState("word").aggregate()
+
+
+def said_otherwise() -> None:
+    try:
+        deep()
+    except ConfigError as error:
+        raise ConfigError("in other words") from error
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_an_error_that_leaves_the_framework_shows_the_users_frames_only(
+    monkeypatch: pytest.MonkeyPatch, debug: str
+) -> None:
+    monkeypatch.setenv(DEBUG, debug)
+    with pytest.raises(ConfigError) as error, brief_errors():
+        deep()
+    frames = [frame.name for frame in StackSummary.extract(walk_tb(error.value.__traceback__))]
+    assert frames[1] == "deep"
+    assert ("aggregate" in frames) is bool(debug)
+    with pytest.raises(ConfigError) as caused, brief_errors():
+        said_otherwise()
+    assert (caused.value.__cause__ is not None) is bool(debug)
+
+
+def test_other_errors_keep_their_frames() -> None:
+    with pytest.raises(ValueError, match="Expecting") as error, brief_errors():
+        json.loads("{")
+    assert "decode" in [frame.name for frame in StackSummary.extract(walk_tb(error.value.__traceback__))]
+
+
+class Compiler:
+    """IPython's, which knows its cells by the files that it gives them."""
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        return ("Cell", "In[3]") if name == "/tmp/ipykernel_7/1234.py" else None
+
+
+def test_a_cell_is_called_as_the_notebook_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'File "/tmp/ipykernel_7/1234.py", line 2 (/tmp/ipykernel_7/1234.py:2) File "/tmp/ipykernel_8/99.py"'
+    assert with_cells(text) == text
+    shell = SimpleNamespace(compile=Compiler())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    assert with_cells(text) == 'File "Cell In[3]", line 2 (Cell In[3]:2) File "/tmp/ipykernel_8/99.py"'
+    [shown] = ConfigError("at /tmp/ipykernel_7/1234.py:1")._render_traceback_()
+    assert shown == "transactional.errors.ConfigError: at Cell In[3]:1"

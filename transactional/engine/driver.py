@@ -143,6 +143,10 @@ class TopologyDriver:
         if self._is_ending:
             self.runner.end_tidying()
 
+    def drain(self) -> None:
+        """Issue nothing new, commit what is in flight, then end. May be called from any thread."""
+        self._events.put(DrainRequested())
+
     def run(self) -> RunSummary:
         """Run until done; with `standby`, first wait until nobody else coordinates the topology.
 
@@ -190,7 +194,7 @@ class TopologyDriver:
     def _rest(self, duration_ms: int) -> bool:
         """Wait; True, and immediately, if the run has to end."""
         with suppress(queue.Empty):
-            return isinstance(self._events.get(timeout=duration_ms / 1000), StopRequested)
+            return isinstance(self._events.get(timeout=duration_ms / 1000), StopRequested | DrainRequested)
         return False
 
     def _nothing_done(self) -> RunSummary:

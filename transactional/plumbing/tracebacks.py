@@ -6,11 +6,14 @@ With `TRANSACTIONAL_DEBUG` in the environment every frame is shown.
 from __future__ import annotations
 
 import os
+import re
+import sys
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException, walk_tb
-from typing import Final
+from types import TracebackType
+from typing import Any, Final
 
 DEBUG: Final = "TRANSACTIONAL_DEBUG"
 _FRAMEWORK: Final = tuple(
@@ -18,6 +21,7 @@ _FRAMEWORK: Final = tuple(
 )
 _LIBRARIES: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib"))
 _NO_FILE: Final = ("<frozen ", "<string>")
+_CELL: Final = re.compile(r"[^\s\"'(]*[/\\]ipykernel_\d+[/\\]\d+\.py")
 
 
 def traceback_text(error: BaseException) -> str:
@@ -29,6 +33,33 @@ def traceback_text(error: BaseException) -> str:
         _shorten(shown)
     text = "".join(shown.format()).rstrip()
     return text if place is None else f"{text}\nraised in {place}"
+
+
+def shorten(error: BaseException) -> None:
+    """Leave in the traceback of an error that is about to be raised what is neither the framework's nor a library's.
+    What it was raised from goes, too: the error says it in its own words."""
+    if os.environ.get(DEBUG):
+        return
+    kept: TracebackType | None = None
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        if _is_users(frame.f_code.co_filename):
+            kept = TracebackType(kept, frame, frame.f_lasti, line)
+    error.__traceback__, error.__cause__ = kept, None
+
+
+def with_cells(text: str) -> str:
+    """The text with the cells of a notebook as the notebook calls them, where it names the files that IPython gives
+    them."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return text if shell is None else _CELL.sub(lambda found: _cell(shell, found[0]), text)
+
+
+def _cell(shell: Any, filename: str) -> str:
+    try:
+        return " ".join(shell.compile.format_code_name(filename))
+    except (AttributeError, TypeError):  # another version of IPython, or a cell of another kernel
+        return filename
 
 
 def raised(error: BaseException) -> str:
@@ -50,7 +81,7 @@ def user_place(error: BaseException) -> str | None:
 
 def _from_here(filename: str) -> str:
     try:
-        return filename.removeprefix(f"{Path.cwd()}{os.sep}")
+        return with_cells(filename.removeprefix(f"{Path.cwd()}{os.sep}"))
     except OSError:  # somebody has deleted the current folder, which must not hide the error that is reported
         return filename
 

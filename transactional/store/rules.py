@@ -219,7 +219,7 @@ def check_free(status: TopologyStatus, owner: str, now_ms: int) -> None:
             f"topology {status.topology_id!r} is coordinated by {status.owner!r}, whose lease (epoch {status.epoch}) "
             f"is valid until {_time(status.leased_until_ms)}, {left_ms} ms from now by the store's clock. Stop that "
             "process, which releases the lease; if it is already dead, start again once the lease has expired. With "
-            "--standby this process waits, and takes over as soon as that one has left"
+            "--standby, or standby=True, this process waits, and takes over as soon as that one has left"
         )
 
 
