@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from spouts.contract_spout import ContractSpout, PartitionsContractSpout, PartsContractSpout
 from transactional.errors import ConfigError
+from transactional.storm_names import check_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,10 @@ class SpoutContract(ABC):
     """
 
     output: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        check_names(cls)
 
     def open(self) -> None:  # noqa: B027 - optional
         """Called on the driver before any other method: connect and check. Raises `ConfigError`."""

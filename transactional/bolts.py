@@ -14,6 +14,7 @@ from transactional.errors import SchemaMismatch
 from transactional.facts import BatchFacts
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import did_you_mean
+from transactional.storm_names import IN_BOLTS, StormNames, check_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,6 +97,7 @@ class Tuple(tuple[Any, ...]):
 
     def _no_field(self, field: object) -> str:
         hint = did_you_mean(field, self.fields) if isinstance(field, str) else ""
+        hint = f"; here it is {IN_BOLTS[field]}" if field in IN_BOLTS and str(field).startswith("get") else hint
         return f"the tuple has no field {field!r}; its fields are {', '.join(self.fields)}{hint}"
 
     @classmethod
@@ -177,7 +179,7 @@ class MapState(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TopologyContext:
+class TopologyContext(StormNames):
     """What a task of a bolt knows about itself. `options` is the mapping passed to `build()`; `subscribers` maps each
     bolt that subscribes to this one to its number of tasks, for `emit_direct`."""
 
@@ -208,6 +210,10 @@ class Bolt:
 
     output: ClassVar[str] = ""
     streams: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        check_names(cls)
 
 
 class BasicBolt(Bolt, ABC):

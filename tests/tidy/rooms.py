@@ -39,7 +39,7 @@ FLOORS = (
 """From the lowest to the highest. Folders of one floor do not know each other, but for packages and their folders."""
 FILES_MAX = 15
 """A folder of more files, `__init__` not counted, is a hall in which nothing is found."""
-ROOMY = {"transactional": 25, "examples": 25}
+ROOMY = {"transactional": 26, "examples": 25}
 """What users look through by name."""
 DOORS = {
     *("transactional", "transactional.loading", "transactional.running", "transactional.testing"),

@@ -17,6 +17,7 @@ from transactional.execution.spreading import Spreader
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import Aggregator
 from transactional.schema import Schema, did_you_mean
+from transactional.storm_names import StormNames
 from transactional.topology.stages import StageEdge
 
 ROWS_PER_BATCH = 10_000
@@ -126,7 +127,7 @@ class _Stream:
         self.sent[subscription] = self.sent.get(subscription, 0) + rows
 
 
-class Emitter:
+class Emitter(StormNames):
     """Collects what a component emits and passes it to the bolts in the same task, to edges, to aggregators.
 
     It is the `OutputCollector` that bolts receive.

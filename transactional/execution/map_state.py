@@ -11,6 +11,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.schema import Schema
+from transactional.storm_names import StormNames
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +94,7 @@ class DeferredLookups(Mapping[str, Any]):
         return 0
 
 
-class MapStateView:
+class MapStateView(StormNames):
     """A state as a committer bolt sees it: its content before the transaction, and what this attempt has put."""
 
     needs_driver = ""

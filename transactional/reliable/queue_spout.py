@@ -18,6 +18,7 @@ from transactional.messages import FailedMessage
 from transactional.ports import PartitionReader, Spout
 from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.schema import Schema
+from transactional.storm_names import check_names
 
 _log = logging.getLogger(__name__)
 _SOURCE = "queue"
@@ -56,6 +57,10 @@ class QueueSpout(ABC):
 
     output: ClassVar[str] = ""
     message_pending_max: ClassVar[int] = 1_000
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        check_names(cls)
 
     def open(self, instance: int, instances: int, collector: SpoutCollector) -> None:
         """Connect. Called once per run: the number of this instance, counted from 0, and how many there are. What it

@@ -64,11 +64,12 @@ class _Compiler:
             return
         done.add(persisted.id)
         origin = self._component(self.graph.nodes[persisted.source])
+        is_one = persisted.cut.kind is GroupingKind.GLOBAL
         if persisted.output is None:
-            declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt)
+            tasks = 1 if is_one else persisted.tasks or 1
+            declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt, tasks)
         else:
-            is_one = persisted.cut.kind is GroupingKind.GLOBAL
-            tasks = 1 if is_one else self.tasks[self.segments[persisted.source]]
+            tasks = 1 if is_one else persisted.tasks or self.tasks[self.segments[persisted.source]]
             declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt, tasks, state=persisted.state)
         _subscribe(declarer, persisted.cut, origin)
 

@@ -62,6 +62,8 @@ class Persisted:
     cut: Cut
     output: Schema | None = None
     """What it emits, if it is a bolt and not a state's update."""
+    tasks: int | None = None
+    """A hint: the number of its tasks."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,12 @@ class StreamGraph:
         numbered = replace(node, number=len(self.nodes))
         self.nodes.append(numbered)
         return numbered
+
+    def hint(self, persisted: Persisted, tasks: int) -> Persisted:
+        """Give a committer a number of tasks."""
+        hinted = replace(persisted, tasks=tasks)
+        self.persisted = [hinted if each.id == persisted.id else each for each in self.persisted]
+        return hinted
 
     def consumers(self, number: int) -> int:
         """How many operations and states read what a node makes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from transactional.aggregates import Last, Min, StoredColumns
@@ -12,8 +12,10 @@ from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import PersistentAggregate
 from transactional.schema import Field, Schema
+from transactional.storm_names import StreamNames
 from transactional.topology.topology import NEW_AND_OLD, old_name
 from transactional.topology.windows import CountWindow, Session, Window
+from transactional.topology.wiring import check_parallelism
 from transactional.trident.aggregates.aggregating import (
     Picked,
     aggregate_step,
@@ -174,7 +176,7 @@ class Stream(Operations):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class GroupedStream:
+class GroupedStream(StreamNames):
     """The tuples of a stream by the values of some of its fields, the key."""
 
     stream: Stream
@@ -216,6 +218,18 @@ class GroupedStream:
         """
         return WindowedStream(self.stream, self.key, window, window_time(self.stream, window, on))
 
+    def state_query(
+        self,
+        state: TridentState | StaticState,
+        on: str | Sequence[str] | None = None,
+        *,
+        output: str | Sequence[str] | None = None,
+        when: str = "after",
+    ) -> Stream:
+        """As `Stream.state_query`; `on` are by default the grouped fields. The stream that it returns is not
+        grouped."""
+        return self.stream.state_query(state, self.key if on is None else on, output=output, when=when)
+
     def _met(self, stream: Stream) -> Stream:
         return stream.partition_by(*self.key) if self.key else stream.global_()
 
@@ -227,7 +241,7 @@ class GroupedStream:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TridentState:
+class TridentState(StreamNames):
     """A state of a topology. Its committer is called as its table is, or as `name=` says."""
 
     declarations: Declarations
@@ -266,6 +280,12 @@ class TridentState:
             olds = (Field(old_name(f.name), f.type) for f in state.values)
             fields = self._computed.fields(Schema((*state.key, *state.values, *olds)))
         return self._emitted(NEW_AND_OLD if old else DEFAULT_STREAM, fields)
+
+    def parallelism_hint(self, tasks: int) -> TridentState:
+        """The number of its tasks: of the function of `partition_persist`, and of a step of the commit phase that runs
+        as a Spark job. What a task adds up before is that of the stream."""
+        check_parallelism("parallelism_hint", tasks)
+        return replace(self, persisted=self.declarations.graph.hint(self.persisted, tasks))
 
     def _emitted(self, stream: str, fields: Schema) -> Stream:
         """What its update emits on one of its streams."""

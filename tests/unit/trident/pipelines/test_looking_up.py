@@ -18,8 +18,11 @@ from tests.unit.trident.shapes import PAIRS
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.config import TopologyConfig
+from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, TransactionalError
-from transactional.testing import complete_topology
+from transactional.phases.local_executor import LocalExecutor
+from transactional.queries import QueryClient
+from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages
 from transactional.topology.steps import plan_steps
@@ -245,3 +248,42 @@ def test_a_bolt_by_hand_looks_up_what_it_declares() -> None:
     with pytest.raises(ConfigError, match=r"'count' is updated with what comes of it: look up what was before it"):
         by_hand(Looking(), "count", behind="look").build()
     by_hand(Looking(), before("count"), behind="look").build()
+
+
+def test_storms_word_count_line_by_line() -> None:
+    """TridentWordCount: the hint behind the state, and the look-up of a grouped stream (row E3)."""
+    sentences = [("the cow jumped over the moon",), ("the man went to the store and bought some candy",)]
+    topology, counted = TridentTopology("wordCounter"), MemoryMapState()
+    spout = MemoryTransactionalSpout([sentences], "sentence string", take=3)
+    words = topology.new_stream("spout1", spout).parallelism_hint(16).each(words_of("sentence"), "word string")
+    counts = words.group_by("word").persistent_aggregate(counted, Count()).parallelism_hint(16)
+
+    @topology.query("words", "args string")
+    def of_words(questions: Stream) -> Stream:
+        asked = questions.each(words_of("args"), "word string").group_by("word")
+        return asked.state_query(counts, "word").filter(lambda row: row["count"] is not None).project("word", "count")
+
+    made, store = topology.build(strict=True), MemoryCoordinatorStore()
+    TopologyDriver(made, store, LocalExecutor(made), TopologyConfig(stop_when_drained=True)).run()
+    with QueryClient(made, store) as client:
+        assert [tuple(row.values()) for row in client.execute("words", "cat the man jumped")] == [
+            *(("the", 4), ("man", 1), ("jumped", 1))
+        ]
+    assert made.component("memory").parallelism == 16
+
+
+def words_of(field: str) -> Callable[[Any], list[tuple[str]]]:
+    return lambda row: [(word,) for word in row[field].split()]
+
+
+def test_a_grouped_stream_looks_up_what_it_is_grouped_by() -> None:
+    topology = TridentTopology("pairs")
+    stream = topology.new_stream("pairs", MemoryTransactionalSpout([[("a", 1), ("b", 2), ("a", 3)]], PAIRS, 3))
+    counts = stream.group_by("word").persistent_aggregate(MemoryMapState(), Count())
+    seen = MemoryMapState(table=MemoryTable("seen"))
+    renamed = stream.rename(letter="word")
+    renamed.group_by("letter").state_query(counts).group_by("letter", "count").persistent_aggregate(seen, Sum("n"))
+    complete_topology(topology.build())
+    assert seen.read().sort_by("letter").select(["letter", "count"]).to_pylist() == [
+        *({"letter": "a", "count": 2}, {"letter": "b", "count": 1})
+    ]

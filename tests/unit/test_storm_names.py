@@ -1,0 +1,145 @@
+"""Names of Storm's: those that are other here are errors of one line, which `hasattr` takes for what they are."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spouts import MemoryTransactionalSpout
+from spouts.contracts import TransactionalSpout
+from state import MemoryMapState
+from tests.unit.fakes import builder, words
+from transactional import BasicBolt, BatchBolt, TopologyContext, Tuple
+from transactional.errors import ConfigError
+from transactional.reliable import QueueSpout
+from transactional.storm_names import IN_BOLTS, OF_BUILDERS, OF_STREAMS, NoSuchName, in_lower_case
+from transactional.trident import Count, GroupedStream, Stream, TridentState, TridentTopology, tumbling
+from transactional.trident.windowed import WindowedState, WindowedStream
+
+TOPOLOGY = TridentTopology("words")
+STREAM = TOPOLOGY.new_stream("words", MemoryTransactionalSpout([[("a",)]], "word string", take=1))
+GROUPED = STREAM.group_by("word")
+STATE = GROUPED.persistent_aggregate(MemoryMapState(), Count())
+WINDOWED = GROUPED.window(tumbling("1 minute", time="transaction"))
+BUILDER = builder(words())
+CONTEXT = TopologyContext("words", "count", 0, 1, {})
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "said"),
+    [
+        (STREAM, "partitionBy", "Stream has no 'partitionBy'; here it is 'partition_by'"),
+        (STREAM, "flatMap", "Stream has no 'flatMap'; here it is 'flat_map'"),
+        (STREAM, "parallelismHint", "Stream has no 'parallelismHint'; here it is 'parallelism_hint'"),
+        (STREAM, "name", "Stream has no 'name'; here it is `named(\"x\")`"),
+        (STREAM, "filtre", "Stream has no 'filtre' — did you mean 'filter'?"),
+        (STREAM, "xyz", "Stream has no 'xyz'"),
+        (GROUPED, "stateQuery", "GroupedStream has no 'stateQuery'; here it is 'state_query'"),
+        (GROUPED, "partitionAggregate", "GroupedStream has no 'partitionAggregate'; here it is 'partition_aggregate'"),
+        (STATE, "newValuesStream", "TridentState has no 'newValuesStream'; here it is `new_values()`"),
+        (STATE, "parallelismHint", "TridentState has no 'parallelismHint'; here it is 'parallelism_hint'"),
+        (TOPOLOGY, "newStream", "TridentTopology has no 'newStream'; here it is 'new_stream'"),
+        (BUILDER, "setBolt", "TransactionalTopologyBuilder has no 'setBolt'; here it is 'set_bolt'"),
+        (BUILDER, "buildTopology", "TransactionalTopologyBuilder has no 'buildTopology'; here it is `build()`"),
+        (CONTEXT, "getThisTaskIndex", "TopologyContext has no 'getThisTaskIndex'; here it is 'task_index'"),
+    ],
+)
+def test_a_name_is_answered_with_ours(of: Any, name: str, said: str) -> None:
+    with pytest.raises(NoSuchName) as error:
+        getattr(of, name)
+    assert str(error.value) == said
+    assert isinstance(error.value, ConfigError)
+    assert not hasattr(of, name)
+    assert getattr(of, name, 3) == 3
+
+
+def test_a_declarer_has_our_groupings() -> None:
+    declarer = builder(words()).set_bolt("b", lambda row: row, output="word string")
+    with pytest.raises(NoSuchName, match=r"^BoltDeclarer has no 'shuffleGrouping'; here it is 'shuffle_grouping'$"):
+        declarer.shuffleGrouping("spout")  # type: ignore[attr-defined]
+
+
+def test_a_tuple_is_read_by_its_fields() -> None:
+    row = Tuple(("word",), ("a",), "words")
+    with pytest.raises(AttributeError, match=r"no field 'getString'; its fields are word; here it is `t\[0\]`$"):
+        row.getString(0)
+    with pytest.raises(AttributeError, match=r"no field 'name'; its fields are word$"):
+        row.name  # noqa: B018
+
+
+@pytest.mark.parametrize("of", [STREAM, GROUPED, STATE, WINDOWED, CONTEXT, TOPOLOGY, BUILDER])
+def test_what_python_itself_asks_for_is_no_name_of_storms(of: Any) -> None:
+    assert not hasattr(of, "__deepcopy__")
+    assert not hasattr(of, "_repr_html_")
+    copy.copy(of)
+
+
+def test_a_context_is_pickled() -> None:
+    assert pickle.loads(pickle.dumps(CONTEXT)) == CONTEXT
+
+
+def test_no_name_that_is_here_is_said_to_be_elsewhere() -> None:
+    kinds = (Stream, GroupedStream, TridentTopology, WindowedStream, WindowedState)
+    assert [(kind, name) for kind in kinds for name in OF_STREAMS if hasattr(kind, name)] == []
+    assert [name for name in OF_STREAMS if name != "name" and hasattr(TridentState, name)] == []
+    assert [name for name in OF_BUILDERS if hasattr(type(builder(words())), name)] == []
+    assert [name for name in IN_BOLTS if hasattr(TopologyContext, name)] == []
+
+
+def finish_batch() -> None:
+    class Counting(BatchBolt):
+        def finishBatch(self) -> None:  # noqa: N802
+            """As in Storm."""
+
+
+def declares_fields() -> None:
+    class Counting(BasicBolt):
+        def declareOutputFields(self, declarer: Any) -> None:  # noqa: N802
+            """As in Storm."""
+
+
+def takes_a_configuration() -> None:
+    class Counting(BatchBolt):
+        def prepare(self, conf: Any, context: Any, collector: Any) -> None:  # type: ignore[override]
+            """As in Storm."""
+
+
+def next_tuple() -> None:
+    class Queue(QueueSpout):
+        def nextTuple(self) -> None:  # noqa: N802
+            """As in Storm."""
+
+
+def emits_a_batch() -> None:
+    class Source(TransactionalSpout[int]):
+        def emitBatch(self) -> None:  # noqa: N802
+            """As in Storm."""
+
+
+@pytest.mark.parametrize(
+    ("define", "said"),
+    [
+        (finish_batch, "Counting defines 'finishBatch', which is never called; here it is 'finish_batch'"),
+        (declares_fields, "Counting defines 'declareOutputFields'; here it is an attribute of the class: `output = "),
+        (
+            takes_a_configuration,
+            "Counting.prepare takes 'conf' first, as in Storm; here it is `prepare(self, context, collector, attempt)`",
+        ),
+        (next_tuple, "Queue defines 'nextTuple', which is never called; here it is 'next_tuple'"),
+        (emits_a_batch, "Source defines 'emitBatch', which is never called; here it is 'emit_batch'"),
+    ],
+)
+def test_a_class_with_names_of_storms_is_refused_where_it_is_defined(define: Callable[[], None], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        define()
+    assert str(error.value).startswith(said)
+
+
+def test_a_name_in_lower_case() -> None:
+    assert [in_lower_case(name) for name in ("partitionBy", "newDRPCStream", "build")] == [
+        *("partition_by", "new_drpcstream", "build")
+    ]
