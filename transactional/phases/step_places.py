@@ -25,7 +25,7 @@ MARGIN: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class StepPlace:
-    """Where a step runs, and why."""
+    """Where a step runs, and why; no reason is given before anything is measured."""
 
     is_job: bool
     why: str
@@ -68,7 +68,7 @@ class StepPlaces:
         if size_bytes > DRIVER_BYTES_MAX:
             return StepPlace(True, f"{size_bytes >> 20} MiB of tuples are too many for the driver")
         if (expected := self._expected(known, step, tuples)) is None:
-            return StepPlace(False, "nothing is measured yet")
+            return StepPlace(False, "")
         driver_ms, job_ms = expected
         return StepPlace(
             job_ms < MARGIN * driver_ms, f"about {driver_ms:.0f} ms in the driver, {job_ms:.0f} ms as a job"

@@ -50,7 +50,7 @@ def test_a_job_is_not_quicker_with_one_slot_but_may_be_smaller() -> None:
 def test_small_steps_teach_nothing() -> None:
     places = StepPlaces("auto", 4)
     places.learn(STEP, StepPlace(False, ""), 10, 1_000)
-    assert places.place(STEP, 1_000_000, 0) == StepPlace(False, "nothing is measured yet")
+    assert places.place(STEP, 1_000_000, 0) == StepPlace(False, "")
 
 
 def test_the_median_of_the_last_steps_counts() -> None:
