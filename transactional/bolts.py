@@ -97,7 +97,8 @@ class Tuple(tuple[Any, ...]):
 
     def _no_field(self, field: object) -> str:
         hint = did_you_mean(field, self.fields) if isinstance(field, str) else ""
-        hint = f"; here it is {IN_BOLTS[field]}" if field in IN_BOLTS and str(field).startswith("get") else hint
+        if isinstance(field, str) and field.startswith("get") and field in IN_BOLTS:
+            hint = f"; here it is {IN_BOLTS[field]}"
         return f"the tuple has no field {field!r}; its fields are {', '.join(self.fields)}{hint}"
 
     @classmethod

@@ -81,14 +81,14 @@ class StormNames:
             raise no_such_name(type(self), name, self._elsewhere)
 
 
-class BuilderNames(StormNames):
+class NamesOfBuilders(StormNames):
     """The same for builders of topologies."""
 
     __slots__ = ()
     _elsewhere = OF_BUILDERS
 
 
-class StreamNames(StormNames):
+class NamesOfStreams(StormNames):
     """The same for streams."""
 
     __slots__ = ()

@@ -111,7 +111,7 @@ def test_a_cell_is_called_as_the_notebook_calls_it(monkeypatch: pytest.MonkeyPat
     text = 'File "/tmp/ipykernel_7/1234.py", line 2 (/tmp/ipykernel_7/1234.py:2) File "/tmp/ipykernel_8/99.py"'
     assert with_cells(text) == text
     shell = SimpleNamespace(compile=Compiler())
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert with_cells(text) == 'File "Cell In[3]", line 2 (Cell In[3]:2) File "/tmp/ipykernel_8/99.py"'
     [shown] = ConfigError("at /tmp/ipykernel_7/1234.py:1")._render_traceback_()
     assert shown == "transactional.errors.ConfigError: at Cell In[3]:1"

@@ -113,11 +113,11 @@ class TopologyRun:
 
     @property
     def error(self) -> BaseException | None:
-        """What has ended it; None: it runs, or has ended as it was asked to."""
+        """What has ended it; None: it runs, or nothing was wrong."""
         return self._error
 
     def status(self) -> RunStatus:
-        """How it is doing, as this process knows it: the store is not asked."""
+        """How it is doing, as this process knows it: the store is not read."""
         return self.progress.status
 
     def wait(self, timeout_s: float | None = None) -> RunSummary:

@@ -16,7 +16,7 @@ from transactional.names import DEAD_LETTERS
 from transactional.ports import PersistentAggregate, Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.stateful import StatefulBolt
-from transactional.storm_names import BuilderNames
+from transactional.storm_names import NamesOfBuilders
 from transactional.topology.declared_state import (
     STATE_EXAMPLE,
     bind_declared,
@@ -42,7 +42,7 @@ def _view(topology: Topology) -> Mapping[str, str]:
 
 
 @dataclass(slots=True)
-class BoltDeclarer(BuilderNames):
+class BoltDeclarer(NamesOfBuilders):
     """Returned by `set_bolt`: declares what the bolt subscribes to. Each call adds an input and returns the declarer.
 
     `source` is the spout or a bolt, `stream` one of its streams. Raises `ConfigError` for a stream that is already
@@ -124,7 +124,7 @@ class BoltDeclarer(BuilderNames):
         return self
 
 
-class TransactionalTopologyBuilder(BuilderNames):
+class TransactionalTopologyBuilder(NamesOfBuilders):
     """Builds a transactional topology.
 
     `topology_id` is the name under which progress is stored: a topology started again under the same id continues where

@@ -13,7 +13,7 @@ from transactional.arrow.computed import type_of
 from transactional.errors import ConfigError
 from transactional.groupings import CustomStreamGrouping, GroupingKind
 from transactional.schema import Field, Schema
-from transactional.storm_names import StreamNames
+from transactional.storm_names import NamesOfStreams
 from transactional.topology.wiring import check_id, check_parallelism
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Cut, StreamNode
@@ -22,7 +22,7 @@ from transactional.trident.pipelines.expressions import as_expression, checked_f
 from transactional.trident.pipelines.functions import check_function, declared_output, parsed
 
 
-class Operations(StreamNames):
+class Operations(NamesOfStreams):
     """The operations of a `Stream` on its tuples. Each returns the stream of what it makes.
 
     A function is called with a row: a `Tuple`, whose values are `t.word` or `t["word"]`. What it makes is declared by

@@ -12,7 +12,7 @@ from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import PersistentAggregate
 from transactional.schema import Field, Schema
-from transactional.storm_names import StreamNames
+from transactional.storm_names import NamesOfStreams
 from transactional.topology.topology import NEW_AND_OLD, old_name
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.topology.wiring import check_parallelism
@@ -176,7 +176,7 @@ class Stream(Operations):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class GroupedStream(StreamNames):
+class GroupedStream(NamesOfStreams):
     """The tuples of a stream by the values of some of its fields, the key."""
 
     stream: Stream
@@ -241,7 +241,7 @@ class GroupedStream(StreamNames):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TridentState(StreamNames):
+class TridentState(NamesOfStreams):
     """A state of a topology. Its committer is called as its table is, or as `name=` says."""
 
     declarations: Declarations

@@ -13,7 +13,7 @@ from transactional.groupings import DEFAULT_STREAM
 from transactional.ports import Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.reading import StaticTable
-from transactional.storm_names import StreamNames
+from transactional.storm_names import NamesOfStreams
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.event_times import event_time as declared_time
 from transactional.topology.topology import Topology
@@ -30,7 +30,7 @@ from transactional.trident.streams import Stream, joined, merged
 F = TypeVar("F", bound=Callable[[Stream], Stream])
 
 
-class TridentTopology(StreamNames):
+class TridentTopology(NamesOfStreams):
     """A topology of streams, as in Storm's Trident.
 
     `topology_id` is the name under which progress is stored: a topology started again under the same id continues where

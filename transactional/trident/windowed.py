@@ -13,7 +13,7 @@ from transactional.aggregates import Max, StoredColumns
 from transactional.errors import ConfigError
 from transactional.expiry import Expiry, Time
 from transactional.schema import Schema
-from transactional.storm_names import StreamNames
+from transactional.storm_names import NamesOfStreams
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
 from transactional.topology.windows import EVENT, PANE, PANES_MAX, CountWindow, Session, Window
@@ -31,7 +31,7 @@ StreamT = TypeVar("StreamT", bound=Operations)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class WindowedStream(StreamNames, Generic[StreamT]):
+class WindowedStream(NamesOfStreams, Generic[StreamT]):
     """The tuples of a stream by key and by windows of their time, or of so many."""
 
     stream: StreamT
@@ -119,7 +119,7 @@ def _check_associative(columns: StoredColumns) -> None:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class WindowedState(StreamNames, Generic[StreamT]):
+class WindowedState(NamesOfStreams, Generic[StreamT]):
     """A state with the windows that are open, and three streams: what changes, what closes, and what is too late."""
 
     state: Any

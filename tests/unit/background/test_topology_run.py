@@ -19,7 +19,7 @@ from tests.unit.fakes import WORD_COUNTS, stored
 from transactional.background.topology_run import TopologyRun
 from transactional.core.protocol import Action, Event, RecordCommit
 from transactional.engine.history.run_history import RunSummary
-from transactional.errors import BoltFailed, ConfigError, TopologyInUse
+from transactional.errors import ConfigError, RetriesExhausted, TopologyInUse
 from transactional.loading import open_store
 from transactional.running import run_topology, start_topology
 from transactional.store import TopologyStatus
@@ -90,15 +90,15 @@ def test_drain_commits_what_is_in_flight(url: str) -> None:
 def test_the_error_is_raised_by_all_that_waits(url: str) -> None:
     run = failing(url)
     for wait in (run.wait, run.wait, run.stop, run.drain):
-        with pytest.raises(BoltFailed, match="not a word") as error:
+        with pytest.raises(RetriesExhausted, match="not a word") as error:
             wait()
         assert error.value is run.error
     assert run.status().state == "failed"
-    assert "TX302" in str(run.status())
+    assert "TX408: " in str(run.status())
 
 
 def test_the_error_is_raised_where_the_block_is_left(url: str) -> None:
-    with pytest.raises(BoltFailed, match="not a word"), failing(url) as run:
+    with pytest.raises(RetriesExhausted, match="not a word"), failing(url) as run:
         assert run._ended.wait(WAIT_S)
 
 
@@ -107,11 +107,11 @@ def test_the_error_of_the_block_is_raised_and_that_of_the_run_is_noted(url: str)
     assert run._ended.wait(WAIT_S)
     with pytest.raises(KeyError) as error, run:
         raise KeyError("another")
-    assert "topology 'words' had ended with BoltFailed: " in error.value.__notes__[0]
+    assert "topology 'words' had ended with RetriesExhausted: " in error.value.__notes__[0]
 
 
 def test_an_error_that_the_block_has_got_is_noted_on_nothing(url: str) -> None:
-    with pytest.raises(BoltFailed) as error, failing(url) as run:
+    with pytest.raises(RetriesExhausted) as error, failing(url) as run:
         run.wait()
     assert not hasattr(error.value, "__notes__")
 

@@ -105,7 +105,7 @@ def test_a_notebook_shows_the_graph_and_the_components_below_those_that_they_rea
     lines = view["text/plain"].splitlines()
     assert lines[:4] == [
         *("words", "  spout: MemoryTransactionalSpout, 1 task, processing", "      emits  word string"),
-        "    A: Splitting, 1 task, processing",
+        "    A: Passing, 1 task, processing",
     ]
     assert [line.strip()[0] for line in lines if ": " in line] == ["s", "A", "B", "C", "D"]
 
@@ -113,7 +113,7 @@ def test_a_notebook_shows_the_graph_and_the_components_below_those_that_they_rea
 def test_a_topology_that_no_builder_has_made_is_shown_by_its_name() -> None:
     topology = replace(picture(), view=None)
     assert topology._repr_mimebundle_() == {"text/plain": repr(topology)}
-    assert topology == replace(topology, view=dict), "how it is shown is no part of what it is"
+    assert topology == replace(topology, view=lambda _: {}), "how it is shown is no part of what it is"
 
 
 def test_a_graph_too_large_for_boxes_is_drawn_as_rows() -> None:
