@@ -36,12 +36,13 @@ without a traceback, and ends with the class's `exit_code`.
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import ClassVar, Final
 
 from transactional.letters import Exclusion
 from transactional.plumbing.redaction import without_login
-from transactional.plumbing.tracebacks import raised, shorten, traceback_text, with_cells
+from transactional.plumbing.tracebacks import DEBUG, raised, shorten, traceback_text, with_cells
 
 LOOK: Final = 1
 """Exit code of a process that ended with an error which stays until a person does something about it."""
@@ -69,18 +70,20 @@ class TransactionalError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback of its own."""
+        if not os.environ.get(DEBUG):
+            self.__cause__ = None  # the error says it in its own words
         return [with_cells(traceback_text(self))]
 
 
 class brief_errors:  # noqa: N801 - reads as a statement
-    """Around what users call to run something: errors that leave it show the frames of their own code only. With
-    `TRANSACTIONAL_DEBUG` in the environment all are shown."""
+    """Around what users call to run something: errors of ours that leave it, and Ctrl-C, show the frames of their own
+    code only. With `TRANSACTIONAL_DEBUG` in the environment all are shown."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if isinstance(error, TransactionalError):
+        if isinstance(error, TransactionalError | KeyboardInterrupt | TimeoutError):
             shorten(error)
 
 

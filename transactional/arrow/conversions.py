@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -106,6 +106,9 @@ def batch_from_columns(columns: Sequence[Sequence[Any]], schema: pa.Schema, *, c
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+_LIST: Final = "; a list is one value: make it a tuple, or use flat_map, which makes a tuple of each of its elements"
+
+
 def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
     try:
         check_values(values, field.type, field.name)
@@ -113,7 +116,7 @@ def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SchemaMismatch(
             f"{component!r} declares field {field.name!r} as {spark_type(field.type)} and emitted something else: "
-            f"{error}"
+            f"{error}{_LIST if any(isinstance(value, list) for value in values) else ''}"
         ) from error
 
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import jinja2
 
-from transactional.drawing import formats
 from transactional.console.errors_page import with_links
 from transactional.console.slugs import slug_of
+from transactional.drawing import formats
 from transactional.store.rules import state_of
 
 STATIC: Final = Path(__file__).with_name("static")

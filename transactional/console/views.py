@@ -20,13 +20,13 @@ from transactional.console.data.figures import (
 from transactional.console.data.live import Live
 from transactional.console.data.tiles import of_run, tiles_of
 from transactional.console.drawing import charts
-from transactional.drawing.graph import graph_of
-from transactional.drawing.rows import draw_graph
 from transactional.console.drawing.staircase import bars_of, draw_staircase
 from transactional.console.findings import Examination, at_a_glance
 from transactional.console.history import History
 from transactional.console.letters import LOOKED_THROUGH, TRANSACTIONS_MAX, table_of, with_letters
 from transactional.console.slugs import slug_of
+from transactional.drawing.graph import graph_of
+from transactional.drawing.rows import draw_graph
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
 from transactional.topology.topology import Topology

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from transactional.drawing.formats import short_count
 from transactional.drawing import svg
+from transactional.drawing.formats import short_count
 
 WIDTH: Final = 1150.0
 """The room that a picture has in its card."""

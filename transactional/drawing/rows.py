@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from transactional.drawing.formats import short_count
 from transactional.drawing import svg
+from transactional.drawing.formats import short_count
 from transactional.drawing.graph import (
     Graph,
     Node,

@@ -42,9 +42,7 @@ def title(words: str) -> str:
     return element("title", escape(shown(words)))
 
 
-def picture(
-    width: float, height: float, label: str, *content: str, class_: str | None = None, style: str = ""
-) -> str:
+def picture(width: float, height: float, label: str, *content: str, class_: str | None = None, style: str = "") -> str:
     """A whole SVG that scales with the page; with a `style` it needs none. Contains links, so it is a group to readers
     of screens, not an image."""
     return element(

@@ -37,7 +37,7 @@ from transactional.facts import BatchFacts, Listed, facts_after
 from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
 from transactional.plumbing.pools import DaemonPool
-from transactional.plumbing.tracebacks import traceback_text
+from transactional.plumbing.tracebacks import raised, traceback_text
 from transactional.ports import Clock, JobExecutor, Processed
 from transactional.topology.cascade import windows_behind
 from transactional.topology.topology import Topology
@@ -219,8 +219,7 @@ class PhaseRunner:
             self.post(AttemptFailed(attempt, why, error.at_fault, error.is_outage, error.tries_max))
         except BaseException as error:
             # Nobody ends these threads with an exception: any exception comes from what they have called.
-            text = traceback_text(error)
-            self.post(AttemptFailed(attempt, f"{type(error).__name__}: {error}\n{text}"))
+            self.post(AttemptFailed(attempt, f"{raised(error)}\n{traceback_text(error)}"))
 
     def _notify(self, attempt: TransactionAttempt, notify: Callable[[], None]) -> None:
         try:

@@ -10,6 +10,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException, walk_tb
 from types import TracebackType
@@ -21,6 +22,7 @@ _FRAMEWORK: Final = tuple(
 )
 _LIBRARIES: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib"))
 _NO_FILE: Final = ("<frozen ", "<string>")
+_RAISED: Final = "raised in "
 _CELL: Final = re.compile(r"[^\s\"'(]*[/\\]ipykernel_\d+[/\\]\d+\.py")
 
 
@@ -32,7 +34,8 @@ def traceback_text(error: BaseException) -> str:
     if not os.environ.get(DEBUG) and place is not None:
         _shorten(shown)
     text = "".join(shown.format()).rstrip()
-    return text if place is None else f"{text}\nraised in {place}"
+    says_it = text.rpartition("\n")[2].startswith(_RAISED)  # an error that quotes another one's traceback
+    return text if place is None or says_it else f"{text}\n{_RAISED}{place}"
 
 
 def shorten(error: BaseException) -> None:
@@ -60,6 +63,16 @@ def _cell(shell: Any, filename: str) -> str:
         return " ".join(shell.compile.format_code_name(filename))
     except (AttributeError, TypeError):  # another version of IPython, or a cell of another kernel
         return filename
+
+
+def place_of(function: Any) -> str | None:
+    """Where a function of the user's begins, as `FILE:LINE`; None: it is none of theirs."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None or not _is_users(code.co_filename):
+        return None
+    return f"{_from_here(code.co_filename)}:{code.co_firstlineno}"
 
 
 def raised(error: BaseException) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.attempt import TxId
-from transactional.drawing.formats import clock, duration, moment
-from transactional.drawing import svg
 from transactional.console.drawing.labels import ROW, Label, before, beside, draw_labels, in_rows
+from transactional.drawing import svg
+from transactional.drawing.formats import clock, duration, moment
 from transactional.store import AttemptTimes
 from transactional.store.history import RunRecord
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in

@@ -47,7 +47,6 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
         code, text_of_trace = BoltFailed.code, ""
         text = f"component {self.component!r} raised {raised(error)}"
         if isinstance(error, TransactionalError):
-            text = f"component {self.component!r} raised {type(error).__name__}: {error}"
             code, text = error.code, str(error) if repr(self.component) in str(error) else text
         else:
             text_of_trace = f"\n{traceback_text(error)}"

@@ -13,9 +13,11 @@ import pyarrow as pa
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext, tuple_class
+from transactional.errors import SchemaMismatch
 from transactional.execution.failing.faults import tuples
 from transactional.facts import BatchFacts
 from transactional.groupings import DEFAULT_STREAM
+from transactional.plumbing.tracebacks import place_of
 from transactional.ports import CountsLate
 from transactional.schema import Schema
 from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
@@ -91,7 +93,15 @@ class Pipeline(ArrowBatchBolt, CountsLate):
         elif all(step.only_selects for step in steps):
             yield self._selected(batch, steps)
         else:
-            yield batch_from_rows(list(self._rows(batch, steps)), schema, component=self._component)
+            yield self._from_rows(list(self._rows(batch, steps)), schema, last.function)
+
+    def _from_rows(self, rows: list[Any], schema: pa.Schema, function: Any) -> pa.RecordBatch:
+        """What a function has made. Raises `SchemaMismatch`, which says where the function is."""
+        try:
+            return batch_from_rows(rows, schema, component=self._component)
+        except SchemaMismatch as error:
+            place = place_of(function)
+            raise SchemaMismatch(str(error) if place is None else f"{error} ({place})") from error
 
     def _facts_of(self, step: TimedStep) -> BatchFacts | None:
         """As they are for the windows that a step belongs to."""
