@@ -36,13 +36,12 @@ without a traceback, and ends with the class's `exit_code`.
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 from typing import ClassVar, Final
 
 from transactional.letters import Exclusion
 from transactional.plumbing.redaction import without_login
-from transactional.plumbing.tracebacks import DEBUG, raised, shorten, traceback_text, with_cells
+from transactional.plumbing.tracebacks import raised, shorten, text_in_cell, traceback_text
 
 LOOK: Final = 1
 """Exit code of a process that ended with an error which stays until a person does something about it."""
@@ -70,9 +69,7 @@ class TransactionalError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback of its own."""
-        if not os.environ.get(DEBUG):
-            self.__cause__ = None  # the error says it in its own words
-        return [with_cells(traceback_text(self))]
+        return [text_in_cell(self)]
 
 
 class brief_errors:  # noqa: N801 - reads as a statement

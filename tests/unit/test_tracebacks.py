@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from traceback import StackSummary, walk_tb
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 from state import MemoryMapState
 from transactional.errors import ConfigError, brief_errors
-from transactional.plumbing.tracebacks import DEBUG, raised, traceback_text, user_place, with_cells
+from transactional.plumbing.tracebacks import DEBUG, place_of, raised, traceback_text, user_place, with_cells
 
 
 def caught(text: str) -> ValueError:
@@ -115,3 +116,26 @@ def test_a_cell_is_called_as_the_notebook_calls_it(monkeypatch: pytest.MonkeyPat
     assert with_cells(text) == 'File "Cell In[3]", line 2 (Cell In[3]:2) File "/tmp/ipykernel_8/99.py"'
     [shown] = ConfigError("at /tmp/ipykernel_7/1234.py:1")._render_traceback_()
     assert shown == "transactional.errors.ConfigError: at Cell In[3]:1"
+
+
+def test_what_an_error_was_raised_from_is_shown_in_a_cell_for_debugging_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError) as error:
+        said_otherwise()
+    monkeypatch.setenv(DEBUG, "1")
+    assert "direct cause" in error.value._render_traceback_()[0]
+    monkeypatch.setenv(DEBUG, "")
+    assert "direct cause" not in error.value._render_traceback_()[0]
+
+
+def test_an_error_that_quotes_the_traceback_of_another_has_one_place() -> None:
+    with pytest.raises(ConfigError) as error:
+        raise ConfigError(f"in a bolt\n{traceback_text(caught('{'))}")
+    assert traceback_text(error.value).endswith(f"\nraised in {PLACE}")
+    assert traceback_text(error.value).count("raised in") == 1
+
+
+def test_the_place_of_a_function() -> None:
+    assert place_of(partial(caught, "{")) == f"{os.path.relpath(__file__)}:{caught.__code__.co_firstlineno}"
+    assert place_of(json.loads) is None
+    assert place_of(MemoryMapState.read) is None
+    assert place_of(len) is None

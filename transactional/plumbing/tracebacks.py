@@ -50,6 +50,13 @@ def shorten(error: BaseException) -> None:
     error.__traceback__, error.__cause__ = kept, None
 
 
+def text_in_cell(error: BaseException) -> str:
+    """What a cell of a notebook shows of an error that says in its own words what it was raised from."""
+    if not os.environ.get(DEBUG):
+        error.__cause__ = None
+    return with_cells(traceback_text(error))
+
+
 def with_cells(text: str) -> str:
     """The text with the cells of a notebook as the notebook calls them, where it names the files that IPython gives
     them."""

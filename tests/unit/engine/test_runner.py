@@ -115,7 +115,7 @@ def test_any_other_error_is_reported_with_its_traceback(bench: Bench, error: Bas
     failed = bench.answer()
     assert isinstance(failed, AttemptFailed)
     first, *rest = failed.reason.splitlines()
-    assert first == f"{type(error).__name__}: {error}"
+    assert first.startswith(f"{type(error).__name__}: {error} (tests/unit/runner_bench.py:"), "where the user raised it"
     assert "in raise_it" in "".join(rest)
 
 
@@ -191,7 +191,7 @@ def test_whatever_is_raised_while_planning_or_committing_fails_the_attempt(bench
     committing(bench)
     for failed in (planned, bench.answer()):
         assert isinstance(failed, AttemptFailed)
-        assert failed.reason.startswith(f"{type(error).__name__}: {error}\n")
+        assert failed.reason.startswith(f"{type(error).__name__}: {error} (tests/unit/runner_bench.py:")
 
 
 def test_an_attempt_that_was_forgotten_has_nothing_to_commit(bench: Bench) -> None:
