@@ -45,6 +45,7 @@ from transactional.core.listing import shown
 from transactional.errors import TransactionalError
 from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.plumbing.redaction import without_controls
+from transactional.plumbing.tracebacks import with_place
 from transactional.store.rules import FAILED
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -253,7 +254,7 @@ def _work() -> None:
     try:
         app()
     except TransactionalError as error:
-        sys.stderr.write(f"{error.code}: {first_line(str(error))}\n")
+        sys.stderr.write(f"{error.code}: {first_line(with_place(error))}\n")
         leave(error)
     except Exception as error:
         leave_unexpectedly(error)

@@ -84,9 +84,14 @@ def place_of(function: Any) -> str | None:
 
 def raised(error: BaseException) -> str:
     """An error in short: its class, its text, and in the first line where the user's own code raised it."""
-    first, newline, rest = str(error).partition("\n")
-    place = user_place(error)
-    return f"{type(error).__name__}: {first}{'' if place is None else f' ({place})'}{newline}{rest}"
+    _, newline, rest = str(error).partition("\n")
+    return f"{type(error).__name__}: {with_place(error)}{newline}{rest}"
+
+
+def with_place(error: BaseException) -> str:
+    """The first line of an error's text, and where the user's own code raised it."""
+    first, place = str(error).partition("\n")[0], user_place(error)
+    return first if place is None or place in first else f"{first} ({place})"
 
 
 def user_place(error: BaseException) -> str | None:
