@@ -123,24 +123,27 @@ def test_a_block_that_is_left_has_stopped_its_run(url: str) -> None:
 
 
 def test_what_keeps_a_run_from_starting_is_raised_at_once(url: str) -> None:
+    world = World()
     with pytest.raises(ConfigError, match="no option 'tick'"):
-        started(World().topology(), url, {"tick": 3})
-    with started(World().topology(), url), pytest.raises(TopologyInUse):
-        started(World().topology(), f"{url}?timeout=9")  # the same store under another name
-    started(World().topology(), url).stop()
+        started(world.topology(), url, {"tick": 3})
+    with started(world.topology(), url), pytest.raises(TopologyInUse):
+        started(world.topology(), f"{url}?timeout=9")  # the same store under another name
+    started(world.topology(), url).stop()
 
 
 def test_a_second_start_in_one_process_is_refused(url: str) -> None:
-    with started(World().topology(), url) as run:
+    world = World()
+    with started(world.topology(), url) as run:
         with pytest.raises(ConfigError, match=r"^topology 'words' is already run by this process: stop\(\) that run"):
-            started(World().topology(), url)
+            started(world.topology(), url)
         assert run.is_running
-    started(World().topology(), url).stop()
+    started(world.topology(), url).stop()
 
 
 def test_a_standby_returns_at_once_and_leads_when_the_other_run_has_ended(url: str) -> None:
-    leader, watching = started(World().topology(), url), Recorder()
-    standby = started(World().topology(), f"{url}?timeout=9", standby=True, observers=[watching])
+    world = World()
+    leader, watching = started(world.topology(), url), Recorder()
+    standby = started(world.topology(), f"{url}?timeout=9", standby=True, observers=[watching])
     assert standby.status().state == "standing by"
     leader.stop()
     watching.wait_for(lambda: bool(watching.lines))
@@ -149,8 +152,9 @@ def test_a_standby_returns_at_once_and_leads_when_the_other_run_has_ended(url: s
 
 
 def test_a_standby_that_is_drained_ends(url: str) -> None:
-    with started(World().topology(), url):
-        standby = started(World().topology(), f"{url}?timeout=9", standby=True)
+    world = World()
+    with started(world.topology(), url):
+        standby = started(world.topology(), f"{url}?timeout=9", standby=True)
         assert standby.drain().transactions == 0
 
 
@@ -250,7 +254,7 @@ run = started(World().topology(), {url!r})
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("raise KeyError('oh')", 1), ("import sys; sys.exit(3)", 3)])
 def test_a_program_that_ends_stops_its_runs(url: str, end: str, code: int) -> None:
     program = [sys.executable, "-c", PROGRAM.format(url=url, end=end)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=5 * WAIT_S, check=False)
     assert done.returncode == code, done.stderr
     assert "topology 'words' is stopped, because the program has ended: wait() keeps it\n" in done.stderr
     assert end_of(url) is EndedHow.STOPPED

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.console.drawing.test_graph import READS, of_reads
+from tests.unit.drawing.test_graph import READS, of_reads
 from transactional.drawing.rows import NARROW, WIDE, draw_rows, in_order, lanes_of
 
 

@@ -100,7 +100,7 @@ def test_streams_and_fields_are_reported() -> None:
 
 def test_a_notebook_shows_the_graph_and_the_components_below_those_that_they_read_from() -> None:
     view = picture()._repr_mimebundle_(include=None, exclude=None)
-    assert view["image/svg+xml"].count('class="node"') == 5
+    assert view["image/svg+xml"].count('class="name"') == 5
     assert "<style>svg.graph{" in view["image/svg+xml"], "there is no page around it that has one"
     lines = view["text/plain"].splitlines()
     assert lines[:4] == [
