@@ -88,13 +88,13 @@ def build():
 """
 DESK, PHONE = 1440, 390
 PICTURES = {
-    "console": ("", "light", DESK, 1180),
+    "console": ("", "light", DESK, 1080),
     "console-phone": ("", "light", PHONE, 844),
     "console-phone-dark": ("attempts", "dark", PHONE, 844),
     "console-charts": ("#charts", "dark", DESK, 900),
     "console-transaction": ("transactions/{failed}", "light", DESK, 760),
-    "console-configuration": ("configuration", "light", DESK, 760),
-    "console-letters": ("letters", "light", DESK, 600),
+    "console-configuration": ("configuration", "light", DESK, 700),
+    "console-letters": ("letters", "light", DESK, 440),
 }
 """By name: the page and the part of it, the scheme, width and height."""
 

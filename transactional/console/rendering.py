@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ def _compact(value: Any) -> str:
     """An option's value, or a state's identity, in one line."""
     if value is None:
         return "not set"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_compact(each)}" for name, each in value.items())
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

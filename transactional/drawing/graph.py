@@ -227,7 +227,7 @@ def _node(layout: Boxes, node: Node) -> str:
     names = layout.names[node.id]
     below = y + 24 + _NAME_LINE * (len(names) - 1) + 18
     tasks = f"\u00d7{node.parallelism}"
-    lower = svg.shortened(lower_of(node), layout.width - 46 - svg.width_of(tasks))
+    lower = svg.shortened(lower_of(node), layout.width - 58 - svg.width_of(tasks))
     return svg.element(
         "g",
         svg.title(node.told),
