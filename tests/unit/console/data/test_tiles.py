@@ -36,6 +36,13 @@ def test_a_rate_is_of_the_last_minute_and_falls_once_nothing_comes() -> None:
     assert rate(past) == pytest.approx(3 * 200 / 3_630, rel=0.01)
 
 
+def test_a_source_that_falls_silent_has_a_rate_that_falls() -> None:
+    past = Past().begin().committed(5)
+    assert tiles(past)["records per second"].value == "976"
+    past.clock.advance(30_000)
+    assert tiles(past)["records per second"].value == "26"
+
+
 def test_large_transactions_that_are_rare_have_a_rate() -> None:
     past = Past().begin()
     for _ in range(5):

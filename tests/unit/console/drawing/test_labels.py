@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from transactional.console.drawing.labels import ROWS_MAX, Label, before, beside, in_rows
@@ -13,6 +13,7 @@ WIDTH = 1_120.0
 PLACES = st.floats(0, WIDTH)
 
 
+@example([(WIDTH - 10, "12", True)])
 @given(st.lists(st.tuples(PLACES, st.text("0123456789", min_size=1, max_size=12), st.booleans()), max_size=40))
 def test_no_label_lies_upon_another(places: list[tuple[float, str, bool]]) -> None:
     labels = [beside(words, x, "", WIDTH) if is_run else before(words, x, "") for x, words, is_run in places]
