@@ -172,7 +172,7 @@ def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: 
         "tab": "attempts",
         "txid": txid,
         "tries": tries,
-        "is_last": txid > status.committed_txid,
+        "is_last": txid >= status.committed_txid and not store.attempts_at(status.topology_id, TxId(txid + 1)),
         "staircase": draw_staircase(
             [*([before] if before else []), *found.times],
             store.runs(status.topology_id, limit=20),

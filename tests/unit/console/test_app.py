@@ -285,6 +285,14 @@ def test_a_topology_that_has_committed_nothing_has_its_pages() -> None:
     assert "No transaction has been issued yet" in of(client, "")
 
 
+def test_a_transaction_leads_to_the_next_one_if_there_is_one() -> None:
+    past = Past().begin().committed(2)
+    client = browser(past)
+    assert ["the next one" in of(client, f"transactions/{txid}") for txid in (1, 2)] == [True, False]
+    past.issue()
+    assert ["the next one" in of(client, f"transactions/{txid}") for txid in (2, 3)] == [True, False]
+
+
 def test_event_time_is_there_if_the_topology_has_some_and_of_the_present_run() -> None:
     past = Past().begin()
     assert "Event time" not in of(browser(past.committed(2)), "")
