@@ -190,8 +190,8 @@ PAGES = {
     ),
     "states": Page(
         "States and stores",
-        "The tables that committers keep, also [one of your own](../howto/own-state.md), what updates them without code "
-        "of yours, and where progress is kept.",
+        "The tables that committers keep, also [your own](../howto/own-state.md), what updates them without code of "
+        "yours, and where progress is kept.",
         (
             "transactional.ports.StateKind",
             "state.delta.state.DeltaMapState",
