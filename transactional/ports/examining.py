@@ -20,7 +20,7 @@ class Problem(StrEnum):
     """What the doctor can find."""
 
     STORE_WIPED = "store-wiped"
-    """The tables contain transactions that the store does not know."""
+    """The tables contain transactions that the store does not know, or were created for another store."""
     TABLE_BEHIND = "table-behind"
     """A table lacks committed transactions: it was restored to an older state, or is a different one."""
     TABLE_AHEAD = "table-ahead"

@@ -171,7 +171,7 @@ def stored_combine(properties: Mapping[str, str]) -> dict[str, str] | None:
     return None if text is None else json.loads(text)
 
 
-def check_same_combine(stored: Mapping[str, str], wanted: Mapping[str, str], table: str) -> None:
+def check_same_combine(stored: Mapping[str, str], wanted: Mapping[str, str], table: object) -> None:
     """Raise `ProtocolError` when a table would be written in two ways: its rows can only be combined in one.
 
     Columns that the table has gained since come to those that are stored.

@@ -142,7 +142,7 @@ class SegmentsTable(Layout):
         """Note in the table how its values meet, before the first row of each; it stays so. Raises `WriteRefused`."""
         stored = stored_combine(self.loaded.properties)
         if stored is not None:
-            check_same_combine(stored, combine, str(self.loaded.location))
+            check_same_combine(stored, combine, self.loaded.location)
         if stored == combine:
             return
         check_expiry(self.columns, combine, str(self.loaded.location))
