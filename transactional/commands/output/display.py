@@ -32,6 +32,7 @@ from transactional.core.protocol import (
     ResumeRequested,
     StopRequested,
 )
+from transactional.engine.clock import SystemClock
 from transactional.engine.history.timeline import Moment, Timeline
 from transactional.plumbing.redaction import without_login
 from transactional.store import AttemptRecord
@@ -222,7 +223,7 @@ def narrow_attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
             str(record.attempt),
             record.phase,
             _rows(record),
-            _time(next((at_ms for at_ms in ends if at_ms is not None), None)).partition(".")[0],
+            _short_time(next((at_ms for at_ms in ends if at_ms is not None), None)),
             *_steps(record),
         )
     return table
@@ -272,7 +273,26 @@ def _steps(record: AttemptRecord) -> tuple[str, str, str, str]:
 
 
 def _time(at_ms: int | None) -> str:
-    return "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    """A time of today in UTC; of another day, with its date."""
+    if at_ms is None:
+        return "-"
+    at, date = _day(at_ms)
+    return f"{date} {at:%H:%M:%S.%f}"[:-3].strip()
+
+
+def _short_time(at_ms: int | None) -> str:
+    """The same in 11 columns."""
+    if at_ms is None:
+        return "-"
+    at, date = _day(at_ms)
+    return f"{date[5:]} {at:%H:%M}" if date else f"{at:%H:%M:%S}"
+
+
+def _day(at_ms: int) -> tuple[datetime, str]:
+    """A time in UTC, and its date unless that is today's."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    today = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC).date()
+    return at, "" if at.date() == today else f"{at:%Y-%m-%d}"
 
 
 def _between(start_ms: int | None, end_ms: int | None) -> str:

@@ -58,6 +58,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.core.report import CommitReport
+from transactional.engine.clock import SystemClock
 from transactional.store import AttemptRecord, DesiredState, TopologyStatus
 from transactional.store.history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
 from transactional.store.progress import Phase
@@ -331,10 +332,17 @@ def test_attempts(capsys: pytest.CaptureFixture[str]) -> None:
     header, committed, failed = printed(attempts_table(rows), capsys)
     assert header[:4] == ["txid", "attempt", "phase", "rows"]
     assert committed == [
-        *("3", "4", "committed", "8", "00:00:01.005", "00:00:01.105", "00:00:01.130"),
+        *("3", "4", "committed", "8"),
+        *(f"1970-01-01 00:00:01.{milliseconds}" for milliseconds in ("005", "105", "130")),
         *("5", "100", "1", "24", ""),
     ]
-    assert failed == ["3", "4", "failed", "-", "00:01:00.001", "-", "-", "1", "-", "-", "-", long]
+    assert failed == ["3", "4", "failed", "-", "1970-01-01 00:01:00.001", "-", "-", "1", "-", "-", "-", long]
+
+
+def test_a_time_of_today_has_no_date(capsys: pytest.CaptureFixture[str]) -> None:
+    now_ms = SystemClock().wall_ms()
+    _, row = printed(attempts_table([record("committed", *[now_ms] * 5)]), capsys)
+    assert len(row[6]) == len("00:00:01.130")
 
 
 def test_attempts_tell_of_messages_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,4 +376,4 @@ def test_attempts_fit_into_80_columns() -> None:
         console.print(narrow_attempts_table([record]))
     head, line = captured.get().splitlines()
     assert head.split() == ["attempt", "phase", "rows", "at", "plan", "ms", "process", "wait", "commit"]
-    assert line.split() == ["1234567:12345678", "processing", "12345678", "00:06:39", *["99999"] * 4]
+    assert line.split() == ["1234567:12345678", "processing", "12345678", "01-01", "00:06", *["99999"] * 4]
