@@ -1,11 +1,15 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs screenshots sim proof mutants soak experiment lock clean java postgres pgbouncer strace chromium promtool weed
+.PHONY: help audit run check test bench docs docs-site wheel screenshots sim proof mutants soak experiment lock clean java postgres pgbouncer redis strace chromium promtool python3.13 weed
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
 READY := .venv/.ready
+# To run something, its packages suffice; who has those for the tests keeps them.
+INSTALLED := $(if $(wildcard $(READY)),$(READY),.venv/.installed)
+OTHER_PYTHON := .venv/python3.13/.ready
+MERMAID := .venv/mermaid/mermaid.min.js
 TIMED := tools/timed.sh
 # What needs no server: what does is marked. Of what is marked as sampled each n-th case is run. The longest files come first,
 # so that the processes that share them end together.
@@ -13,10 +17,10 @@ FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-prof
 FOLDERS := tests/simulation tests/windows tests/changes tests/docs tests/integration/delta tests/contract tests/tidy tests/unit tests/scenarios
 
 help: ## Say what there is
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \
 		printf '  make %-11s %s\n' "$$target" "$$what"; done
 
-run: java $(READY) ## Run the global count example on a local Spark (needs Java)
+run: java $(INSTALLED) ## Run the global count example on a local Spark (needs Java)
 	@$(IN_VENV) -m examples.transactional_global_count
 
 # Compiled once, whatever a machine says: each of some hundred processes would compile all of it anew.
@@ -31,7 +35,7 @@ check: $(READY) ## Style, types and every test without JVM or servers, in under 
 test: export TOOK := .venv/.took
 test: export BUDGET_S := 900
 test: export TMPDIR ?= /tmp
-test: java postgres pgbouncer redis strace chromium promtool $(READY) ## Everything: check, and the tests with Spark, Delta, Kafka, PostgreSQL and Redis (needs Java)
+test: java postgres pgbouncer redis strace chromium promtool $(READY) $(OTHER_PYTHON) $(MERMAID) ## Everything: check, and the tests with Spark, Delta, Kafka, PostgreSQL and Redis (needs Java)
 	@rm -f $(TOOK)
 	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
 	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
@@ -43,6 +47,9 @@ bench: java $(READY) ## Measure all of docs/performance.md in 25 minutes (needs 
 
 docs: $(READY) ## Write the generated pages of docs/ anew
 	@$(IN_VENV) tools/make_reference.py
+
+docs-site: $(READY) $(MERMAID) ## Build the docs as a site in build/site, and serve it on this machine
+	@$(IN_VENV) tools/docs_site.py
 
 screenshots: chromium $(READY) ## Take the console's pictures in docs/pictures anew, of a real run with failures and a takeover
 	@$(IN_VENV) tools/console_pictures.py
@@ -67,11 +74,14 @@ experiment: java postgres $(READY) ## Kill workers and leaders under load, ours 
 lock: ## Write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions that fit
 	@PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" tools/lock.sh
 
+wheel: $(INSTALLED) ## Build dist/transactional_topologies-*.whl, which pip installs without this clone
+	@$(IN_VENV) -m hatchling build --target wheel
+
 audit: $(READY) ## Is what is installed what is pinned, and all that is asked for pinned? Needs no network
 	@$(IN_VENV) tools/audit.py
 
 clean: ## Remove the virtual environment, caches and what runs left behind
-	@rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache artifacts checkpoints derby.log metastore_db spark-warehouse
+	@rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache artifacts checkpoints derby.log metastore_db spark-warehouse
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:
@@ -98,6 +108,21 @@ promtool:
 weed: $(READY)
 	@tools/ensure.sh weed
 
+python3.13:
+	@tools/ensure.sh python3.13
+
+$(MERMAID): tools/mermaid.sh | $(READY)
+	@tools/mermaid.sh $@
+
+.venv/.installed: requirements.lock pyproject.toml
+	@PYTHON="$(PYTHON)" tools/make_venv.sh run
+	@touch $@
+
 $(READY): requirements.lock pyproject.toml
-	@PYTHON="$(PYTHON)" tools/make_venv.sh
+	@PYTHON="$(PYTHON)" tools/make_venv.sh test
+	@touch $@
+
+# The newest Python of those that are supported, for tests/integration/install/.
+$(OTHER_PYTHON): requirements.lock pyproject.toml | $(READY) python3.13
+	@VENV=$(@D) PYTHON="python3.13 $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3.13)" tools/make_venv.sh test
 	@touch $@

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -45,11 +46,11 @@ def locked(text: str) -> tuple[dict[str, str], list[str]]:
     return found, wrong
 
 
-def asked_for(project: dict[str, object], pinned: dict[str, str]) -> Iterator[str]:
+def asked_for(pyproject: dict[str, Any], pinned: dict[str, str]) -> Iterator[str]:
     """Dependencies of the project that the lock does not hold, or in a version that does not fit."""
-    extras: dict[str, list[str]] = project["optional-dependencies"]  # type: ignore[assignment]
-    direct: list[str] = project["dependencies"]  # type: ignore[assignment]
-    for text in [*direct, *(each for extra in extras.values() for each in extra)]:
+    project = pyproject["project"]
+    several = [*project["optional-dependencies"].values(), *pyproject["dependency-groups"].values()]
+    for text in [*project["dependencies"], *(each for some in several for each in some)]:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         if name in NOT_LOCKED:
@@ -72,9 +73,9 @@ def installed(pinned: dict[str, str]) -> Iterator[str]:
 
 def main() -> int:
     """Print what is wrong; 0 when nothing is."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     pinned, wrong = locked((ROOT / "requirements.lock").read_text())
-    wrong += [*asked_for(project, pinned), *installed(pinned)]
+    wrong += [*asked_for(pyproject, pinned), *installed(pinned)]
     for line in wrong:
         sys.stdout.write(f"{line}\n")
     sys.stdout.write(f"{len(pinned)} pinned packages, {len(wrong)} differences. {UNKNOWN}\n")

@@ -1,8 +1,11 @@
 #!/bin/sh
-# Creates .venv with everything in requirements.lock, hashes checked, and this project in editable form.
-# Run by make; safe to run again. PYTHON=... names the Python to use, else the first suitable one on PATH is taken.
+# Creates a virtual environment from requirements.lock, hashes checked, with this project in editable form:
+# `tools/make_venv.sh run` with what running a topology takes, `… test` with all of the lock.
+# Run by make; safe to run again. PYTHON=... names the Python to use, else the first suitable one on PATH is taken;
+# VENV=... another folder than .venv.
 set -eu
 cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
 
 fail() {
     echo "transactional: $*" >&2
@@ -33,27 +36,32 @@ create_venv() {
     "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
         fail "$python can't create virtual environments: install its venv module (Debian, Ubuntu: apt-get install" \
             "python3-venv), or name another Python as in 'make check PYTHON=/usr/bin/python3.12'."
-    "$python" -m venv --clear .venv
+    "$python" -m venv --clear "$venv"
 }
 
+# What a group of the lock holds: uv and what builds source archives (pyspark is one), what running takes, all of it.
+group() {
+    case "$1" in
+    build) awk '/^[^ #]/ { wanted = /^(setuptools|uv)==/ } wanted' requirements.lock ;;
+    run) sed '/^# To test/,$d' requirements.lock ;;
+    test) cat requirements.lock ;;
+    *) fail "usage: tools/make_venv.sh run|test" ;;
+    esac
+}
+
+# uv shows what it downloads, and is several times as fast as pip. It does not read pip's configuration.
 install() {
-    .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-input --no-deps "$@"
+    "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --no-build-isolation "$@"
 }
 
-# The source archives in the lock are built by its own setuptools, so that one has to be there before them.
-lock_of_setuptools() {
-    awk '/^[^ #]/ { wanted = /^setuptools==/ } wanted' requirements.lock
-}
-
-if ! suitable .venv/bin/python; then
+if ! suitable "$venv/bin/python"; then
     create_venv
 fi
-echo "Setting up .venv (a few minutes the first time) ..."
 scratch=$(mktemp)
 trap 'rm -f "$scratch"' EXIT
-lock_of_setuptools >"$scratch"
-install --require-hashes -r "$scratch"
-install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
-# What this project was installed as before: its command and its entry points would stay beside ours.
-.venv/bin/python -m pip uninstall --quiet --yes transactional >/dev/null 2>&1
-install --no-build-isolation --no-index --editable .
+echo "Setting up $venv, Spark included: 600 MB the first time ..."
+group build >"$scratch"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --require-hashes -r "$scratch"
+group "$1" >"$scratch"
+install --require-hashes --requirement "$scratch"
+install --quiet --offline --editable .

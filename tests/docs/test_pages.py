@@ -100,7 +100,7 @@ def test_a_page_runs_with_servers(page: Path, tmp_path: Path, request: pytest.Fi
 
 def make_targets() -> set[str]:
     """The targets of the Makefile."""
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 @functools.cache

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 HASH = f"--hash=sha256:{'0' * 64}"
@@ -27,9 +30,20 @@ def audit() -> ModuleType:
 
 def test_the_lock_pins_and_hashes_all_that_is_requested(audit: ModuleType) -> None:
     pinned, wrong = audit.locked((ROOT / "requirements.lock").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert [*wrong, *audit.asked_for(project, pinned)] == []
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert [*wrong, *audit.asked_for(pyproject, pinned)] == []
     assert len(pinned) > 30
+
+
+def test_what_running_takes_is_a_part_of_the_lock_of_its_own() -> None:
+    """`make run` installs it, and what sets up and builds; the tests and the extras are for `make test`."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    runs, _, rest = (ROOT / "requirements.lock").read_text().partition("\n# To test")
+    in_runs, in_rest = ({*re.findall(r"^([\w.-]+)==", part, re.MULTILINE)} for part in (runs, rest))
+    declared = [*pyproject["project"]["dependencies"], *pyproject["dependency-groups"]["build"]]
+    assert {canonicalize_name(Requirement(each).name) for each in declared} <= in_runs
+    assert {"pytest", "mypy", "starlette", "psycopg"} <= in_rest
+    assert in_runs & in_rest == set()
 
 
 def test_what_is_not_pinned_or_has_no_hash_is_reported(audit: ModuleType) -> None:
@@ -41,10 +55,11 @@ def test_what_is_not_pinned_or_has_no_hash_is_reported(audit: ModuleType) -> Non
 
 def test_what_does_not_fit_is_reported(audit: ModuleType) -> None:
     project = {"dependencies": ["a>=2"], "optional-dependencies": {"dev": ["b[x]==1", "transactional-topologies[dev]"]}}
-    told = list(audit.asked_for(project, {"a": "1"}))
+    told = list(audit.asked_for({"project": project, "dependency-groups": {"build": ["c"]}}, {"a": "1"}))
     assert [line.split(", and ")[0] for line in told] == [
         "pyproject.toml requires a>=2",
         "pyproject.toml requires b[x]==1",
+        "pyproject.toml requires c",
     ]
 
 

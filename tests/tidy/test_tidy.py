@@ -196,9 +196,11 @@ def locked_versions() -> dict[str, str]:
 
 
 def direct_dependencies() -> dict[str, str]:
-    """What pyproject.toml asks for, extras included: version specifier by name, names as the lock writes them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = project["dependencies"] + [each for extra in project["optional-dependencies"].values() for each in extra]
+    """What pyproject.toml asks for, extras and groups included: specifier by name, names as the lock writes them."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = pyproject["project"]
+    several = [*project["optional-dependencies"].values(), *pyproject["dependency-groups"].values()]
+    asked = project["dependencies"] + [each for some in several for each in some]
     parts = [re.fullmatch(r"([\w.-]+)(?:\[[^]]*\])?(.*)", each) for each in asked]
     found = {re.sub(r"[-_.]+", "-", part.group(1)).lower(): part.group(2) for part in parts if part is not None}
     return {name: version for name, version in found.items() if name != project["name"]}

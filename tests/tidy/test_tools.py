@@ -60,7 +60,7 @@ def test_an_unsuitable_python_ends_with_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     script = tmp_path / "tools" / "make_venv.sh"
     script.write_text((ROOT / "tools" / "make_venv.sh").read_text())
-    done = run(["sh", str(script)], tmp_path, PYTHON=str(tmp_path / "python2"))
+    done = run(["sh", str(script), "run"], tmp_path, PYTHON=str(tmp_path / "python2"))
     assert done.returncode == 1
     assert done.stderr.startswith("transactional: Python 3.11, 3.12 or 3.13 is needed")
     assert done.stderr.count("\n") == 1
@@ -216,7 +216,7 @@ def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: P
     assert re.fullmatch(r"took \d s, the processors [0-5]\.[1-9] s; on two quiet ones it has 9 s\n", busy.stdout)
 
 
-@pytest.mark.parametrize("program", ["postgres", "pgbouncer", "redis", "strace", "chromium", "promtool"])
+@pytest.mark.parametrize("program", ["postgres", "pgbouncer", "redis", "strace", "chromium", "promtool", "python3.13"])
 def test_a_missing_program_ends_with_one_sentence(tmp_path: Path, program: str) -> None:
     script = tmp_path / "ensure.sh"
     script.write_text(re.sub(r"\bfolders=.*", "folders=", (ROOT / "tools" / "ensure.sh").read_text()))

@@ -20,6 +20,7 @@ from transactional.commands import ui as cli_ui
 from transactional.commands.config import config_app
 from transactional.commands.dead_letters import dead_letters
 from transactional.commands.doctor import doctor
+from transactional.commands.examples import examples
 from transactional.commands.options import (
     DEFAULT_STORE,
     Assignments,
@@ -236,6 +237,7 @@ app.command()(doctor)
 app.command()(query)
 app.command()(read)
 app.command()(serve)
+app.command()(examples)
 app.command()(cli_ui.ui)
 app.command("export-html")(cli_ui.export_html)
 app.add_typer(config_app, name="config")

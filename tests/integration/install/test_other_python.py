@@ -1,0 +1,20 @@
+"""A part of the tests without servers, on the newest Python that is supported; all others run on the oldest."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.install.test_wheel import OTHER_PYTHON, run
+from tests.tidy.files import ROOT
+
+FOLDERS = ("arrow", "execution", "phases", "topology", "trident")
+"""Of tests/unit: what runs in tasks, and what reads annotations and signatures."""
+
+
+@pytest.mark.timeout(240)
+def test_the_tests_of_the_inner_rooms_pass() -> None:
+    assert OTHER_PYTHON.exists(), "there is no .venv/python3.13: `make test` sets it up"
+    rooms = [ROOT / "tests" / "unit" / name for name in FOLDERS]
+    options = ("--quiet", "--no-skips", "--sample", "--hypothesis-profile=check", "-p", "no:cacheprovider")
+    printed = run(OTHER_PYTHON, "-m", "pytest", *options, "-m", "not redis and not postgres", *rooms)
+    assert " passed" in printed

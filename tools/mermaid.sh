@@ -1,0 +1,23 @@
+#!/bin/sh
+# Takes Mermaid, which draws the diagrams of the docs site, out of its package on npm's registry: mermaid.sh FILE.
+# It is 3.6 MB, MIT, and none of ours: so it is pinned here and not in the repository.
+set -eu
+
+version=11.12.1
+sha256=0
+
+fail() {
+    echo "transactional: $*" >&2
+    exit 1
+}
+
+command -v npm >/dev/null 2>&1 ||
+    fail "the docs site needs npm, for Mermaid, which draws its diagrams: install it (Debian, Ubuntu: apt-get install npm)."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+npm pack --silent --pack-destination "$scratch" "mermaid@$version" >/dev/null
+tar -xzf "$scratch/mermaid-$version.tgz" -C "$scratch" package/dist/mermaid.min.js
+file=$scratch/package/dist/mermaid.min.js
+[ "$(sha256sum "$file" | cut -d' ' -f1)" = "$sha256" ] || fail "mermaid $version is not the one that is pinned."
+mkdir -p "$(dirname "$1")"
+mv "$file" "$1"
