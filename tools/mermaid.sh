@@ -1,10 +1,10 @@
 #!/bin/sh
 # Takes Mermaid, which draws the diagrams of the docs site, out of its package on npm's registry: mermaid.sh FILE.
-# It is 3.6 MB, MIT, and none of ours: so it is pinned here and not in the repository.
+# It is 5.5 MB, MIT, and none of ours: so it is pinned here and not in the repository.
 set -eu
 
-version=11.12.1
-sha256=0
+version=12.3.0
+sha256=336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
 
 fail() {
     echo "transactional: $*" >&2
