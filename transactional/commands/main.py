@@ -165,7 +165,8 @@ def status(
         plain_line(line)
     for topology, places in steps.items():
         for component, place in places.items():
-            plain_line(f"{topology}: step {component} of the last transaction: {place}")
+            if ": " in place:  # without a reason it is where it is because nothing is measured
+                plain_line(f"{topology}: step {component} of the last transaction: {place}")
     for topology, partitions in waits.items():
         if partitions:
             plain_line(f"{topology}: windows wait for {shown(partitions)}, no record yet")

@@ -83,7 +83,7 @@ class CommitPhase:
                 states[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}
             if not step.plan.stays:
                 self.context.places.learn(step.plan, place, passing.rows[component.id], elapsed_ms)
-                places |= {component.id: str(place)} if place.why else {}
+                places[component.id] = str(place)
         if self.topology.dead_letters is not None:
             self.topology.dead_letters.put(attempt, letter_rows(attempt, passing.letters, processed.tried_again))
         self._make_durable()

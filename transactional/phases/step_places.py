@@ -31,7 +31,7 @@ class StepPlace:
     why: str
 
     def __str__(self) -> str:
-        return f"{'job' if self.is_job else 'driver'}: {self.why}"
+        return f"{'job' if self.is_job else 'driver'}{': ' if self.why else ''}{self.why}"
 
 
 @dataclass(slots=True)

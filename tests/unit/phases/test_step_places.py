@@ -76,3 +76,8 @@ def test_what_turns_out_to_need_the_driver(choice: str, is_job: bool) -> None:  
     places = StepPlaces(choice, 4)
     places.keep_in_driver(STEP, "it reads all keys of its state")
     assert places.place(STEP, 10**9, 10**12).is_job is is_job
+
+
+def test_a_reason_is_given_once_there_is_one() -> None:
+    assert str(StepPlaces("auto", 4).place(STEP, 1, 0)) == "driver"
+    assert str(StepPlaces("driver", 4).place(STEP, 1, 0)) == "driver: all steps do"
