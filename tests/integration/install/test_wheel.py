@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import blocks
-from tests.tidy.files import ROOT
+from tests.tidy.files import ROOT, our_files
 
 OTHER_PYTHON = ROOT / ".venv" / "python3.13" / "bin" / "python"
 TIMEOUT_S = 240
@@ -63,7 +63,7 @@ def test_it_has_four_packages_and_the_examples_as_data(wheel: Path) -> None:
     packages = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert packages == {"transactional", "spouts", "state", "verifier"}
     examples = {name.rpartition("/")[2] for name in names if name.startswith("transactional/examples/")}
-    assert examples == {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert examples == {path.name for path in our_files() if path.parent == ROOT / "examples"}
 
 
 def test_what_running_takes_is_all_that_it_requires(programs: Path) -> None:
