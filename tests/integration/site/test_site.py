@@ -64,7 +64,7 @@ def test_every_page_has_its_place_in_the_navigation(docs_site: ModuleType) -> No
     names = {path.relative_to(ROOT) for path in our_files() if path.suffix == ".md"}
     pages = {docs_site.in_site(name).as_posix() for name in names if name.parts[0] == "docs" or len(name.parts) == 1}
     decisions = {page for page in pages if page.startswith("adr/")} - {"adr/index.md"}
-    assert named == pages - decisions
+    assert named == pages - decisions, "give a new page a line below `nav` in mkdocs.yml"
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
