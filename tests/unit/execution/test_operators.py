@@ -365,7 +365,8 @@ def test_whatever_a_bolt_raises_fails_the_attempt_with_component_task_and_traceb
 @pytest.mark.parametrize("kind", [FailedException, AttemptLost, SourceUnavailable])
 def test_an_error_that_requests_a_replay_stays_what_it_is(kind: type[Exception]) -> None:
     """Storm row T7."""
-    with pytest.raises(kind, match=rf"^task \d of 2: component 'bad' raised {kind.__name__}: try again(, on .*)?$"):
+    said = rf"^task \d of 2: component 'bad' raised {kind.__name__}: try again \(\S+test_operators\.py:\d+\)(, on .*)?$"
+    with pytest.raises(kind, match=said):
         processed(failing(Failing("execute", kind("try again"))))
 
 
