@@ -26,7 +26,7 @@ from transactional.errors import ReplayMismatch, SourceUnavailable, Transactiona
 SKIP_MAX = 20_000
 """Offsets that are read and discarded instead of seeking: that is faster, because they were prefetched."""
 
-PENDING_BYTES_MAX = 128 * 1024 * 1024
+PENDING_BYTES_MAX = 64 * 1024 * 1024
 """What a consumer keeps that no range has taken. Above it, only what readers wait for is fetched."""
 
 _WAIT_S = 0.1
@@ -48,10 +48,6 @@ _CONSUMER: dict[str, Option] = {
     # that is moved away from the log's end waits for it, and each idle one sends a request this often.
     "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": _QUEUED_BYTES // 1024,
-    # Of all partitions. Of each one a response may bring whole record batches of a busy producer: with a lower limit
-    # for a partition than their size, it brings only one partition's.
-    "fetch.max.bytes": _QUEUED_BYTES,
-    "fetch.message.max.bytes": 1_000_000,
 }
 
 Place = tuple[str | None, int | None]
@@ -89,9 +85,7 @@ class SharedConsumer:
         self._failed: dict[Place, KafkaError] = {}
         self._is_full = False
         self._errors: deque[KafkaError] = deque(maxlen=1)
-        settings: dict[str, Any] = connection.client(
-            {**_CONSUMER, "queued.min.messages": max(_QUEUED_RECORDS // partitions, 200)}
-        ) | {
+        settings: dict[str, Any] = connection.client({**_CONSUMER, **_share_of(partitions)}) | {
             "isolation.level": connection.isolation,
             "error_cb": self._errors.append,
         }
@@ -240,7 +234,7 @@ class SharedConsumer:
     def _add(self, messages: list[Message]) -> None:
         begin = 0
         for place, group in groupby(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)):
-            end = begin + len(list(group))
+            end = begin + sum(1 for _ in group)
             fetched = self._fetched.get(place)
             if fetched is not None and fetched.is_assigned:
                 fetched.add(messages[begin:end])
@@ -333,6 +327,15 @@ def _is_near(one: OffsetRange, other: OffsetRange) -> bool:
     """Whether one of them begins soon after the other's end."""
     first, second = sorted((one, other), key=lambda offsets: offsets.start)
     return 0 <= second.start - first.until <= SKIP_MAX
+
+
+def _share_of(partitions: int) -> dict[str, Option]:
+    """What a consumer fetches of each partition, so that all of them together take as much as one alone.
+
+    Less than 16 KiB would starve those whose record batches are larger.
+    """
+    fetched = min(max(_QUEUED_BYTES // partitions, 16 * 1024), 1_000_000)
+    return {"fetch.message.max.bytes": fetched, "queued.min.messages": max(_QUEUED_RECORDS // partitions, 200)}
 
 
 def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int, *, read_until: int) -> ReplayMismatch:

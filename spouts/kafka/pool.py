@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import getpid
-from threading import RLock
+from threading import Lock
 
 from spouts.kafka.cluster import KafkaConnection
 from spouts.kafka.consumers import Place, Range, SharedConsumer, place_of
@@ -26,8 +26,7 @@ class ConsumerPool:
 
     def __init__(self) -> None:
         self.process_id = getpid()
-        # Not a `Lock`: the garbage collector may close a reader that was given up while this thread holds it.
-        self._lock = RLock()
+        self._lock = Lock()
         self._consumers: list[SharedConsumer] = []
 
     def __len__(self) -> int:

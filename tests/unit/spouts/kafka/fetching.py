@@ -46,7 +46,6 @@ class Cluster:
     bytes: int = 10
     burst: int = 7
     clients: list[Client] = field(default_factory=list)
-    before_connecting: Callable[[], object] = lambda: None
 
     @classmethod
     def of(cls, *ends: int, every: int = 1, **options: Any) -> Cluster:
@@ -60,7 +59,6 @@ class Cluster:
         return self
 
     def _connect(self, make: Any, connection: KafkaConnection) -> Client:
-        self.before_connecting()
         self.clients.append(Client(self, make.args[0] if make.args else {}))
         return self.clients[-1]
 

@@ -239,13 +239,16 @@ def test_a_large_range_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, reading.consumer.read(partition(0), span(0, 60)))) <= 2 * 8 * 1024 * 1024 // 500_000
 
 
-@pytest.mark.parametrize(("partitions", "queued"), [(1, 50_000), (64, 781), (10_000, 200)])
-def test_partitions_share_what_is_fetched_ahead(partitions: int, queued: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("partitions", "fetched", "queued"), [(1, 1_000_000, 50_000), (64, 131_072, 781)])
+def test_partitions_share_what_is_fetched_ahead(
+    partitions: int, fetched: int, queued: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = Cluster.of().install(monkeypatch)
     SharedConsumer(ONE, partitions)
     SharedConsumer(replace(ONE, options=(("queued.min.messages", 5),)), partitions)
-    ours, theirs = (client.settings["queued.min.messages"] for client in cluster.clients)
-    assert (ours, theirs) == (queued, 5)
+    ours, theirs = (client.settings for client in cluster.clients)
+    assert (ours["fetch.message.max.bytes"], ours["queued.min.messages"]) == (fetched, queued)
+    assert theirs["queued.min.messages"] == 5
 
 
 # --- errors -------------------------------------------------------------------------------------------------------

@@ -125,14 +125,6 @@ def test_a_reader_that_is_given_up_gives_its_consumer_back(pool: ConsumerPool, c
     assert len(cluster.clients) == 1
 
 
-def test_a_reader_may_be_closed_while_its_thread_looks_for_a_consumer(pool: ConsumerPool, cluster: Cluster) -> None:
-    """As by the garbage collector, which comes at any time."""
-    given_up = pool.leased(ONE, partition(0), span(0, 10))
-    given_up.__enter__()
-    cluster.before_connecting = lambda: given_up.__exit__(None, None, None)
-    assert read(pool, 1) == list(range(10))
-
-
 def test_a_forked_process_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = consumer_pool()
     assert consumer_pool() is ours
