@@ -30,7 +30,6 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 """What a consumer keeps that no range has taken. Above it, only what readers wait for is fetched."""
 
 _WAIT_S = 0.1
-_TOGETHER_S = 1.0
 _EVENTS = 1_000
 """So many are taken even if fewer records are due: the ends of logs are among them."""
 _QUEUED_BYTES = 8 * 1024 * 1024
@@ -126,16 +125,14 @@ class SharedConsumer:
         """
         place = place_of(partition)
         with self._lock:
-            mine = self._fetched.get(place)
-            asked = {at: self._fetched[at] for at in self._expected if at in self._fetched and at not in self._due}
-            seen = {at: fetched.seen for at, fetched in asked.items()}
-        if mine is None or mine.low_until < offsets.until:
-            lows = self._lows(list({place: None, **seen}))
-            for at in lows.keys() & asked.keys():
-                asked[at].low, asked[at].low_until = lows[at], seen[at]
-            low = lows[place] if place in lows else self._watermarks(partition)[0]
-        else:
-            low = mine.low
+            seen = {at: (fetched, fetched.seen) for at, fetched in self._fetched.items()}
+            mine = self._fetched.setdefault(place, Fetched(partition, offsets.start))
+            low = mine.low if offsets.until <= mine.low_until else None
+        if low is None:
+            lows = self._lows([place, *(at for at in seen if at != place)])
+            low = lows[place]
+            for at, (fetched, until) in seen.items():
+                fetched.low, fetched.low_until = lows.get(at, 0), until if at in lows else 0
         if low > offsets.start:
             raise _gone(partition, offsets, *self._watermarks(partition), read_until=offsets.until)
 
@@ -294,12 +291,16 @@ class SharedConsumer:
         )
 
     def _lows(self, places: Sequence[Place]) -> dict[Place, int]:
-        """The earliest offsets. None is here if a leader does not answer within a moment."""
-        queried = [_at(place, OFFSET_BEGINNING) for place in places]
+        """The earliest offsets, of the first partition in any case. Raises `SourceUnavailable`."""
         try:
-            found = self._consumer.offsets_for_times(queried, timeout=min(_TOGETHER_S, self.connection.timeout_s))
-        except KafkaException:
-            return {}
+            queried = [_at(place, OFFSET_BEGINNING) for place in places]
+            found = self._consumer.offsets_for_times(queried, timeout=self.connection.timeout_s)
+        except KafkaException as error:
+            reason = self.connection.redact(error.args[0].str())
+            raise SourceUnavailable(f"the offsets of topic {places[0][0]!r} can't be read: {reason}") from error
+        if (problem := found[0].error) is not None:
+            reason = self.connection.redact(problem.str())
+            raise SourceUnavailable(f"partition {places[0][1]} of topic {places[0][0]!r}: {reason}")
         return {(each.topic, each.partition): each.offset for each in found if each.error is None}
 
     def _watermarks(self, partition: PartitionId) -> tuple[int, int]:
