@@ -28,10 +28,11 @@ from spouts.kafka.cluster import (
     make_client,
     topic_of,
 )
+from spouts.kafka.consumers import consumer_pool
+from spouts.kafka.doctor import held
 from spouts.kafka.end import End, EndPositions
 from spouts.kafka.mirror import GroupMirror
-from spouts.kafka.offsets import OffsetReader, held, topic_partitions
-from spouts.kafka.pool import consumer_pool
+from spouts.kafka.offsets import OffsetReader, topic_partitions
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import DEFAULT_FIELDS, output_schema
 from spouts.kafka.start import Start, StartPositions

@@ -235,8 +235,6 @@ class _Task(TaskLoop):
 
     def _read(self) -> None:
         stream_of = self.program.spout.reader.stream_of
-        with guarded(self.program.spout.id):
-            self.program.spout.reader.expect([portion[:2] for portion in self.inputs.portions[self.task]])
         for partition, offsets, metadata in self.inputs.portions[self.task]:
             stream = stream_of(partition)
             digest = self._digest(stream)

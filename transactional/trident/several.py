@@ -52,15 +52,6 @@ class SeveralReaders(PartitionReader):
             return self.readers[stream].read_again(values)
         return self.readers[self.first].read_again(values, stream)
 
-    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
-        """Each spout's reader expects its own."""
-        by_stream: dict[str, list[tuple[PartitionId, OffsetRange]]] = {}
-        for partition, offsets in ranges:
-            stream, own = taken_apart(partition)
-            by_stream.setdefault(stream, []).append((own, offsets))
-        for stream, expected in by_stream.items():
-            self.readers[stream].expect(expected)
-
     @property
     def knows_offsets(self) -> bool:
         """Whether all do."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from spouts.kafka.json_records import JsonTranslator
 from spouts.kafka.spout import OpaqueKafkaSpout
-from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from spouts.planning import Logs, PartitionLog
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
@@ -33,12 +33,10 @@ from transactional.facts import Listing
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Spout
 from transactional.ports.examining import Problem
-from transactional.ports.stream_names import of_stream
-from transactional.schema import Schema
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
-from transactional.trident.several import SeveralReaders, SeveralSpouts
+from transactional.trident.several import SeveralSpouts
 
 WORD = "word string"
 CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=1, idle_pause_ms=1, retry_pause_ms=1, tick_ms=1)
@@ -308,24 +306,3 @@ def test_a_target_latency_limits_both() -> None:
     TopologyDriver(built, store, LocalExecutor(built), config, owner="test").run()
     assert stored(table) == {"x": 6_000}
     assert at(store, 1).offset_count <= 1_000
-
-
-class Expecting(MemoryPartitionReader):
-    """Notes what is expected of it."""
-
-    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
-        EXPECTED.append(list(ranges))
-
-
-EXPECTED: list[list[tuple[PartitionId, OffsetRange]]] = []
-
-
-def test_each_reader_expects_what_is_its_own() -> None:
-    EXPECTED.clear()
-    readers = SeveralReaders({name: Expecting({}, Schema.parse(WORD)) for name in ("web", "app")}, "web")
-    one, other = (OffsetRange(Offset(0), Offset(until)) for until in (1, 2))
-    pages, clicks = PartitionId("pages", 0), PartitionId("clicks", 3)
-    readers.expect(
-        [(of_stream("web", pages), one), (of_stream("app", clicks), other), (of_stream("web", pages), other)]
-    )
-    assert [[(pages, one), (pages, other)], [(clicks, other)]] == EXPECTED
