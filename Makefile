@@ -1,14 +1,14 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs docs-site wheel screenshots sim proof mutants soak experiment lock clean java postgres pgbouncer redis strace chromium promtool python3.13 weed
+.PHONY: help audit run check test bench docs docs-site wheel screenshots sim proof mutants soak experiment lock clean java postgres pgbouncer redis strace chromium promtool npm weed
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
 READY := .venv/.ready
 # To run something, its packages suffice; who has those for the tests keeps them.
 INSTALLED := $(if $(wildcard $(READY)),$(READY),.venv/.installed)
-OTHER_PYTHON := .venv/python3.13/.ready
+OTHER_PYTHON := .venv/newest/.ready
 MERMAID := .venv/mermaid/mermaid.min.js
 TIMED := tools/timed.sh
 # What needs no server: what does is marked. Of what is marked as sampled each n-th case is run. The longest files come first,
@@ -105,13 +105,13 @@ chromium:
 promtool:
 	@tools/ensure.sh promtool
 
+npm:
+	@tools/ensure.sh npm
+
 weed: $(READY)
 	@tools/ensure.sh weed
 
-python3.13:
-	@tools/ensure.sh python3.13
-
-$(MERMAID): tools/mermaid.sh | $(READY)
+$(MERMAID): tools/mermaid.sh | $(READY) npm
 	@tools/mermaid.sh $@
 
 .venv/.installed: requirements.lock pyproject.toml
@@ -122,7 +122,9 @@ $(READY): requirements.lock pyproject.toml
 	@PYTHON="$(PYTHON)" tools/make_venv.sh test
 	@touch $@
 
-# The newest Python of those that are supported, for tests/integration/install/.
-$(OTHER_PYTHON): requirements.lock pyproject.toml | $(READY) python3.13
-	@VENV=$(@D) PYTHON="python3.13 $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3.13)" tools/make_venv.sh test
+# Of the Pythons that are supported the newest on this machine, for tests/integration/install/: pyenv's shims are on
+# PATH also where they do not work.
+of_pyenv = $(wildcard $(dir $(shell command -v pyenv))../versions/$(1).*/bin/python$(1))
+$(OTHER_PYTHON): requirements.lock pyproject.toml | $(READY)
+	@VENV=$(@D) PYTHON="python3.13 $(call of_pyenv,3.13) python3.12 $(call of_pyenv,3.12) $(IN_VENV)" tools/make_venv.sh test
 	@touch $@

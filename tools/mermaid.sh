@@ -11,8 +11,6 @@ fail() {
     exit 1
 }
 
-command -v npm >/dev/null 2>&1 ||
-    fail "the docs site needs npm, for Mermaid, which draws its diagrams: install it (Debian, Ubuntu: apt-get install npm)."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 npm pack --silent --pack-destination "$scratch" "mermaid@$version" >/dev/null

@@ -216,7 +216,7 @@ def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: P
     assert re.fullmatch(r"took \d s, the processors [0-5]\.[1-9] s; on two quiet ones it has 9 s\n", busy.stdout)
 
 
-@pytest.mark.parametrize("program", ["postgres", "pgbouncer", "redis", "strace", "chromium", "promtool", "python3.13"])
+@pytest.mark.parametrize("program", ["postgres", "pgbouncer", "redis", "strace", "chromium", "promtool", "npm"])
 def test_a_missing_program_ends_with_one_sentence(tmp_path: Path, program: str) -> None:
     script = tmp_path / "ensure.sh"
     script.write_text(re.sub(r"\bfolders=.*", "folders=", (ROOT / "tools" / "ensure.sh").read_text()))

@@ -59,7 +59,7 @@ def test_frames_of_the_framework_are_shown_for_debugging_only(monkeypatch: pytes
     with pytest.raises(ConfigError) as error:
         MemoryMapState("word").aggregate()
     text = traceback_text(error.value)
-    assert ("state/table_state.py" in text) is bool(debug)
+    assert ("state/updates.py" in text) is bool(debug)
     assert f'"{__file__}"' in text
 
 

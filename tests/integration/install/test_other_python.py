@@ -1,4 +1,4 @@
-"""A part of the tests without servers, on the newest Python that is supported; all others run on the oldest."""
+"""A part of the tests without servers, on the newest Python of this machine; all others run on that of `make`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDERS = ("arrow", "execution", "phases", "topology", "trident")
 
 @pytest.mark.timeout(240)
 def test_the_tests_of_the_inner_rooms_pass() -> None:
-    assert OTHER_PYTHON.exists(), "there is no .venv/python3.13: `make test` sets it up"
+    assert OTHER_PYTHON.exists(), "there is no .venv/newest: `make test` sets it up"
     rooms = [ROOT / "tests" / "unit" / name for name in FOLDERS]
     options = ("--quiet", "--no-skips", "--sample", "--hypothesis-profile=check", "-p", "no:cacheprovider")
     printed = run(OTHER_PYTHON, "-m", "pytest", *options, "-m", "not redis and not postgres", *rooms)

@@ -1,5 +1,5 @@
 """The wheel that `make wheel` builds, as somebody without this clone has it: with its own requirements alone, on the
-newest Python that is supported."""
+newest Python of this machine that is supported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.docs.pages import blocks
 from tests.tidy.files import ROOT, our_files
 
-OTHER_PYTHON = ROOT / ".venv" / "python3.13" / "bin" / "python"
+OTHER_PYTHON = ROOT / ".venv" / "newest" / "bin" / "python"
 TIMEOUT_S = 240
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment that has the wheel, and of the lock what running takes."""
-    assert OTHER_PYTHON.exists(), "there is no .venv/python3.13: `make test` sets it up"
+    assert OTHER_PYTHON.exists(), "there is no .venv/newest: `make test` sets it up"
     folder, uv = tmp_path_factory.mktemp("installed"), OTHER_PYTHON.with_name("uv")
     run(uv, "venv", "--quiet", "--python", OTHER_PYTHON, folder / "venv")
     python, lock = folder / "venv" / "bin" / "python", folder / "run.lock"
