@@ -22,6 +22,7 @@ from state import DeltaMapState
 from state.delta import merged as delta_merged
 from state.delta.merging import change as delta_small
 from state.delta.tables import files as delta_files
+from state.fence import TableWrite
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import (
     StateKind,
@@ -103,12 +104,12 @@ class StillState(DeltaMapState):
         table: Any = self._open_table
         apply = table.apply
 
-        def still(attempt: TransactionAttempt, *given: Any, **named: Any) -> None:
+        def still(write: TableWrite) -> None:
             is_first = self.location.name == TABLES[0]
-            if attempt.txid == TXID and is_first:
+            if write.attempt.txid == TXID and is_first:
                 POINT.pass_by(CHECKED)
-            apply(attempt, *given, **named)
-            if attempt.txid == TXID and is_first:
+            apply(write)
+            if write.attempt.txid == TXID and is_first:
                 POINT.pass_by(BETWEEN)
 
         table.apply = still

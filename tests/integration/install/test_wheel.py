@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 def run(*command: str | Path, cwd: Path = ROOT, **variables: str) -> str:
     """What a command prints; it must succeed, and knows nothing of this clone."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,

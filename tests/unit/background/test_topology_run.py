@@ -223,9 +223,14 @@ def ctrl_c_in(function: str) -> Iterator[None]:
         signal.pthread_kill(main, signal.SIGINT)
 
     sender = threading.Thread(target=send)
-    sender.start()
-    yield
-    sender.join()
+    # A shell starts what it runs in the background with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        sender.start()
+        yield
+        sender.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def called_by(thread: int) -> list[str]:
