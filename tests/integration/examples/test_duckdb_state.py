@@ -80,7 +80,7 @@ def test_a_crash_on_spark_changes_no_count(kafka_broker: LocalBroker, tmp_path: 
     crash_and_finish("at the rows of letters", kafka_broker, tmp_path, "local[2]")
 
 
-HOLDS = "import duckdb, time; file = duckdb.connect('tables.duckdb'); print('open', flush=True); time.sleep(600)"
+HOLDS = "import duckdb, signal; file = duckdb.connect('tables.duckdb'); print('open', flush=True); signal.pause()"
 
 
 def test_a_file_that_another_process_has_is_refused_in_one_line(tmp_path: Path) -> None:
