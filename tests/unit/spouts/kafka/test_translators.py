@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.kafka.json_records import JsonTranslator
+from spouts.kafka.json_records import JsonTranslator, _Parser
 from spouts.kafka.records import record_schema
 from spouts.kafka.spout import OpaqueKafkaSpout
 from spouts.kafka.subscription import TopicPattern
 from spouts.kafka.translators import ByTopicTranslator, KafkaRecord, SimpleTranslator, Translator
 from transactional.arrow import arrow_schema
 from transactional.errors import BoltFailed, ConfigError, FailedException, SchemaMismatch
+from transactional.schema import Schema
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 6_000, UTC)
 
@@ -300,3 +301,26 @@ def test_translators_travel_to_executors() -> None:
     spout = OpaqueKafkaSpout("localhost:9092", ["new", "old"], translator=new_and_old())
     reader = pickle.loads(cloudpickle.dumps(spout.reader()))
     assert translated(reader.translator, b"8", topic="old") == [8]
+
+
+@pytest.mark.parametrize(
+    "hostile", [b'{"n":"5"}', b'{"n":1,}', b"{}{}", b'{"a":"\0"}', b'{"a":"\xff"}', b"{}\n{}", None]
+)
+def test_many_records_are_judged_as_each_is_alone(hostile: bytes | None) -> None:
+    """Beyond what is read at once, with the bad ones at the ends, beside each other and in between."""
+    bad = [0, 499, 500, 501, 1200, 2000, 2001, 2499]
+    values = [hostile if number in bad else b' {"n":%d} ' % number for number in range(2500)]
+    parser = _Parser(Schema.parse("n long, a string"))
+
+    found, refused = parser.parse(pa.array(values, pa.binary()))
+    alone = [parser.parse(pa.array([value], pa.binary())) for value in values]
+
+    assert refused == bad == [number for number, (_, wrong) in enumerate(alone) if wrong]
+    assert found.to_pylist() == [row for batch, _ in alone for row in batch.to_pylist()]
+
+
+def test_records_that_are_all_good_are_read_at_once_as_each_is_alone() -> None:
+    values = [b'{"n":%d,"a":"%d"}' % (number, number) for number in range(1500)]
+    found, refused = _Parser(Schema.parse("n long, a string")).parse(pa.array([b"x", *values], pa.binary())[1:])
+    assert refused == []
+    assert found.to_pylist() == [{"n": number, "a": str(number)} for number in range(1500)]
