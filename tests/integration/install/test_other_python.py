@@ -15,8 +15,6 @@ FOLDERS = ("arrow", "execution", "phases", "topology", "trident")
 def test_the_tests_of_the_inner_rooms_pass() -> None:
     assert OTHER_PYTHON.exists(), "there is no .venv/newest: `make test` sets it up"
     rooms = [ROOT / "tests" / "unit" / name for name in FOLDERS]
-    # From 3.13 on sqlite3 warns of connections that are left to the garbage collector, which tests do.
-    ignored = ("-W", "ignore::pytest.PytestUnraisableExceptionWarning")
-    options = (*ignored, "--quiet", "--no-skips", "--sample", "--hypothesis-profile=check", "-p", "no:cacheprovider")
+    options = ("--quiet", "--no-skips", "--sample", "--hypothesis-profile=check", "-p", "no:cacheprovider")
     printed = run(OTHER_PYTHON, "-m", "pytest", *options, "-m", "not redis and not postgres", *rooms)
     assert " passed" in printed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +32,18 @@ def state_of(kind: str, folder: Path) -> TableState[Any]:
             return SqlMapState(f"sqlite:///{folder}/states.db", "words")
 
 
-def opened(kind: str, folder: Path, *key: str) -> tuple[Any, StateUpdate]:
+@contextmanager
+def opened(kind: str, folder: Path, *key: str) -> Iterator[tuple[Any, StateUpdate]]:
     update = state_of(kind, folder).aggregate(n=Sum("n"), most=Max("n"), count=Count()).group_by(*key)
     update.check_input(INPUT, used_by="test")
     state: Any = update.state
     state.open("words/count", TxId)
     state.version()
     state.fence(AttemptId(1))
-    return state, update
+    try:
+        yield state, update
+    finally:
+        state.close()
 
 
 def changed(state: Any, update: StateUpdate, attempt: TransactionAttempt, *rows: tuple[Any, ...]) -> list[Any]:
@@ -57,26 +63,26 @@ def attempt(txid: int, attempt_id: int) -> TransactionAttempt:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_transaction_changes_and_again_if_it_is_repeated(kind: str, tmp_path: Path) -> None:
-    state, update = opened(kind, tmp_path, "word", "day")
-    first = changed(state, update, attempt(2, 2), ("a", 1, 5), (None, 1, 7), ("a", 2, 1))
-    assert first == [
-        ("a", 1, 5, 5, 1, None, None, None),
-        (None, 1, 7, 7, 1, None, None, None),
-        ("a", 2, 1, 1, 1, None, None, None),
-    ]
-    # A NULL in a key is a key; keys that share a part are others.
-    more = [(None, 1, 1), ("b", 1, None), ("a", 2, 9), ("a", 2, 1)]
-    expected = [(None, 1, 8, 7, 2, 7, 7, 1), ("b", 1, None, None, 1, None, None, None), ("a", 2, 11, 9, 3, 1, 1, 1)]
-    assert changed(state, update, attempt(3, 3), *more) == expected
-    # Another attempt at the same transaction reads what was before it, whatever it is given.
-    assert changed(state, update, attempt(3, 4), ("a", 2, 1)) == [("a", 2, 2, 1, 2, 1, 1, 1)]
-    assert changed(state, update, attempt(3, 5), *more) == expected
-    assert changed(state, update, attempt(4, 6)) == []
+    with opened(kind, tmp_path, "word", "day") as (state, update):
+        first = changed(state, update, attempt(2, 2), ("a", 1, 5), (None, 1, 7), ("a", 2, 1))
+        assert first == [
+            ("a", 1, 5, 5, 1, None, None, None),
+            (None, 1, 7, 7, 1, None, None, None),
+            ("a", 2, 1, 1, 1, None, None, None),
+        ]
+        # A NULL in a key is a key; keys that share a part are others.
+        more = [(None, 1, 1), ("b", 1, None), ("a", 2, 9), ("a", 2, 1)]
+        expected = [(None, 1, 8, 7, 2, 7, 7, 1), ("b", 1, None, None, 1, None, None, None), ("a", 2, 11, 9, 3, 1, 1, 1)]
+        assert changed(state, update, attempt(3, 3), *more) == expected
+        # Another attempt at the same transaction reads what was before it, whatever it is given.
+        assert changed(state, update, attempt(3, 4), ("a", 2, 1)) == [("a", 2, 2, 1, 2, 1, 1, 1)]
+        assert changed(state, update, attempt(3, 5), *more) == expected
+        assert changed(state, update, attempt(4, 6)) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_row_of_a_state_without_a_key(kind: str, tmp_path: Path) -> None:
-    state, update = opened(kind, tmp_path)
-    assert changed(state, update, attempt(2, 2), ("a", 1, 5)) == [(5, 5, 1, None, None, None)]
-    assert changed(state, update, attempt(3, 3), ("b", 1, 2)) == [(7, 5, 2, 5, 5, 1)]
-    assert changed(state, update, attempt(3, 4)) == []
+    with opened(kind, tmp_path) as (state, update):
+        assert changed(state, update, attempt(2, 2), ("a", 1, 5)) == [(5, 5, 1, None, None, None)]
+        assert changed(state, update, attempt(3, 3), ("b", 1, 2)) == [(7, 5, 2, 5, 5, 1)]
+        assert changed(state, update, attempt(3, 4)) == []

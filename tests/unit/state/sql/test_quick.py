@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,14 @@ OF_ONE = QuickQuery(text("SELECT n, name FROM some WHERE n = :wanted").bindparam
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
+def database(tmp_path: Path) -> Iterator[Database]:
     """With a table of two rows."""
     made = Database(f"sqlite:///{tmp_path / 'some.db'}", timeout_ms=500)
     with made.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE some (n INTEGER, name TEXT)")
         connection.exec_driver_sql("INSERT INTO some VALUES (1, 'one'), (2, NULL)")
-    return made
+    yield made
+    made.close()
 
 
 def test_it_finds_what_sqlalchemy_finds(database: Database) -> None:
@@ -57,3 +59,4 @@ def test_a_file_that_is_gone_is_not_read_on(database: Database, tmp_path: Path) 
     (tmp_path / "some.db").rename(tmp_path / "away.db")
     with pytest.raises(DatabaseFailed, match="unable to open"):
         reader.answer(OF_ONE, {"wanted": 1})
+    reader.close()

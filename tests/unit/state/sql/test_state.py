@@ -172,6 +172,7 @@ class TestNamesAndTypes:
             state.merge(place.attempt(1, 1), partials)
         assert state.version() is None
         assert isinstance(state.value_limits, ValueLimits)
+        state.close()
 
     def test_a_row_that_does_not_fit_is_named(self, place: Place) -> None:
         with pytest.raises(SchemaMismatch, match=r"state 'words' in .*the first such row is \('b', 10000000"):
