@@ -107,6 +107,7 @@ PAGES = {
             "transactional.trident.Combiner",
             "transactional.trident.Reducer",
             "transactional.trident.BatchAggregator",
+            "transactional.trident.MultiReducer",
         ),
     ),
     "reliable": Page(

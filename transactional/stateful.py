@@ -23,8 +23,8 @@ class KeyValueState(Protocol):
     def put(self, key: object, value: object) -> None:
         """Set the value of a key."""
 
-    def delete(self, key: object) -> None:
-        """Delete a key, whether or not it exists. The state needs `deletes=True`."""
+    def delete(self, key: object) -> Any:
+        """Delete a key, and return its value; None if it does not exist. The state needs `deletes=True`."""
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their values, in order of the keys. Reads the whole table."""

@@ -49,11 +49,10 @@ OF_STREAMS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("chainedAgg", "chainEnd"), '`aggregate(n=Count(), total=Sum("amount"))`, all aggregates at once'),
     "applyAssembly": "`apply(f)`; for FirstN it is `first_n(10)`",
     "name": '`named("x")`',
-    "min": '`min_by("field")`',
-    "max": '`max_by("field")`',
+    "min": '`min_by("field")`, or `min_by(function)` of a row',
+    "max": '`max_by("field")`, or `max_by(function)` of a row',
     "tumblingWindow": '`window(tumbling("5 minutes"))`',
     "slidingWindow": '`window(sliding("1 hour", every="5 minutes"))`',
-    "multiReduce": "a bolt with several inputs, in a TransactionalTopologyBuilder",
     "getOutputFields": "'fields'",
     **dict.fromkeys(("setCPULoad", "setMemoryLoad", "addSharedMemory", "addResource"), _SPARKS),
 }

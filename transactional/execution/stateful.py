@@ -56,9 +56,11 @@ class KeyValues:
             value = self._checked_values(value)
         self._known[key] = self._written[key] = value
 
-    def delete(self, key: object) -> None:
-        """Delete a key."""
+    def delete(self, key: object) -> Any:
+        """Delete a key, and return its value; None if it does not exist."""
+        old = self.get(key)
         self._known[key] = self._written[key] = ABSENT
+        return old
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their values."""
@@ -189,8 +191,8 @@ class _NormalizedKeys(KeyValues):
     def put(self, key: object, value: object) -> None:
         super().put(self._as_key(key), value)
 
-    def delete(self, key: object) -> None:
-        super().delete(self._as_key(key))
+    def delete(self, key: object) -> Any:
+        return super().delete(self._as_key(key))
 
     def _as_key(self, key: Any) -> Key:
         values = tuple(key) if isinstance(key, tuple) else (key,)  # a `Tuple` is not equal to one of another stream

@@ -6,6 +6,7 @@ from transactional.aggregates import Avg, Count, First, Last, Max, Min, Sum
 from transactional.topology.windows import CountWindow, Session, Window, count, session, sliding, tumbling
 from transactional.trident.aggregates.collecting import Collect, collected
 from transactional.trident.aggregates.own import BatchAggregator, Combiner, Reducer
+from transactional.trident.aggregates.reducing import MultiReducer
 from transactional.trident.pipelines.expressions import field
 from transactional.trident.static import StaticState
 from transactional.trident.streams import GroupedStream, Stream, TridentState
@@ -24,6 +25,7 @@ __all__ = [
     "Last",
     "Max",
     "Min",
+    "MultiReducer",
     "Reducer",
     "Session",
     "StaticState",

@@ -8,7 +8,7 @@ from typing import Any
 from transactional.groupings import CustomStreamGrouping, GroupingKind
 from transactional.ports import State
 from transactional.schema import Schema
-from transactional.trident.pipelines.joins import Join
+from transactional.trident.pipelines.joins import Meeting
 from transactional.trident.pipelines.steps import StreamStep
 
 
@@ -36,7 +36,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class StreamNode:
-    """One operation. A node without `step`, `cut`, `origin` and `join` changes nothing: several parents are merged."""
+    """One operation. A node without `step`, `cut`, `origin` and `meeting` changes nothing: several parents are
+    merged."""
 
     schema: Schema
     number: int = -1
@@ -45,8 +46,8 @@ class StreamNode:
     cut: Cut | None = None
     origin: Origin | None = None
     name: str = ""
-    join: Join | None = None
-    """What joins the parents, each of which is partitioned by its key."""
+    meeting: Meeting | None = None
+    """Where the parents meet, each of which is partitioned by its key."""
     tasks: int | None = None
     """A hint: the number of tasks, as far back as the last repartition."""
 

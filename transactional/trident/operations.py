@@ -53,9 +53,13 @@ class Operations(NamesOfStreams):
         return self._then(steps.Map(label, after, self.fields, function))
 
     def flat_map(self, function: Callable[[Any], Any], output: str | None = None) -> Self:
-        """Any number of tuples for each: None, a tuple, or an iterable of tuples or of values of the only field."""
+        """Any number of tuples for each: None, a tuple, or an iterable of tuples or of values of the only field.
+
+        A function that declares no output keeps the fields.
+        """
         label = check_function("flat_map", function)
-        return self._then(steps.FlatMap(label, self._declared(label, function, output), self.fields, function))
+        after = declared_output(label, function, output) or self.fields
+        return self._then(steps.FlatMap(label, after, self.fields, function))
 
     def each(self, function: Callable[[Any], Any], output: str | None = None) -> Self:
         """Append fields: the function returns their values, or an iterable of tuples of values, each of which makes a

@@ -17,6 +17,7 @@ from transactional.topology.topology import NEW_AND_OLD, old_name
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.topology.wiring import check_parallelism
 from transactional.trident.aggregates.aggregating import (
+    Extreme,
     Picked,
     aggregate_step,
     completed_step,
@@ -28,7 +29,7 @@ from transactional.trident.aggregates.own import BatchAggregator, is_built_in
 from transactional.trident.declarations import Declarations, Update, check_state
 from transactional.trident.graph import Cut, Origin, Persisted, StreamNode
 from transactional.trident.operations import Operations
-from transactional.trident.pipelines.joins import Join, Side, checked_kinds, joined_schema
+from transactional.trident.pipelines.functions import check_function
 from transactional.trident.pipelines.looking_up import LookUpStatic, look_up, look_up_static
 from transactional.trident.static import StaticState
 from transactional.trident.windowed import WindowedStream, window_time
@@ -48,20 +49,22 @@ class Stream(Operations):
         return GroupedStream(self, names)
 
     def partition_aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
-        """One tuple of each task that has any: the aggregates of its tuples of a batch."""
+        """One tuple of each task, even of one without tuples: the aggregates of its tuples of a batch."""
         return GroupedStream(self, ()).partition_aggregate(aggregate, **aggregates)
 
     def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple of each batch, even of an empty one: the aggregates of all tuples."""
         return GroupedStream(self, ()).aggregate(aggregate, **aggregates)
 
-    def min_by(self, name: str) -> Stream:
-        """Of each task the tuple with the smallest value of a field that is not NULL, the first of several."""
-        return self._picked("min_by", 1, name, descending=False, with_null=False)
+    def min_by(self, by: str | Callable[[Any], Any]) -> Stream:
+        """Of each task the tuple with the smallest value of a field, or for which a function of the row returns the
+        least; the first of several. NULL and None are left out."""
+        return self._extreme("min_by", by, is_greatest=False)
 
-    def max_by(self, name: str) -> Stream:
-        """Of each task the tuple with the largest value of a field that is not NULL, the first of several."""
-        return self._picked("max_by", 1, name, descending=True, with_null=False)
+    def max_by(self, by: str | Callable[[Any], Any]) -> Stream:
+        """Of each task the tuple with the largest value of a field, or for which a function of the row returns the
+        greatest; the first of several. NULL and None are left out."""
+        return self._extreme("max_by", by, is_greatest=True)
 
     def first_n(self, count: int, by: str | None = None, *, descending: bool = False) -> Stream:
         """The first tuples of a batch, in the order of a field if one is named; NULL comes last."""
@@ -69,6 +72,11 @@ class Stream(Operations):
             raise ConfigError(f"first_n takes a number of tuples, at least 1; got {count!r}")
         of_tasks = self._picked("first_n", count, by, descending=descending, with_null=True)
         return of_tasks.global_()._picked("first_n", count, by, descending=descending, with_null=True)
+
+    def _extreme(self, operation: str, by: str | Callable[[Any], Any], *, is_greatest: bool) -> Stream:
+        if isinstance(by, str):
+            return self._picked(operation, 1, by, descending=is_greatest, with_null=False)
+        return self._then(Extreme(check_function(operation, by), self.fields, by, is_greatest))
 
     def _picked(self, operation: str, count: int, by: str | None, *, descending: bool, with_null: bool) -> Stream:
         if by is not None:
@@ -192,7 +200,7 @@ class GroupedStream(NamesOfStreams):
     def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple for each key of a batch: the key and the aggregates."""
         if isinstance(aggregate, BatchAggregator) and not aggregates:
-            return self._completed(self._met(self.stream), "aggregate", aggregate)
+            return self._completed(self._met(self.stream), "aggregate", aggregate, is_whole=True)
         columns = named_aggregates(aggregate, aggregates, self.stream.fields)
         if not is_associative(columns.aggregates):
             return self._then(self._met(self.stream), "aggregate", columns, is_whole=True)
@@ -236,8 +244,8 @@ class GroupedStream(NamesOfStreams):
     def _then(self, stream: Stream, operation: str, columns: StoredColumns, **how: bool) -> Stream:
         return stream._then(aggregate_step(operation, self.key, columns, self.stream.fields, **how))
 
-    def _completed(self, stream: Stream, operation: str, aggregator: BatchAggregator) -> Stream:
-        return stream._then(completed_step(operation, self.key, aggregator, stream.fields))
+    def _completed(self, stream: Stream, operation: str, aggregator: BatchAggregator, **how: bool) -> Stream:
+        return stream._then(completed_step(operation, self.key, aggregator, stream.fields, **how))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -310,35 +318,6 @@ def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
     if len(set(parents)) < len(parents):
         raise ConfigError("merge: a stream is given twice, so its tuples would count twice")
     return Stream(declarations, declarations.graph.add(StreamNode(streams[0].fields, parents=parents)))
-
-
-def joined(
-    declarations: Declarations, given: Sequence[Any], how: Any, *, keeps_all: bool, output: Sequence[str] | None
-) -> Stream:
-    """The join of several streams, each given with its fields. Raises `ConfigError`."""
-    if len(given) < 2:
-        raise ConfigError(
-            f"join takes several streams, not {len(given)}: join((orders, 'customer'), (payments, 'payer'))"
-        )
-    sides, parents = [], []
-    for each in given:
-        match each:
-            case (Stream() as stream, *names) if names:
-                stream._check_of("join", declarations)
-                stream._require_key(names, "join")
-                sides.append(Side(stream.fields, tuple(names)))
-                parents.append(stream._node.number)
-            case _:
-                raise ConfigError(f"join takes each stream with its fields, such as (orders, 'customer'); got {each!r}")
-    if len({len(side.key) for side in sides}) > 1:
-        keys = " and ".join(f"({', '.join(side.key)})" for side in sides)
-        raise ConfigError(f"join: each stream must be joined on as many fields: {keys}")
-    if len(set(parents)) < len(parents):
-        raise ConfigError("join: a stream is given twice; join it with a stream that is made of it")
-    kinds = checked_kinds(how, len(sides))
-    fields = joined_schema(sides, keeps_all=keeps_all, output=output)
-    join = Join(sides, kinds, fields, keeps_all=keeps_all)
-    return Stream(declarations, declarations.graph.add(StreamNode(fields, parents=tuple(parents), join=join)))
 
 
 def persisted_aggregates(

@@ -18,14 +18,16 @@ from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.event_times import event_time as declared_time
 from transactional.topology.topology import Topology
 from transactional.topology.wiring import check_id, check_parallelism, checked_spout
+from transactional.trident.aggregates.reducing import MultiReducer
 from transactional.trident.compiling import declare, spout_tasks
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Origin, StreamNode
+from transactional.trident.meeting import joined, multi_reduced
 from transactional.trident.pipelines.functions import parsed
 from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query
 from transactional.trident.several import SeveralSpouts
 from transactional.trident.static import StaticState
-from transactional.trident.streams import Stream, joined, merged
+from transactional.trident.streams import Stream, merged
 
 F = TypeVar("F", bound=Callable[[Stream], Stream])
 
@@ -113,6 +115,15 @@ class TridentTopology(NamesOfStreams):
         and NaN itself.
         """
         return joined(self._declarations, streams, how, keeps_all=keep_all, output=output)
+
+    def multi_reduce(self, *streams: Stream | tuple[Any, ...], reducer: MultiReducer) -> Stream:
+        """What your own code makes of the tuples of one batch of several streams:
+        `multi_reduce((orders, "customer"), (payments, "payer"), reducer=Settle())`.
+
+        Tuples with equal values in the fields meet, as in `group_by`, and each result is preceded by these values,
+        under their names in the first stream. Without fields the tuples of each task meet, where they are.
+        """
+        return multi_reduced(self._declarations, streams, reducer)
 
     def query(self, name: str, fields: str) -> Callable[[F], F]:
         """Declare a query from outside: `@topology.query("count_of", "word string")`.

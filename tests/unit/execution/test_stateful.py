@@ -258,11 +258,10 @@ def test_a_deleted_key_is_absent_until_it_is_put_again() -> None:
     def first(state: KeyValueState) -> Any:
         state.put("a", 1)
         state.put("b", 2)
-        state.delete("never there")
+        assert state.delete("never there") is None
 
     def second(state: KeyValueState) -> Any:
-        state.delete("a")
-        state.delete("b")
+        assert (state.delete("a"), state.delete("b"), state.delete("b")) == (1, 2, None)
         seen = state.get("a"), state.get("a", 7), "a" in state, list(state.items())
         state.put("b", 3)
         return *seen, list(state.items())

@@ -16,7 +16,7 @@ from tests.unit.trident.shapes import built, lines, split
 from transactional.groupings import CustomStreamGrouping
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
-from transactional.trident import Count, Max, Stream, Sum, TridentTopology, field, streams
+from transactional.trident import Count, Max, Stream, Sum, TridentTopology, field, meeting
 
 GOLDEN = Path(__file__).parent / "shapes.txt"
 
@@ -62,7 +62,7 @@ def merged_with_new_values(stream: Stream) -> None:
 
 
 def joined(*given: Any) -> Stream:
-    return streams.joined(given[0][0]._declarations, given, "left", keeps_all=False, output=None)
+    return meeting.joined(given[0][0]._declarations, given, "left", keeps_all=False, output=None)
 
 
 def a_join(stream: Stream) -> None:

@@ -193,17 +193,17 @@ class Halves(BatchAggregator):
 
 
 def test_of_nothing_one_task_makes_tuples() -> None:
-    """Else there would be as many as there are tasks; by key there is none."""
+    """By key there is none; of an aggregate that sees only its task, each does."""
 
     class Ends(Halves):
         def complete(self, kept: None) -> Any:
             return [("none", "at all")]
 
     words = Schema.parse(PAIRS)
-    for key, rows in ((), 1), (("word",), 0):
-        step = completed_step("aggregate", key, Ends(), words)
+    for is_whole, key, rows in (True, (), [1, 0]), (True, ("word",), [0, 0]), (False, (), [1, 1]):
+        step = completed_step("aggregate", key, Ends(), words, is_whole=is_whole)
         found = [sum(batch.num_rows for batch in step.finish([], is_first=is_first)) for is_first in (True, False)]
-        assert found == [rows, 0]
+        assert found == rows
 
 
 MISMATCHES: dict[str, tuple[Make, str]] = {

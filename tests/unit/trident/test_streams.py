@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import cmp_to_key
 from typing import Any
 
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.trident.shapes import PAIRS, emitted
-from transactional.bolts import MapState, Tuple
+from transactional.bolts import MapState, TopologyContext, Tuple
 from transactional.config import TopologyConfig
 from transactional.errors import FailedException
 from transactional.testing import complete_topology
@@ -179,6 +180,68 @@ def test_an_empty_batch_has_one_row_of_nothing() -> None:
     assert emitted(lambda s: summarized(none(s), "aggregate"), rows, PAIRS, parallelism=3) == [nothing]
     assert emitted(lambda s: none(s).aggregate(Path()), rows, PAIRS, parallelism=3) == [(">",)]
     assert emitted(lambda s: none(s).group_by("word").aggregate(Path()), rows, PAIRS) == []
+
+
+class Size(BatchAggregator):
+    """The number of tuples."""
+
+    output = "size long"
+
+    def init(self) -> int:
+        return 0
+
+    def aggregate(self, kept: int, row: Tuple) -> int:
+        return kept + 1
+
+    def complete(self, kept: int) -> Iterable[tuple[Any, ...]]:
+        return [(kept,)]
+
+
+def test_each_task_without_tuples_has_one_row_of_nothing() -> None:
+    """For all kinds of aggregates; by key there is no row, and `aggregate` has one of the batch."""
+    rows = [("a", 1)]
+    nothing = (0, 0, None, None, None, None, None, "")
+
+    def parts(make: Callable[[Stream], Stream]) -> list[Any]:
+        return emitted(lambda s: make(s.partition_by("word")), rows, PAIRS, parallelism=3)
+
+    made = parts(lambda s: summarized(s, "partition_aggregate"))
+    assert sorted(made, key=repr) == [nothing, nothing, summary(rows)]
+    assert sorted(parts(lambda s: s.partition_aggregate(Path()))) == [(">",), (">",), (">a",)]
+    assert sorted(parts(lambda s: s.partition_aggregate(Size()))) == [(0,), (0,), (1,)]
+    assert parts(lambda s: s.global_().parallelism_hint(3).aggregate(Size())) == [(1,)]
+    assert parts(lambda s: s.group_by("word").partition_aggregate(Size())) == [("a", 1)]
+
+
+class Rank:
+    """Ranks words as a list does that it is given before each batch; other words have no rank."""
+
+    def prepare(self, context: TopologyContext) -> None:
+        self.words = ["b", "a"]
+
+    def __call__(self, row: Tuple) -> int | None:
+        return self.words.index(row.word) if row.word in self.words else None
+
+
+@settings(max_examples=examples(30))
+@given(pairs)
+def test_the_tuple_that_a_function_ranks_first_or_last(rows: Rows) -> None:
+    ranks = {"b": 0, "a": 1}
+    ranked = [row for row in rows if row[0] in ranks]
+    first, last = ([pick(ranked, key=lambda row: ranks[row[0]])] if ranked else [] for pick in (min, max))
+    assert emitted(lambda s: s.min_by(Rank()), rows, PAIRS) == first
+    assert emitted(lambda s: s.max_by(Rank()), rows, PAIRS) == last
+
+
+def test_the_tuple_that_a_comparator_puts_first() -> None:
+    def compare(one: Tuple, other: Tuple) -> int:
+        return len(one.word) - len(other.word)
+
+    def by(row: Tuple) -> Any:
+        return cmp_to_key(compare)(row)  # which itself can't be pickled
+
+    rows = [("ab", 1), ("a", 2), ("b", 3)]
+    assert emitted(lambda s: s.min_by(by), rows, PAIRS) == [("a", 2)]
 
 
 class Flaky:

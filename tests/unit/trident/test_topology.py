@@ -131,9 +131,9 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "group_by: field 'l' is a array<int>, which can't be compared: use its parts",
     ),
     "rename, taken": (lambda s: s.rename(n="word"), "field n is declared more than once"),
-    "flat_map, not declared": (
-        lambda s: s.flat_map(undeclared),
-        "flat_map(undeclared): the fields that it makes are not declared; pass output='name type, …', or annotate",
+    "each, not declared": (
+        lambda s: s.each(undeclared),
+        "each(undeclared): the fields that it makes are not declared; pass output='name type, …', or annotate",
     ),
     "flat_map, two arguments": (
         lambda s: s.flat_map(needs_two),

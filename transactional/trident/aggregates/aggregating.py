@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from transactional.aggregates import Aggregate, StoredColumns, TableAggregator
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.arrow.computed import ComputedColumns
+from transactional.bolts import TopologyContext, Tuple
 from transactional.errors import ConfigError
 from transactional.execution.pickling import check_picklable
 from transactional.schema import Field, Schema
@@ -25,7 +26,7 @@ from transactional.trident.aggregates.own import (
     is_built_in,
     rows_of,
 )
-from transactional.trident.pipelines.functions import many_rows, parsed
+from transactional.trident.pipelines.functions import many_rows, parsed, prepare_function
 from transactional.trident.pipelines.steps import Aggregated, GatheringStep
 
 Aggregates = Mapping[str, Any]
@@ -112,9 +113,9 @@ def aggregate_step(
     is_whole: bool = False,
     finishes: bool = True,
 ) -> Aggregated:
-    """The step that reduces tuples with these fields, or, `is_final`, what tasks have made of them. One that sees all
-    tuples of the batch, and has no key, makes a row of nothing. Unless it `finishes`, it makes what another one is to
-    reduce."""
+    """The step that reduces tuples with these fields, or, `is_final`, what tasks have made of them. Without a key it
+    makes a row of nothing: one of the batch if it `is_whole`, which sees all tuples of it, otherwise one in each task.
+    Unless it `finishes`, it makes what another one is to reduce."""
     aggregates, names = columns.aggregates, list(columns.requested)
     values = column_types(operation, key, aggregates, fields)
     label, of_key = labelled(operation, key, columns.requested), fields.select(key)
@@ -126,8 +127,8 @@ def aggregate_step(
         aggregator = TableAggregator(of_key, values, stored, label, computed=computed)
     else:
         aggregator = OwnAggregator(of_key, values, stored, fields, label, computed=computed)
-    nothing = tuple(map(_of_nothing, aggregates.values())) if is_whole and not key else None
-    return Aggregated(label, Schema((*of_key, *after)), aggregator, is_final, nothing)
+    nothing = tuple(map(_of_nothing, aggregates.values())) if finishes and not key else None
+    return Aggregated(label, Schema((*of_key, *after)), aggregator, is_final, nothing, is_whole)
 
 
 def _of_nothing(aggregate: Any) -> Any:
@@ -141,12 +142,14 @@ class Completed(GatheringStep):
     before: Schema
     key: tuple[str, ...]
     aggregator: BatchAggregator
+    is_whole: bool
 
     def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
-        """Aggregate the groups one after the other; without a key also nothing, in one task."""
+        """Aggregate the groups one after the other; without a key also nothing."""
         table = pa.Table.from_batches(kept, arrow_schema(self.before))
         rows, made = rows_of(table, self.label), []
-        groups = groups_of(table, self.key) or ([[]] if is_first and not self.key else [])
+        makes_one = not self.key and (is_first or not self.is_whole)
+        groups = groups_of(table, self.key) or ([[]] if makes_one else [])
         for group in groups:
             state = self.aggregator.init()
             for at in group:
@@ -157,12 +160,35 @@ class Completed(GatheringStep):
         yield batch_from_rows(made, arrow_schema(self.after), component=self.label)
 
 
-def completed_step(operation: str, key: tuple[str, ...], aggregator: BatchAggregator, fields: Schema) -> Completed:
-    """The step of a `BatchAggregator`."""
+def completed_step(
+    operation: str, key: tuple[str, ...], aggregator: BatchAggregator, fields: Schema, *, is_whole: bool = False
+) -> Completed:
+    """The step of a `BatchAggregator`, which sees all tuples of the batch if it `is_whole`."""
     label = labelled(operation, key, {})[:-1] + f"{type(aggregator).__name__}())"
     check_picklable(label, aggregator, advice="create what it needs in its methods")
     after = Schema((*fields.select(key), *parsed(label, aggregator.output)))
-    return Completed(label, after, fields, key, aggregator)
+    return Completed(label, after, fields, key, aggregator, is_whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme(GatheringStep):
+    """The tuple of a task for which a function returns the least, or the greatest."""
+
+    function: Callable[[Tuple], Any]
+    is_greatest: bool
+
+    def prepare(self, context: TopologyContext) -> None:
+        """Prepare the function, if it wants that."""
+        prepare_function(self.function, context)
+
+    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        """Call the function once with each tuple. Of equal ones Python picks the first, as `Picked` does."""
+        table = pa.Table.from_batches(kept, arrow_schema(self.after))
+        values = {at: self.function(row) for at, row in enumerate(rows_of(table, self.label))}
+        compared = [at for at, value in values.items() if value is not None]
+        if compared:
+            pick = max if self.is_greatest else min
+            yield from table.slice(pick(compared, key=values.__getitem__), 1).combine_chunks().to_batches()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from transactional.bolts import TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.pickling import check_picklable
 from transactional.schema import Schema
@@ -47,6 +48,12 @@ def check_function(operation: str, function: Any) -> str:
         pass
     check_picklable(label, function, advice="create what it needs inside")
     return label
+
+
+def prepare_function(function: Callable[..., Any], context: TopologyContext) -> None:
+    """Give an object with a method `prepare` the context, before the tuples of a batch."""
+    if hasattr(function, "prepare"):
+        function.prepare(context)
 
 
 def declared_output(label: str, function: Callable[..., Any], output: str | None) -> Schema | None:

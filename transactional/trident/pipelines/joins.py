@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -33,16 +35,25 @@ class Side:
         return tuple(field for field in self.schema if field.name not in self.key)
 
 
-def joined_schema(sides: Sequence[Side], *, keeps_all: bool, output: Sequence[str] | None) -> Schema:
-    """The fields of a join: the key of the first stream and all others; or all fields of all. Raises `ConfigError`."""
+def check_comparable(operation: str, sides: Sequence[Side]) -> None:
+    """Raise `ConfigError` unless the keys of all sides have the same number of fields, of the same types."""
+    if len({len(side.key) for side in sides}) > 1:
+        keys = " and ".join(f"({', '.join(side.key)})" for side in sides)
+        raise ConfigError(f"{operation}: each stream must be given as many fields to compare: {keys}")
     first, *more = sides
     types = [[side.schema[name].type for name in side.key] for side in sides]
     for side, types_there in zip(more, types[1:], strict=True):
         if types_there != types[0]:
             raise ConfigError(
-                f"join: {_told(first, types[0])} and {_told(side, types_there)} can't be compared; make the types "
-                "equal: with_columns(…)"
+                f"{operation}: {_told(first, types[0])} and {_told(side, types_there)} can't be compared; make the "
+                "types equal: with_columns(…)"
             )
+
+
+def joined_schema(sides: Sequence[Side], *, keeps_all: bool, output: Sequence[str] | None) -> Schema:
+    """The fields of a join: the key of the first stream and all others; or all fields of all. Raises `ConfigError`."""
+    first, *_ = sides
+    check_comparable("join", sides)
     if keeps_all:
         fields = [field for side in sides for field in side.schema]
     else:
@@ -68,26 +79,31 @@ def _told(side: Side, types: Sequence[str]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in zip(side.key, types, strict=True))
 
 
-class Join(ArrowBatchBolt):
-    """Joins what has arrived when the batch ends. `origins` are the component and stream of each side."""
+class Meeting(ArrowBatchBolt):
+    """Where several streams meet: keeps what arrives of each until the batch ends.
 
-    def __init__(self, sides: Sequence[Side], kinds: Sequence[str], output: Schema, *, keeps_all: bool) -> None:
-        self.sides, self.kinds, self.keeps_all = tuple(sides), tuple(kinds), keeps_all
+    `origins` are the component and stream of each side.
+    """
+
+    name: ClassVar[str]
+    """What an id has of it."""
+
+    def __init__(self, sides: Sequence[Side], output: Schema) -> None:
+        self.sides = tuple(sides)
         self.origins: tuple[tuple[str, str], ...] = ()
         self.made = output
         self.output = str(output)  # type: ignore[misc]
 
     @property
+    @abstractmethod
     def steps_shown(self) -> tuple[str, ...]:
         """What `describe` shows."""
-        on = " = ".join(f"({', '.join(side.key)})" for side in self.sides)
-        return (f"{', '.join(dict.fromkeys(self.kinds))} join on {on}",)
 
-    def reading(self, origins: Sequence[tuple[str, str]]) -> Join:
-        """The same join, of what comes from these components and streams."""
-        join = Join(self.sides, self.kinds, self.made, keeps_all=self.keeps_all)
-        join.origins = tuple(origins)
-        return join
+    def reading(self, origins: Sequence[tuple[str, str]]) -> Self:
+        """The same, of what comes from these components and streams."""
+        reading = copy(self)
+        reading.origins = tuple(origins)
+        return reading
 
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
         """Start a batch."""
@@ -99,9 +115,33 @@ class Join(ArrowBatchBolt):
         self._kept[self.origins.index(origin_of(batch))].append(batch.replace_schema_metadata())
 
     def finish_batch(self) -> None:
-        """Join one stream after the other, and emit."""
+        """Emit what is made of the tuples of each side."""
         batches = zip(self._kept, self.sides, strict=True)
         tables = [pa.Table.from_batches(kept, arrow_schema(side.schema)) for kept, side in batches]
+        self._collector.emit_batch(self.met(tables))
+
+    @abstractmethod
+    def met(self, tables: Sequence[pa.Table]) -> pa.Table | pa.RecordBatch:
+        """What is made of the tuples of each side."""
+
+
+class Join(Meeting):
+    """Joins one stream after the other."""
+
+    name = "join"
+
+    def __init__(self, sides: Sequence[Side], kinds: Sequence[str], output: Schema, *, keeps_all: bool) -> None:
+        super().__init__(sides, output)
+        self.kinds, self.keeps_all = tuple(kinds), keeps_all
+
+    @property
+    def steps_shown(self) -> tuple[str, ...]:
+        """The kinds of join, and what is compared."""
+        on = " = ".join(f"({', '.join(side.key)})" for side in self.sides)
+        return (f"{', '.join(dict.fromkeys(self.kinds))} join on {on}",)
+
+    def met(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """The tuples that belong together."""
         keys = [f"key {at}" for at in range(len(self.sides[0].key))]
         joined, *others = [
             _keys_of(table, side, number) for number, (table, side) in enumerate(zip(tables, self.sides, strict=True))
@@ -114,7 +154,7 @@ class Join(ArrowBatchBolt):
         for number, (table, side) in enumerate(zip(tables, self.sides, strict=True)):
             names = [field.name for field in (side.schema if self.keeps_all else side.others)]
             columns += table.select(names).take(joined[_ROW.format(number)]).columns if names else []
-        self._collector.emit_batch(pa.Table.from_arrays(columns, schema=arrow_schema(self.made)))
+        return pa.Table.from_arrays(columns, schema=arrow_schema(self.made))
 
 
 def _keys_of(table: pa.Table, side: Side, number: int) -> pa.Table:

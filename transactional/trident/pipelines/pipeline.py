@@ -49,8 +49,7 @@ class Pipeline(ArrowBatchBolt, CountsLate):
         self.left_out = Counter[str]()
         self._lookups, self._readers = context.lookups, list(context.subscribers)
         for step in self.steps:
-            if isinstance(step, RowStep) and hasattr(step.function, "prepare"):
-                step.function.prepare(context)
+            step.prepare(context)
 
     def execute_batch(self, batch: pa.RecordBatch) -> None:
         """Pass a batch through the steps, as far as the first that waits for the end."""

@@ -12,10 +12,10 @@ from pyarrow.compute import Expression
 
 from transactional.arrow import arrow_schema, conform
 from transactional.arrow.computed import evaluated
-from transactional.bolts import Tuple
+from transactional.bolts import TopologyContext, Tuple
 from transactional.facts import BatchFacts
 from transactional.schema import Schema
-from transactional.trident.pipelines.functions import appended_rows, id_name, many_rows, one_row
+from transactional.trident.pipelines.functions import appended_rows, id_name, many_rows, one_row, prepare_function
 
 Rows = Iterable[tuple[Any, ...]]
 
@@ -32,6 +32,9 @@ class StreamStep(ABC):
         """What an id has of it."""
         return self.label.rsplit(").", 1)[-1].split("(")[0]
 
+    def prepare(self, context: TopologyContext) -> None:  # noqa: B027 - optional
+        """Called before the tuples of a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowStep(StreamStep):
@@ -44,6 +47,10 @@ class RowStep(StreamStep):
     def short(self) -> str:
         """The function's name, if it has one."""
         return id_name(self.function) or self.label.split("(")[0]
+
+    def prepare(self, context: TopologyContext) -> None:
+        """Prepare the function, if it wants that."""
+        prepare_function(self.function, context)
 
     @property
     def only_selects(self) -> bool:
@@ -194,11 +201,15 @@ class GatheringStep(StreamStep):
 
 @dataclass(frozen=True, slots=True)
 class Aggregated(GatheringStep):
-    """One row per key. With `is_final` the tuples are aggregates of tasks, and without a key there is always a row."""
+    """One row per key. With `is_final` the tuples are aggregates of tasks.
+
+    `nothing` is the row that is made without tuples: in each task, or, with `is_whole`, in one.
+    """
 
     aggregator: Any
     is_final: bool = False
     nothing: tuple[Any, ...] | None = None
+    is_whole: bool = False
 
     def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
         """Reduce them."""
@@ -206,7 +217,7 @@ class Aggregated(GatheringStep):
             table = self.aggregator.combine([pa.Table.from_batches([batch]) for batch in kept])
         else:
             table = self.aggregator.partial(kept)
-        if not table.num_rows and self.nothing is not None and is_first:
+        if not table.num_rows and self.nothing is not None and (is_first or not self.is_whole):
             table = pa.Table.from_pylist([dict(zip(table.column_names, self.nothing, strict=True))], table.schema)
         table = self.aggregator.computed.appended(table).select(list(self.after.names))
         yield from conform(table, arrow_schema(self.after), component=self.label)

@@ -137,7 +137,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "other numbers of fields": (
         lambda t, a, b: t.join((a, "word", "n"), (b, "other")),
-        "join: each stream must be joined on as many fields: (word, n) and (other)",
+        "join: each stream must be given as many fields to compare: (word, n) and (other)",
     ),
     "other types": (lambda t, a, b: t.join((a, "word"), (b, "m")), "join: word string and m long can't be compared"),
     "itself": (lambda t, a, b: t.join((a, "word"), (a, "word")), "join: a stream is given twice"),

@@ -1,0 +1,63 @@
+"""Where streams meet that have unlike fields: joins and `multi_reduce`, checked and added to a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transactional.errors import ConfigError
+from transactional.trident.aggregates.reducing import MultiReduce
+from transactional.trident.declarations import Declarations
+from transactional.trident.graph import StreamNode
+from transactional.trident.pipelines.joins import Join, Meeting, Side, checked_kinds, joined_schema
+from transactional.trident.streams import Stream
+
+
+def joined(
+    declarations: Declarations, given: Sequence[Any], how: Any, *, keeps_all: bool, output: Sequence[str] | None
+) -> Stream:
+    """The join of several streams, each given with its fields. Raises `ConfigError`."""
+    example = "join((orders, 'customer'), (payments, 'payer'))"
+    sides, parents = _sides("join", given, declarations, example)
+    for each, side in zip(given, sides, strict=True):
+        if not side.key:
+            raise ConfigError(f"join takes each stream with its fields, such as (orders, 'customer'); got {each!r}")
+    kinds = checked_kinds(how, len(sides))
+    fields = joined_schema(sides, keeps_all=keeps_all, output=output)
+    return _met(declarations, parents, Join(sides, kinds, fields, keeps_all=keeps_all))
+
+
+def multi_reduced(declarations: Declarations, given: Sequence[Any], reducer: Any) -> Stream:
+    """What a reducer makes of several streams, each given alone or with its fields. Raises `ConfigError`."""
+    example = "multi_reduce((orders, 'customer'), (payments, 'payer'), reducer=…)"
+    sides, parents = _sides("multi_reduce", given, declarations, example)
+    return _met(declarations, parents, MultiReduce(sides, reducer))
+
+
+def _sides(
+    operation: str, given: Sequence[Any], declarations: Declarations, example: str
+) -> tuple[list[Side], list[int]]:
+    """Each stream's fields with those that are compared, and the number of its node."""
+    if len(given) < 2:
+        raise ConfigError(f"{operation} takes several streams, not {len(given)}: {example}")
+    sides, parents = [], []
+    for each in given:
+        match each:
+            case Stream() as stream:
+                names: list[Any] = []
+            case (Stream() as stream, *names):
+                pass
+            case _:
+                raise ConfigError(f"{operation} takes streams with their fields: {example}; got {each!r}")
+        stream._check_of(operation, declarations)
+        stream._require_key(names, operation)
+        sides.append(Side(stream.fields, tuple(names)))
+        parents.append(stream._node.number)
+    if len(set(parents)) < len(parents):
+        raise ConfigError(f"{operation}: a stream is given twice; give one that is made of it")
+    return sides, parents
+
+
+def _met(declarations: Declarations, parents: Sequence[int], meeting: Meeting) -> Stream:
+    node = StreamNode(meeting.made, parents=tuple(parents), meeting=meeting)
+    return Stream(declarations, declarations.graph.add(node))
