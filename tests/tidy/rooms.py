@@ -16,14 +16,16 @@ FLOORS = (
     ("transactional.topology", "transactional.execution.failing", "spouts.kafka", "state"),
     ("transactional.execution", "state.delta.tables", "state.redis", "state.sql"),
     (
-        *("transactional.phases", "transactional.engine.history", "transactional.trident.pipelines"),
+        *("transactional.phases", "transactional.sending", "transactional.engine.history"),
+        *("transactional.trident.pipelines",),
         *("state.delta.merging", "state.store"),
     ),
     (
-        *("transactional.engine", "transactional.spark", "transactional.testing", "transactional.testing.states"),
+        *("transactional.engine", "transactional.spark", "transactional.workers"),
+        *("transactional.testing", "transactional.testing.states"),
         *("transactional.trident.aggregates", "state.delta.writing"),
     ),
-    ("transactional.trident.windows", "transactional.reliable", "state.delta.segments"),
+    ("transactional.trident.windows", "transactional.reliable", "transactional.gears", "state.delta.segments"),
     ("transactional.trident", "state.delta"),
     (
         *("transactional.background", "transactional.doctor", "transactional.telemetry"),
@@ -55,7 +57,7 @@ ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples"
 """The independent checker is worth something only if it shares nothing with what it checks; these ask it."""
 
 HOMES = {
-    "cloudpickle": {"transactional.execution", "transactional.spark", "transactional.loading"},
+    "cloudpickle": {"transactional.execution", "transactional.sending", "transactional.workers"},
     "confluent_kafka": {"spouts.kafka", "spouts.kafka_admin", "verifier.source"},
     "delta": {"state.delta.catalog"},
     "deltalake": {

@@ -130,7 +130,7 @@ def test_there_is_no_circle_not_even_for_types() -> None:
         ("transactional.core.coordinator", "import time", "not for pure files"),
         ("transactional.core.coordinator", "from transactional.engine import driver", "is not below it"),
         ("transactional.attempt", "def f():\n    from transactional.core import protocol", "is not below it"),
-        ("transactional.spark.packing", "from transactional.engine import driver", "is not below it"),
+        ("transactional.sending.packing", "from transactional.engine import driver", "is not below it"),
         ("transactional.engine.driver", "from spouts.base import PartitionedSpout", "may not know spouts/"),
         ("state.delta.state", "import spouts.planning", "knows itself and what adapters import"),
         ("state.delta.state", "from transactional.core.protocol import Halt", "knows itself and what adapters import"),

@@ -32,15 +32,15 @@ from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, staged, stagers_of, stagers_of_steps
 from transactional.phases.tasks import run_task
+from transactional.plumbing.garbage import collect_less_garbage
 from transactional.ports import Processed
-from transactional.spark.by_value import sent_by_value
+from transactional.sending.by_value import sent_by_value
+from transactional.sending.packing import Packing
 from transactional.spark.cluster_check import check_executors, check_folders, check_program
 from transactional.spark.dataframes import dataframe_items
-from transactional.spark.packing import Packing
 from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark.run_once import check_stage_attempts, needed_settings, repeated
 from transactional.spark.step_jobs import run_step_job
-from transactional.spark.workers import collect_less_garbage
 from transactional.spark_internals import SparkJobs, end_quietly, is_running, temporary_folder
 from transactional.spark_jobs import PROCESSING, are_executors_apart, work_in
 from transactional.spark_session import require_classic, spark_session
@@ -171,7 +171,7 @@ class SparkExecutor:
     def _first_level(self, records: int) -> FirstLevel:
         """The first level in as many Spark tasks as a batch of this many records is worth."""
         with self._lock:
-            spark_tasks = self._packing.spark_tasks(records)
+            spark_tasks = self._packing.tasks(records)
             if spark_tasks not in self._first:
                 numbers = self.context.parallelize(range(spark_tasks), spark_tasks)
                 rdd = numbers.mapPartitionsWithIndex(first_level(self.program, spark_tasks))

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState
-from tests.integration.signals import Gate, Signals, has_ended
-from tests.integration.spark.bolts import FailsOnce, HangsOnce, Lengths, NeverEnds, Notes, Waits, twice
+from tests.integration.signals import Gate
+from tests.integration.spark.bolts import FailsOnce, HangsOnce, Lengths, Notes, twice
 from tests.integration.tables import counts, rows
 from transactional import (
     RunSummary,
@@ -34,10 +34,10 @@ from transactional.attempt import AttemptId
 from transactional.batch import EMPTY_BATCH
 from transactional.bolts import Bolt
 from transactional.errors import AttemptLost, ConfigError
+from transactional.plumbing.garbage import OBJECTS_BETWEEN_COLLECTIONS
 from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor
 from transactional.spark.results import InFile, ResultFiles, unpacked
-from transactional.spark.workers import OBJECTS_BETWEEN_COLLECTIONS
 from transactional.spark_session import require_classic
 
 pytestmark = pytest.mark.spark
@@ -81,61 +81,6 @@ class OneBolt:
 
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))
 SECOND = TransactionAttempt(TxId(1), AttemptId(2))
-
-
-def pids(signals: Signals, count: int) -> set[int]:
-    return {int(signals.receive().removeprefix("running ")) for _ in range(count)}
-
-
-def test_when_a_cancelled_attempt_has_ended_nothing_of_it_waits(
-    spark: SparkSession, signals: Signals, gate: Gate
-) -> None:
-    one = OneBolt(spark, Waits(signals.pipe, gate.path))
-    first = one.start(FIRST)
-    workers = pids(signals, 2)
-    one.executor.cancel(FIRST)
-    with pytest.raises(AttemptLost, match="cancelled"):
-        first.result(60)
-    assert [has_ended(pid) for pid in workers] == [True, True]
-    gate.open()
-    assert signals.is_silent()
-
-    assert one.start(SECOND).result(60).counts["bolt"] == 19
-    lines = [signals.receive() for _ in range(4)]
-    assert not [line for line in lines if int(line.split()[-1]) in workers]
-
-
-def test_when_a_cancelled_attempt_has_ended_nothing_of_it_works(
-    spark: SparkSession, signals: Signals, tmp_path: Path
-) -> None:
-    file = tmp_path / "file"
-    one = OneBolt(spark, NeverEnds(signals.pipe, str(file)))
-    first = one.start(FIRST)
-    workers = pids(signals, 2)
-    one.executor.cancel(FIRST)
-    with pytest.raises(AttemptLost, match="cancelled"):
-        first.result(60)
-    assert [has_ended(pid) for pid in workers] == [True, True]
-
-
-def test_an_attempt_that_is_cancelled_leaves_others_alone(spark: SparkSession, signals: Signals, gate: Gate) -> None:
-    one = OneBolt(spark, Waits(signals.pipe, gate.path))
-    first, second = one.start(FIRST), one.start(SECOND)
-    pids(signals, 2)
-    one.executor.cancel(FIRST)
-    with pytest.raises(AttemptLost):
-        first.result(60)
-    assert not second.done()
-    gate.open()
-    assert second.result(60).counts["bolt"] == 19
-
-
-def test_an_attempt_that_is_not_running_can_be_cancelled_without_effect(spark: SparkSession) -> None:
-    one = OneBolt(spark, Lengths())
-    one.executor.cancel(FIRST)
-    assert one.start(FIRST).result(60).counts["bolt"] == 19
-    one.executor.cancel(FIRST)
-    assert one.executor.progress(FIRST) == 0
 
 
 def short_words(words: DataFrame) -> DataFrame:

@@ -1,12 +1,12 @@
-"""Which of a user's modules are sent to executors by value, because they may not be importable there: modules beside
-a script, a test's helpers, anything that is not installed."""
+"""Which of a user's modules are sent to other processes by value, because they may not be importable there: modules
+beside a script, a test's helpers, anything that is not installed."""
 
 from __future__ import annotations
 
 import io
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -25,17 +25,15 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 def send_by_value(module: ModuleType) -> bool:
     """Have a module's own classes and functions pickled by value from now on; False if they already are."""
-    if module.__name__ in cloudpickle.list_registry_pickle_by_value():
-        return False
-    for pickler in _picklers():
+    return bool(_register(module))
+
+
+def _register(module: ModuleType) -> list[Any]:
+    """The picklers for which this is new."""
+    picklers = [each for each in _picklers() if module.__name__ not in each.list_registry_pickle_by_value()]
+    for pickler in picklers:
         pickler.register_pickle_by_value(module)
-    return True
-
-
-def send_by_name(module: ModuleType) -> None:
-    """Undo `send_by_value`."""
-    for pickler in _picklers():
-        pickler.unregister_pickle_by_value(module)
+    return picklers
 
 
 @contextmanager
@@ -44,26 +42,30 @@ def sent_by_value(value: object) -> Iterator[list[ModuleType]]:
 
     A module that can't be pickled, because a lock or a connection is used from it, is sent by name as usual.
     """
-    sent: list[ModuleType] = []
+    sent: dict[ModuleType, list[Any]] = {}
     refused: set[str] = set()
     try:
-        while (module := _next(_modules_of(value), refused)) is not None:
-            send_by_value(module)
-            sent.append(module)
+        while (module := _next(modules_of(value), refused)) is not None:
+            sent[module] = _register(module)
             try:
                 cloudpickle.dumps(value)
             except Exception:
-                send_by_name(sent.pop())
+                _unregister(module, sent.pop(module))
                 refused.add(module.__name__)
-        yield sent
+        yield list(sent)
     finally:
-        for module in sent:
-            send_by_name(module)
+        for module, picklers in sent.items():
+            _unregister(module, picklers)
+
+
+def _unregister(module: ModuleType, picklers: Iterable[Any]) -> None:
+    for pickler in picklers:
+        pickler.unregister_pickle_by_value(module)
 
 
 def _next(names: set[str], refused: set[str]) -> ModuleType | None:
     """The next module to send, if any: what is sent uses other modules in turn."""
-    known = cloudpickle.list_registry_pickle_by_value()
+    known = set.intersection(*(pickler.list_registry_pickle_by_value() for pickler in _picklers()))
     for name in sorted(names - known - refused):
         module = sys.modules.get(name)
         if module is not None and _is_the_users(module):
@@ -82,7 +84,7 @@ def _is_the_users(module: ModuleType) -> bool:
     return path.suffix == ".py" and path.is_file() and not is_pythons and not _INSTALLED & set(path.parts)
 
 
-def _modules_of(value: object) -> set[str]:
+def modules_of(value: object) -> set[str]:
     """The modules that `value` takes classes and functions from, by their names."""
     pickler = _Looking(io.BytesIO())
     pickler.dump(value)
@@ -105,8 +107,7 @@ class _Looking(Pickler):
         return super().reducer_override(obj)
 
 
-def _picklers() -> tuple[Any, Any]:
-    """Spark includes a cloudpickle of its own. Importing it takes a while."""
-    from pyspark import cloudpickle as spark_cloudpickle
-
-    return cloudpickle, spark_cloudpickle
+def _picklers() -> tuple[Any, ...]:
+    """Spark includes a cloudpickle of its own, which is there once a session is about to be used."""
+    sparks = sys.modules.get("pyspark.cloudpickle")
+    return (cloudpickle,) if sparks is None else (cloudpickle, sparks)

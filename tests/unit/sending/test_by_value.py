@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
-from transactional.spark.by_value import send_by_value, sent_by_value
+from transactional.sending.by_value import send_by_value, sent_by_value
 
 
 class Neighbours:

@@ -1,0 +1,1 @@
+"""Processing phases in worker processes of the driver, without Spark."""
