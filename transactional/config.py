@@ -67,6 +67,7 @@ MAY_BE_ZERO: Final = ("message_retries_max",)
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "durability": ("disk", "process"),
     "commit_steps": ("auto", "driver", "jobs"),
+    "processing": ("spark", "auto", "workers"),
 }
 """The options that take one of a few words."""
 TEXTS: Final = ("state_provider",)
@@ -168,6 +169,12 @@ class TopologyConfig:
     """Where the steps of a commit phase run. `auto`: a bolt whose grouping puts each key of its state into one task
     runs as a Spark job in a transaction in which that is quicker, by what its steps have taken so far, or that is too
     large for the driver. `driver`: never; `jobs`: always, where possible."""
+
+    processing: str = "spark"
+    """Where processing phases run. `spark`: on Spark, as does whatever else needs it. `workers`: in processes beside
+    the driver, without Spark. `auto`: in workers, and on Spark in a transaction for which that is quicker, by what
+    those before it have taken; Spark is started when it is first needed. A topology that can't do without Spark stays
+    there, and is refused with `workers`."""
 
     durability: str = "disk"
     """What a committed transaction outlives. `disk`: a power failure; what was written to tables on a disk is synced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.observing import Observer
     from transactional.engine.history.run_history import RunSummary
+    from transactional.spark.executor import SparkExecutor
 
+_log = logging.getLogger(__name__)
 _MASTER = re.compile(r"local(-cluster)?(\[.+\])?|spark://.+|k8s://.+|yarn")
 
 
@@ -154,7 +157,7 @@ def _prepared(
         audience += stack.enter_context(tracing(topology.id))
         if session is None and master != "none":
             refuse_early(topology, coordinator_store)
-        executor = make_executor(topology, session=session, master=master)
+        executor = make_executor(topology, resolved.config.processing, session=session, master=master)
         yield TopologyDriver(topology, coordinator_store, executor, resolved, observers=audience, **how)
 
 
@@ -210,19 +213,59 @@ def _to_stderr(line: str) -> None:
 
 def make_executor(
     topology: Topology,
+    processing: str = "spark",
     *,
     session: SparkSession | None = None,
     master: str = "local[*]",
     spark_log: Path | None = None,
 ) -> JobExecutor:
-    """The executor for a master. PySpark is imported only if it is needed, because that takes a while.
+    """The executor for a master, and for the option `processing`. PySpark is imported only if it is needed, because
+    that takes a while.
 
     A Spark that it starts appends its own output to `spark_log`; None: it goes to stderr.
     """
-    if master == "none" and session is None:
+    is_without = master == "none" and session is None
+    if processing == "workers" or (processing == "auto" and is_without):
+        from transactional.workers.executor import WorkerExecutor
+
+        return WorkerExecutor(topology)
+    if is_without:
         from transactional.phases.local_executor import LocalExecutor
 
         return LocalExecutor(topology)
+    if processing == "auto":
+        return _geared(topology, session, master, spark_log)
+    return _on_spark(topology, session, master, spark_log)
+
+
+def _geared(topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None) -> JobExecutor:
+    """Workers and Spark; Spark alone if the topology needs it, which is logged."""
+    from transactional.gears.executor import GearedExecutor
+    from transactional.gears.places import ProcessingPlaces
+    from transactional.workers.executor import WorkerExecutor
+    from transactional.workers.staying import why_on_spark
+
+    spark = _on_spark(topology, session, master, spark_log)
+    conf = {} if session is None else dict(session.sparkContext.getConf().getAll())
+    if (why := why_on_spark(topology, conf)) is not None:
+        _log.warning("topology %r is processed on Spark throughout: %s", topology.id, why)
+        return spark
+    return GearedExecutor(WorkerExecutor(topology), spark, ProcessingPlaces(_expected_slots(session, master)))
+
+
+def _expected_slots(session: SparkSession | None, master: str) -> int:
+    """How many tasks run at a time on a Spark that may not be there yet; twice the cores of this machine if only the
+    cluster knows."""
+    if session is not None:
+        return session.sparkContext.defaultParallelism
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    of_local = re.fullmatch(r"local(?:\[(\d+|\*).*\])?", master)
+    if of_local is None:
+        return 2 * cores
+    return cores if of_local[1] == "*" else int(of_local[1] or 1)
+
+
+def _on_spark(topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None) -> SparkExecutor:
     if session is None and not _MASTER.fullmatch(master):
         raise ConfigError(
             f"{master!r} is not a Spark master: use local[*], local[2], spark://host:7077, k8s://https://host:443 or "

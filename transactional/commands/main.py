@@ -34,7 +34,7 @@ from transactional.commands.options import (
 )
 from transactional.commands.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
 from transactional.commands.output.lines import first_line, plain_line, print_table
-from transactional.commands.output.status_json import attempt_json, status_json, steps_of, waits_of
+from transactional.commands.output.status_json import attempt_json, processing_of, status_json, steps_of, waits_of
 from transactional.commands.output.statuses import print_statuses, troubles_of
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
@@ -121,6 +121,7 @@ def run(
         options = running.options_of(max_pending, attempts_max, until_drained=until_drained)
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
+        output = running.spark_log_of(spark_log, logs)
         running.refuse_one_port(metrics, ui_port if ui else 0)
         observers = running.observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
         coordinator_store = stack.enter_context(closing(open_store(store)))
@@ -131,7 +132,7 @@ def run(
         driver = TopologyDriver(
             topology,
             coordinator_store,
-            make_executor(topology, master=master, spark_log=running.spark_log_of(spark_log, logs)),
+            make_executor(topology, resolved.config.processing, master=master, spark_log=output),
             resolved,
             observers=observers,
             accept_changes=accept_changes,
@@ -156,13 +157,18 @@ def status(
         found = statuses_of(reader, topology_id)
         steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
         waits = {each.topology_id: waits_of(reader, each) for each in found}
+        processing = {each.topology_id: processing_of(reader, each.topology_id) for each in found}
     if as_json:
         for each in found:
-            plain_line(json.dumps(status_json(each, steps[each.topology_id], waits[each.topology_id])))
+            its = each.topology_id
+            plain_line(json.dumps(status_json(each, steps[its], waits[its], processing[its])))
         return
     print_statuses(found)
     for line in troubles_of(found):
         plain_line(line)
+    for topology, place in processing.items():
+        if place:
+            plain_line(f"{topology}: the last transaction was processed {place}")
     for topology, places in steps.items():
         for component, place in places.items():
             if ": " in place:  # without a reason it is where it is because nothing is measured

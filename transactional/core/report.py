@@ -23,6 +23,8 @@ class CommitReport:
     """Where the steps ran that may run as jobs, and why."""
     late: Mapping[str, int] = field(default_factory=dict)
     """The number of tuples that were left out as late, by the component that has the windows."""
+    processing: str = ""
+    """Where the processing phase ran, and why, if there was a choice."""
 
     def details(self) -> dict[str, Any]:
         """What the store keeps of it, as JSON values."""
@@ -32,6 +34,7 @@ class CommitReport:
             "states": dict(self.states),
             "letters": sum(self.letters.values()),
             **{name: dict(values) for name, values in optional.items() if values},
+            **({"processing": self.processing} if self.processing else {}),
         }
 
     @property
@@ -42,4 +45,5 @@ class CommitReport:
         return f"{count} tuple{'' if count == 1 else 's'} set aside, of {components}" if count else ""
 
     def __str__(self) -> str:
-        return "; ".join(f"{component}: {place}" for component, place in self.steps.items())
+        places = [f"processed {self.processing}"] if self.processing else []
+        return "; ".join([*places, *(f"{component}: {place}" for component, place in self.steps.items())])

@@ -98,7 +98,8 @@ class CommitPhase:
             facts |= facts_of_write(self.states[component_id], passing.written.get(component_id))
         edges = Counter(processed.edges) + passing.sent
         letters = Counter(letter.exclusion.component for letter in passing.letters)
-        return CommitReport(edges, states, letters, places, Counter(processed.left_out) + passing.left_out)
+        late = Counter(processed.left_out) + passing.left_out
+        return CommitReport(edges, states, letters, places, late, processed.place)
 
     def _is_fed_before(self, component: str) -> bool:
         """Whether it has had, in the processing phase, whatever does not come from steps."""

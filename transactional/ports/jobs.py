@@ -79,6 +79,8 @@ class Processed:
     """Tuples that windows have left out as late, by the component that has the windows."""
     batch: BatchMetadata | None = None
     """What was processed."""
+    place: str = ""
+    """Where, and why there, if there was a choice."""
     split: Mapping[str, Sequence[pa.Table | SplitRows]] = field(default_factory=dict)
     """Partial aggregates that follow those in `parts`, in order, where a task has left some split by key."""
 

@@ -21,13 +21,21 @@ def steps_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
     return next((dict(each["steps"]) for each in details if "steps" in each), {})
 
 
+def processing_of(reader: StoreReader, topology_id: str) -> str:
+    """Where the last transaction commit was processed, and why, if there was a choice."""
+    details = (record.details or {} for record in reader.attempts(topology_id, limit=LOOKED_AT))
+    return next((str(each["processing"]) for each in details if "processing" in each), "")
+
+
 def waits_of(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
     """The partitions without a record that windows waited for in the last transaction commit, and why."""
     records = reader.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else ()
     return next((awaited(each.batch.listed) for each in records if each.committed_at_ms is not None), {})
 
 
-def status_json(status: TopologyStatus, steps: Mapping[str, str], waits: Mapping[str, str] = NONE) -> dict[str, Any]:
+def status_json(
+    status: TopologyStatus, steps: Mapping[str, str], waits: Mapping[str, str] = NONE, processing: str = ""
+) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble
     return {
@@ -44,6 +52,7 @@ def status_json(status: TopologyStatus, steps: Mapping[str, str], waits: Mapping
         "committed_at_ms": status.committed_at_ms,
         "rewinding_to": status.rewinding_to,
         "lag": status.lag,
+        "processing": processing or None,
         "steps": dict(steps),
         "windows_wait_for": dict(waits),
         "failing_since_ms": None if trouble is None else trouble.since_ms,

@@ -9,10 +9,12 @@ from examples.stateful_words import WordCount
 from state.memory import MemoryTable
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import builder, counts, words
-from transactional.commands.output.status_json import attempt_json, status_json, steps_of
+from transactional.commands.output.status_json import attempt_json, processing_of, status_json, steps_of
 from transactional.core.protocol import CommitSucceeded
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter, read_journal
+from transactional.gears.executor import GearedExecutor
+from transactional.gears.places import ProcessingPlaces
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.describing import described, in_lines
@@ -42,5 +44,18 @@ def test_where_a_step_ran(tmp_path: Path) -> None:
     assert ["driver or job" in each.lines[0] for each in in_lines(topology)] == [False, True, False]
 
 
+def test_where_a_transaction_was_processed() -> None:
+    made, store = builder(words()), MemoryCoordinatorStore()
+    made.set_committer_bolt("count", counts(MemoryTable("t")).count()).fields_grouping("spout", "word")
+    topology = made.build()
+    executor = GearedExecutor(LocalExecutor(topology), LocalExecutor(topology), ProcessingPlaces(4))
+    TopologyDriver(topology, store, executor, DRAINED).run()
+    said = "in workers: nothing is measured yet"
+    [status] = store.status(topology.id)
+    assert processing_of(store, topology.id) == said
+    assert status_json(status, {}, {}, said)["processing"] == said
+
+
 def test_a_store_that_knows_of_no_steps() -> None:
     assert steps_of(MemoryCoordinatorStore(), "none") == {}
+    assert processing_of(MemoryCoordinatorStore(), "none") == ""
