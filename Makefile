@@ -13,7 +13,7 @@ MERMAID := .venv/mermaid/mermaid.min.js
 TIMED := tools/timed.sh
 # What needs no server: what does is marked. Of what is marked as sampled each n-th case is run. The longest files come first,
 # so that the processes that share them end together.
-FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not redis and not browser and not promtool"
+FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not redis and not registry and not browser and not promtool"
 FOLDERS := tests/simulation tests/windows tests/changes tests/docs tests/integration/delta tests/contract tests/tidy tests/unit tests/scenarios
 
 help: ## Say what there is
@@ -35,7 +35,7 @@ check: $(READY) ## Style, types and every test without JVM or servers, in under 
 test: export TOOK := .venv/.took
 test: export BUDGET_S := 900
 test: export TMPDIR ?= /tmp
-test: java postgres pgbouncer redis strace chromium promtool $(READY) $(OTHER_PYTHON) $(MERMAID) ## Everything: check, and the tests with Spark, Delta, Kafka, PostgreSQL and Redis (needs Java)
+test: java postgres pgbouncer redis strace chromium promtool $(READY) $(OTHER_PYTHON) $(MERMAID) ## Everything: check, and the tests with Spark, Delta, Kafka, a schema registry, PostgreSQL and Redis (needs Java)
 	@rm -f $(TOOK)
 	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
 	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .

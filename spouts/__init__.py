@@ -15,6 +15,7 @@ from spouts.kafka.subscription import TopicPartitions, TopicPattern
 from spouts.kafka.translators import ByTopicTranslator, KafkaRecord, SimpleTranslator
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from spouts.planning import Limits, PartitionLog
+from spouts.registry.client import Registry
 
 __all__ = [
     "ByTopicTranslator",
@@ -29,6 +30,7 @@ __all__ = [
     "PartitionLog",
     "PartitionedSpout",
     "PartitionedTransactionalSpout",
+    "Registry",
     "SimpleTranslator",
     "TopicPartitions",
     "TopicPattern",

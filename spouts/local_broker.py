@@ -15,7 +15,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import Self
 
 from spouts import kafka_admin
 from spouts.local_broker_jvm import KafkaJvm, end_watched, kafka_jvm, start_watched
+from spouts.local_ports import free_port, is_free, listens
 from transactional.errors import ConfigError, OperatingError
 from transactional.jars import tail
 
@@ -153,7 +153,7 @@ class LocalBroker:
         return self
 
     def _start(self, jvm: KafkaJvm) -> None:
-        if self._port_is_fixed and not _is_free(self._port):
+        if self._port_is_fixed and not is_free(self._port):
             raise OperatingError(
                 f"port {self._port} of 127.0.0.1 is taken, so no Kafka broker can start there: stop the process that "
                 "listens on it, or give LocalBroker another port; without one it picks a free port."
@@ -231,7 +231,7 @@ class LocalBroker:
         self.close()
 
     def _prepare(self, jvm: KafkaJvm) -> None:
-        self._port = self._port or _free_port()
+        self._port = self._port or free_port()
         overridden = {name for name, coarser in _COARSER.items() if any(each in self._overrides for each in coarser)}
         ours = {name: value for name, value in _SETTINGS.items() if name not in overridden}
         settings = {**ours, **self._addresses(), **self._overrides}
@@ -244,7 +244,7 @@ class LocalBroker:
             self._format(jvm)
 
     def _addresses(self) -> dict[str, str]:
-        controller = f"127.0.0.1:{_free_port(besides=self._port)}"
+        controller = f"127.0.0.1:{free_port(besides=self._port)}"
         return {
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
@@ -283,7 +283,7 @@ class LocalBroker:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return f"exited with {self._process.wait(_POLL_S)} instead of starting"
             # The id distinguishes ours from another broker that holds the port.
-            if _listens(self._port) and kafka_admin.cluster_id(self.bootstrap, timeout_ms=2_000) == expected:
+            if listens(self._port) and kafka_admin.cluster_id(self.bootstrap, timeout_ms=2_000) == expected:
                 return None
         return f"did not respond within {self._start_timeout_ms} ms"
 
@@ -311,23 +311,3 @@ class LocalBroker:
 
 def _new_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]
-
-
-def _free_port(*, besides: int = 0) -> int:
-    port = besides
-    while port == besides:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-    return port
-
-
-def _is_free(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-        return True
-    return False
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False

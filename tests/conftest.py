@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spouts.local_broker import LocalBroker
+    from spouts.local_registry import LocalRegistry
 
 # A slow moment of a shared machine is not a failure; pytest's own timeout stops what hangs.
 settings.register_profile("project", deadline=None, database=DirectoryBasedExampleDatabase(".hypothesis/examples"))
@@ -38,6 +39,15 @@ def kafka_broker() -> Iterator[LocalBroker]:
 
     with LocalBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def schema_registry() -> Iterator[LocalRegistry]:
+    """A running schema registry, shared: take subjects of your own, and don't stop it."""
+    from spouts.local_registry import LocalRegistry
+
+    with LocalRegistry() as registry:
+        yield registry
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +68,7 @@ def spark() -> Iterator[SparkSession]:
 # The marks that a test has one of, by the program that it starts.
 MARKS = {
     "initdb": ("postgres",),
-    "java": ("kafka", "spark"),
+    "java": ("kafka", "registry", "spark"),
     "pgbouncer": ("postgres",),
     "redis-server": ("redis",),
     "spark-submit": ("spark",),

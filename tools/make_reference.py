@@ -169,6 +169,7 @@ PAGES = {
             "spouts.kafka.subscription.TopicPartitions",
             "spouts.kafka.start.GroupOffsets",
             "spouts.kafka.json_records.JsonTranslator",
+            "spouts.registry.client.Registry",
             "spouts.kafka.translators.SimpleTranslator",
             "spouts.kafka.translators.KafkaRecord",
             "spouts.kafka.translators.ByTopicTranslator",

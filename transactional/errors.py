@@ -13,7 +13,8 @@
     │   │   └── TuplesLost           tasks of an attempt have received less, or more, than was sent to them
     │   ├── StoreUnavailable         the coordinator's store does not respond
     │   ├── SumOverflow              a sum is larger than its column can hold; nothing was written
-    │   └── TooManyCollected         more tuples belong together than may be kept; nothing was written
+    │   ├── TooManyCollected         more tuples belong together than may be kept; nothing was written
+    │   └── SchemaUnknown            a schema registry does not know the ids of records
     ├── QueryFailed                  a question could not be answered; nothing else is affected
     └── FatalError                   stops the process, with its reason
         ├── Fenced                   another coordinator has taken over
@@ -205,6 +206,18 @@ class TooManyCollected(OperatingError):
 
     code = "TX308"
     is_outage = False
+
+
+class SchemaUnknown(OperatingError):
+    """A schema registry does not know the ids of records, also after some time.
+
+    With `at_fault`, the ids are recorded as unknown with the batch, and the next attempt treats their records as such.
+    Without, there are too many of them, and the run ends.
+    """
+
+    code = "TX310"
+    is_outage = False
+    tries_max = 1
 
 
 class QueryFailed(TransactionalError):

@@ -38,17 +38,26 @@ class Java:
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One line of a lock: coordinates in a Maven repository, and the file's SHA-256 in hex."""
+    """One line of a lock: coordinates in a Maven repository, and the file's SHA-256 in hex. What is not a plain jar has
+    a classifier and an extension behind them."""
 
     organisation: str
     name: str
     revision: str
     sha256: str
+    classifier: str = ""
+    extension: str = "jar"
 
     @property
     def file_name(self) -> str:
         """The name of the file in the cache."""
-        return f"{self.name}-{self.revision}.jar"
+        return f"{self.name}-{self.revision}{self.classifier and '-'}{self.classifier}.{self.extension}"
+
+    @property
+    def artifact(self) -> str:
+        """The element that names the file in a module descriptor of Ivy."""
+        classifier = f' m:classifier="{self.classifier}"' if self.classifier else ""
+        return f'<artifact name="{self.name}" type="{self.extension}" ext="{self.extension}"{classifier}/>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +108,10 @@ class JarSet:
     def _download(self, java: Java, jars: Sequence[Jar], workspace: Path) -> None:
         dependencies = "".join(
             f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.revision}" transitive="false">'
-            f'<artifact name="{jar.name}" type="jar" ext="jar"/></dependency>'
+            f"{jar.artifact}</dependency>"
             for jar in jars
         )
-        _run_ivy(self.name, java, workspace, dependencies, "[artifact]-[revision].[ext]", use_poms=False)
+        _run_ivy(self.name, java, workspace, dependencies, "[artifact]-[revision](-[classifier]).[ext]", use_poms=False)
 
 
 def find_java(path: str | None = None) -> Java:
@@ -146,13 +155,14 @@ def _run_ivy(name: str, java: Java, workspace: Path, dependencies: str, pattern:
         f'usepoms="{str(use_poms).lower()}" checksums="{checksums}"/></resolvers></ivysettings>'
     )
     Path(workspace, "ivy.xml").write_text(
-        '<ivy-module version="2.0"><info organisation="local" module="jars"/><configurations>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="local" module="jars"/><configurations>'
         f'<conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
     )
     # The JVM's home follows the user's entry, not $HOME: it is set, so that nothing outside is touched.
     options = ["-XX:TieredStopAtLevel=1", f"-Duser.home={workspace}", f"-Divy.default.ivy.user.dir={workspace}"]
     arguments = ["-settings", "settings.xml", "-ivy", "ivy.xml", "-cache", "cache", "-retrieve", f"libs/{pattern}"]
-    command = [java.path, *options, "-jar", str(_ivy_jar()), *arguments, "-types", "jar", "bundle"]
+    command = [java.path, *options, "-jar", str(_ivy_jar()), *arguments, "-types", "jar", "bundle", "tar.gz"]
     log = Path(workspace, "ivy.log")
     with log.open("wb") as output:
         try:

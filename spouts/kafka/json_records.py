@@ -6,10 +6,12 @@ invalid ones are found, so that a replay in different portions produces the same
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +19,9 @@ import pyarrow.json as pj
 
 from spouts.kafka.records import FIELD_TYPES
 from spouts.kafka.translators import Translator
+from spouts.registry.client import Registry, registry_of
+from spouts.registry.framing import unframed, without_rows
+from spouts.registry.schemas import SchemaId
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.schema import Field, Schema, did_you_mean
@@ -46,11 +51,24 @@ class JsonTranslator(Translator):
     `on_error="null"` it becomes a tuple of NULLs, with `"skip"` it is skipped, with `"dead_letter"` the record is put
     into the topology's table of dead letters, from where it can be retried. A record without a value (a tombstone)
     counts as such a value. `record_fields` are fields of the record (topic, key, timestamp, ...) that precede the
-    others. Finding mismatches takes time: the rate is 100,000 records a second if one in a hundred does not match.
+    others.
+
+    With a `registry` values are as Confluent's serializer for JSON Schema writes them, with a schema id in a header or
+    in front. One without an id, or with the id of a schema that the registry does not know, or that is not a JSON
+    Schema, does not match. What the schema in the registry demands is not checked.
+
+    Finding mismatches takes time: the rate is 100,000 records a second if one in a hundred does not match.
     Raises `ConfigError` for a schema that JSON has no values for.
     """
 
-    def __init__(self, schema: str | Schema, *, on_error: OnError = "fail", record_fields: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        schema: str | Schema,
+        *,
+        on_error: OnError = "fail",
+        record_fields: Iterable[str] = (),
+        registry: str | Registry | None = None,
+    ) -> None:
         parsed = schema if isinstance(schema, Schema) else Schema.parse(schema)
         if not len(parsed):
             raise ConfigError('JsonTranslator needs a schema, such as "carrier string, dep_delay long"')
@@ -63,8 +81,11 @@ class JsonTranslator(Translator):
         self._record_fields = (record_fields,) if isinstance(record_fields, str) else tuple(record_fields)
         ours = Schema(tuple(Field(name, _record_type(name)) for name in self._record_fields))
         wanted = {"topic", "partition", "offset", "value", *self._record_fields}
+        wanted |= set() if registry is None else {"headers"}
         super().__init__(Schema((*ours, *parsed)), [name for name in FIELD_TYPES if name in wanted])
         self._parsed, self._on_error = parsed, on_error
+        self._registry = None if registry is None else registry_of(registry)
+        self._facts: frozenset[str] = frozenset()
 
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The records' values as columns."""
@@ -72,9 +93,16 @@ class JsonTranslator(Translator):
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
         """The records' values as columns; and those that can't be read, with `on_error="dead_letter"`."""
-        found, bad = self._parse(records)
+        payloads, found, bad = self._parse(records)
         refused = bad if self.sets_aside else ()
-        return self._translated(records, found, bad), [(position, self._why(records, position)) for position in refused]
+        why = [(position, self._why(records, payloads, position)) for position in refused]
+        return self._translated(records, payloads, found, bad), why
+
+    def knowing(self, facts: Collection[str]) -> Self:
+        """With the schema ids that are recorded as unknown."""
+        made = copy.copy(self)
+        made._facts = frozenset(facts)
+        return made
 
     @property
     def sets_aside(self) -> bool:
@@ -86,13 +114,31 @@ class JsonTranslator(Translator):
         """With `on_error="dead_letter"` or `"skip"`."""
         return self._on_error in ("dead_letter", "skip")
 
-    def _parse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
-        return _Parser(self._parsed).parse(records.column("value"))
+    def _parse(self, records: pa.RecordBatch) -> tuple[_Payloads, pa.RecordBatch, list[int]]:
+        payloads = self._payloads(records)
+        return payloads, *_Parser(self._parsed).parse(payloads.column)
 
-    def _translated(self, records: pa.RecordBatch, found: pa.RecordBatch, bad: list[int]) -> pa.RecordBatch:
+    def _payloads(self, records: pa.RecordBatch) -> _Payloads:
+        if self._registry is None or not records.num_rows:
+            return _Payloads(records.column("value"), {}, {})
+        framed = unframed(records)
+        schemas = self._registry.schemas(framed, self._facts, records=self._on_error != "fail")
+        problems = dict(framed.bad)
+        for schema_id, positions in framed.positions.items():
+            schema = schemas[schema_id]
+            if schema is None:
+                problems |= dict.fromkeys(positions.to_pylist(), self._registry.unknown_text(schema_id))
+            elif schema.kind != "JSON":
+                problems |= dict.fromkeys(positions.to_pylist(), f"schema id {schema_id} is one of {schema.kind}")
+        return _Payloads(without_rows(framed.payloads, problems), problems, framed.positions)
+
+    def _translated(
+        self, records: pa.RecordBatch, payloads: _Payloads, found: pa.RecordBatch, bad: list[int]
+    ) -> pa.RecordBatch:
         if bad and self._on_error == "fail":
             raise SchemaMismatch(
-                f"{self._why(records, bad[0])}. Fix the schema, or choose on_error='dead_letter', 'null' or 'skip'"
+                f"{self._why(records, payloads, bad[0])}. Fix the schema, or choose on_error='dead_letter', 'null' or "
+                "'skip'"
             )
         if bad and self._on_error == "null":
             found = _with_nulls(found, bad)
@@ -102,14 +148,30 @@ class JsonTranslator(Translator):
         schema = arrow_schema(self.output)
         return pa.RecordBatch.from_arrays([*kept.columns, *found.columns], schema=schema)
 
-    def _why(self, records: pa.RecordBatch, index: int) -> str:
+    def _why(self, records: pa.RecordBatch, payloads: _Payloads, index: int) -> str:
         topic, partition, offset, value = (
             records.column(name)[index].as_py() for name in ("topic", "partition", "offset", "value")
         )
+        reason = payloads.problems.get(index) or _Parser(self._parsed).reason(payloads.column[index].as_py())
         return (
-            f"the value at offset {offset} of partition {partition} of topic {topic!r} is not a JSON object of "
-            f"'{self._parsed}': {_Parser(self._parsed).reason(value)}; it is {_shown(value)}"
+            f"the value at offset {offset} of partition {partition} of topic {topic!r}{payloads.id_text(index)} is not "
+            f"a JSON object of '{self._parsed}': {reason}; it is {_shown(value)}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Payloads:
+    """What is to be read of records: the values, or what stands behind their schema ids. `problems` are why a payload
+    is not there, by position."""
+
+    column: pa.Array
+    problems: Mapping[int, str]
+    positions: Mapping[SchemaId, pa.Array]
+
+    def id_text(self, index: int) -> str:
+        """The schema id of a record, for a message."""
+        known = (each for each, rows in self.positions.items() if pc.index(rows, index).as_py() >= 0)
+        return "".join(f", with schema id {each}," for each in known)
 
 
 class _Parser:

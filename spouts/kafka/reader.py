@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -63,6 +63,10 @@ class KafkaPartitionReader(PartitionReader):
         """
         for messages in self._messages(partition, offsets):
             yield from self._tuples(messages)
+
+    def knowing(self, facts: Collection[str]) -> Self:
+        """With a translator that goes by them."""
+        return self if self.translator is None else replace(self, translator=self.translator.knowing(facts))
 
     @property
     def knows_offsets(self) -> bool:

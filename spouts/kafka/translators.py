@@ -6,11 +6,12 @@ replay. A transactional spout checks that (by count and checksum), and fails a r
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
@@ -42,6 +43,10 @@ class Translator(ABC):
 
     def check_topic(self, topic: str) -> None:  # noqa: B027 - optional
         """Raise `ConfigError` if there are no tuples for the records of a topic."""
+
+    def knowing(self, facts: Collection[str]) -> Self:
+        """The translator for a batch of which these facts are recorded (see `PartitionReader.knowing`)."""
+        return self
 
     @property
     def sets_aside(self) -> bool:
@@ -206,6 +211,13 @@ class ByTopicTranslator(Translator):
                 f"{', '.join(sorted(self._routes)) or 'none'}"
             )
         chosen.check_topic(topic)
+
+    def knowing(self, facts: Collection[str]) -> Self:
+        """Each of them."""
+        made = copy.copy(self)
+        made._routes = {topic: translator.knowing(facts) for topic, translator in self._routes.items()}
+        made._default = self._default and self._default.knowing(facts)
+        return made
 
     @property
     def sets_aside(self) -> bool:

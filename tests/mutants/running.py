@@ -27,7 +27,9 @@ from tests.mutants.suites import suites_of
 from tests.processes import keep_to_one_processor
 from tests.tidy.files import our_files
 
-MARKS: Final = " and ".join(f"not {mark}" for mark in ("spark", "kafka", "postgres", "redis", "browser", "promtool"))
+MARKS: Final = " and ".join(
+    f"not {mark}" for mark in ("spark", "kafka", "postgres", "redis", "registry", "browser", "promtool")
+)
 COMMAND: Final = (
     *(sys.executable, "-m", "pytest", "--quiet", "--exitfirst", "--sample", "--hypothesis-profile=check"),
     # The same examples each time, and nothing that is remembered of another variant.

@@ -12,7 +12,7 @@ FLOORS = (
     ("transactional",),
     ("transactional.arrow", "transactional.drawing", "transactional.store", "transactional.web"),
     ("transactional.aggregates", "transactional.ports"),
-    ("transactional.core", "spouts", "state.rows"),
+    ("transactional.core", "spouts", "spouts.registry", "state.rows"),
     ("transactional.topology", "transactional.execution.failing", "spouts.kafka", "state"),
     ("transactional.execution", "state.delta.tables", "state.redis", "state.sql"),
     (
@@ -70,7 +70,7 @@ HOMES = {
         *("transactional.spark", "transactional.testing", "transactional.testing.states"),
         *("transactional.trident", "transactional.trident.aggregates", "transactional.trident.pipelines"),
         *("transactional.trident.windows", "transactional.reliable"),
-        *("transactional.queries", "spouts", "spouts.kafka", "state", "state.rows"),
+        *("transactional.queries", "spouts", "spouts.kafka", "spouts.registry", "state", "state.rows"),
         *("state.delta", "state.delta.merging", "state.delta.segments", "state.delta.tables", "state.delta.writing"),
         *("state.redis", "state.sql"),
         *("verifier", "verifier.evidence"),

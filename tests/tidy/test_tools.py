@@ -118,7 +118,7 @@ def test_a_server_is_started_by_a_test_that_is_marked_alone(inner: pytest.Pytest
         [
             "*::test_database starts initdb: it needs @pytest.mark.postgres,*",
             "*::test_cache starts redis-server: it needs @pytest.mark.redis,*",
-            "*::test_broker starts java: it needs @pytest.mark.kafka or @pytest.mark.spark,*",
+            "*::test_broker starts java: it needs @pytest.mark.kafka or @pytest.mark.registry or @pytest.mark.spark,*",
             "*::test_marked_broker?initdb? starts initdb: *",
         ]
     )

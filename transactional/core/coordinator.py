@@ -308,6 +308,10 @@ class Coordinator:
     def _used_up(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> str | None:
         """Why the transaction is not retried; None if it is, perhaps without some of its tuples."""
         if (alike := self._failures.alike_text(txid)) is not None:
+            if at_fault:
+                # A fact that is found out once, and recorded, so that every attempt goes by it.
+                why = self._set_aside(txid, at_fault)
+                return None if why is None else self._failures.text_of(txid) + why
             return None if self._gives_letters_back(txid) else alike
         if self.config.attempts_max is None:
             return None

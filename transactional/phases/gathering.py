@@ -84,7 +84,7 @@ def late_tuples(item: TuplesToCommit) -> LateTuples:
 def _raise_failure(failures: list[TaskFailure]) -> None:
     """Tuples are at fault only if each of the failures can be attributed to one."""
     if failures:
-        first = failures[0]
+        first = next((failure for failure in failures if not failure.at_fault), failures[0])
         raise error_of(first.code, *summed_up(first.text, [failure.at_fault for failure in failures]))
 
 

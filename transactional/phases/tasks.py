@@ -121,6 +121,9 @@ class _Task(TaskLoop):
         )
         super().__init__(info, stage.components, is_complete=is_complete, looks_closer=looks_closer)
         self.inputs, self.stage, self.task = inputs, stage, task
+        spout = program.spout
+        facts = [exclusion.fingerprint for exclusion in inputs.excluded if exclusion.component == spout.id]
+        self.reader = spout.reader.knowing(facts) if facts else spout.reader
         self.sent: list[Item] = []
         self.digests: dict[tuple[PartitionId, OffsetRange], Digest] = {}
         self.letters_sent: Counter[Subscription] = Counter()
@@ -213,13 +216,13 @@ class _Task(TaskLoop):
 
     def _read_again(self, letter: Letter) -> None:
         """A record that was set aside is read again, by the current reader."""
-        emitter, reader = self.emitters[letter.component], self.program.spout.reader
+        emitter = self.emitters[letter.component]
         try:
             values = values_from_json(letter.values)
         except CorruptRecord as error:
             self._send_letter(returned(letter, str(error)))
             return
-        for read in reader.read_again(values, letter.stream):
+        for read in self.reader.read_again(values, letter.stream):
             if isinstance(read, RefusedRecord):
                 self._send_letter(returned(letter, read.error))
             else:
@@ -234,7 +237,7 @@ class _Task(TaskLoop):
         self.sent.append(SetAside(self._order(), letter))
 
     def _read(self) -> None:
-        stream_of = self.program.spout.reader.stream_of
+        stream_of = self.reader.stream_of
         for partition, offsets, metadata in self.inputs.portions[self.task]:
             stream = stream_of(partition)
             digest = self._digest(stream)
@@ -259,7 +262,7 @@ class _Task(TaskLoop):
         metadata: Any = None,
     ) -> None:
         """Emit what is read of a range, on the partition's stream. What the reader refuses is set aside."""
-        reader, emitter = self.program.spout.reader, self.emitters[self.program.spout.id]
+        reader, emitter = self.reader, self.emitters[self.program.spout.id]
         schema = emitter.streams[stream].schema
         read = followed(reader) if self.program.spout.is_followed else reader.read_or_refuse
         read = past_losses(read, self._note_lost) if self.program.spout.skips_losses else read

@@ -67,6 +67,11 @@ class PartitionReader(ABC):
         """
         yield RefusedRecord(values, "the spout no longer reads such records")
 
+    def knowing(self, facts: Collection[str]) -> Self:
+        """The reader for a batch of which these facts are recorded: what a `SchemaUnknown` of an earlier attempt has
+        named, which this one goes by. Here there are none to go by."""
+        return self
+
     @property
     def knows_offsets(self) -> bool:
         """Whether there is `read_with_offsets`: what a topology that is at least once needs."""

@@ -52,6 +52,10 @@ class SeveralReaders(PartitionReader):
             return self.readers[stream].read_again(values)
         return self.readers[self.first].read_again(values, stream)
 
+    def knowing(self, facts: Collection[str]) -> Self:
+        """Each of them."""
+        return replace(self, readers={stream: reader.knowing(facts) for stream, reader in self.readers.items()})
+
     @property
     def knows_offsets(self) -> bool:
         """Whether all do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
@@ -132,3 +133,34 @@ def test_more_tuples_than_are_allowed_stop_and_say_so() -> None:
 def test_the_journal_keeps_who_was_at_fault() -> None:
     event = AttemptFailed(TransactionAttempt(TxId(1), AttemptId(1)), "no", (EXCLUSION,))
     assert decode(json.loads(json.dumps(encode(event)))) == event
+
+
+# --- what is found out once -------------------------------------------------------------------------------------------
+
+FACT = Exclusion("records", "schema id 7 of values of topic 't'", "unknown")
+
+
+def test_a_fact_is_recorded_by_the_attempt_that_finds_it_whatever_is_configured() -> None:
+    progress = Progress(recorded={TxId(1): BatchMetadata({})})
+    coordinator = Coordinator(progress, Config(retry_pause_ms=100), replays_exactly=True)
+    coordinator.handle(Tick(0))
+    attempt, again = (TransactionAttempt(TxId(1), AttemptId(number)) for number in (1, 2))
+    known = BatchMetadata({}, excluded=(FACT,))
+    assert coordinator.handle(AttemptFailed(attempt, "TX310 unknown", (FACT,), tries_max=1)) == [
+        RecordFailure(attempt, Phase.PROCESSING, "TX310 unknown", retry_in_ms=0),
+        RecordAttempt(again, known, forget_later=False),
+        StartProcessing(again, known),
+    ]
+    other = replace(FACT, fingerprint="schema id 8 of values of topic 't'")
+    coordinator.handle(AttemptFailed(again, "TX310 unknown", (other,), tries_max=1))
+    assert coordinator.recorded[TxId(1)].excluded == (FACT, other)
+
+
+def test_without_a_fact_that_could_be_recorded_it_would_be_found_again() -> None:
+    progress = Progress(recorded={TxId(1): BatchMetadata({})})
+    coordinator = Coordinator(progress, Config(), replays_exactly=True)
+    coordinator.handle(Tick(0))
+    attempt = TransactionAttempt(TxId(1), AttemptId(1))
+    *_, halt = coordinator.handle(AttemptFailed(attempt, "TX310 11 of 11", tries_max=1))
+    assert isinstance(halt, Halt)
+    assert halt.reason.endswith("in the same way, and will do so again; the last error: TX310 11 of 11")

@@ -19,7 +19,15 @@ from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, counts, 
 from tests.unit.shapes import topologies
 from transactional.arrow import from_ipc, to_ipc
 from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.errors import AttemptLost, BoltFailed, ConfigError, FailedException, ReplayMismatch, TuplesLost
+from transactional.errors import (
+    AttemptLost,
+    BoltFailed,
+    ConfigError,
+    FailedException,
+    ReplayMismatch,
+    SourceUnavailable,
+    TuplesLost,
+)
 from transactional.execution.items import (
     Item,
     TaskFailure,
@@ -31,6 +39,7 @@ from transactional.execution.items import (
 )
 from transactional.execution.program import AttemptInput, NoReader, TaskProgram, make_program
 from transactional.groupings import GroupingKind
+from transactional.letters import Exclusion
 from transactional.phases.gathering import gather
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.tasks import run_task
@@ -272,6 +281,19 @@ def test_so_do_those_for_the_commit_phase() -> None:
     made.set_stateful_bolt("count", WordCount(), state=counts()).fields_grouping("spout", "word")
     with pytest.raises(TuplesLost, match="'count' received 8 tuples of 9 that 'spout' has emitted for it"):
         run_tampered(made.build(), tamper)
+
+
+def test_an_outage_beside_what_is_at_fault_is_an_outage() -> None:
+    """What one task found unknown may be so because of what fails another."""
+    fact = Exclusion("spout", "schema id 7", "unknown")
+
+    def failing(items: list[Item]) -> list[Item]:
+        unknown = TaskFailure((0, 0, 0), "spout", "TX310", "unknown", (fact,))
+        return [*items, unknown, TaskFailure((0, 1, 0), "spout", "TX301", "away")]
+
+    with pytest.raises(SourceUnavailable, match="away") as raised:
+        run_tampered(counted_words(), failing)
+    assert raised.value.at_fault == ()
 
 
 def lose_a_report(items: list[Item]) -> list[Item]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
+import pyarrow as pa
 import pytest
 
 from spouts.kafka.json_records import JsonTranslator
@@ -31,12 +32,12 @@ from transactional.errors import BeyondKept, ConfigError
 from transactional.execution.failing.faults import fingerprint
 from transactional.facts import Listing
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Spout
+from transactional.ports import PartitionReader, Spout
 from transactional.ports.examining import Problem
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
-from transactional.trident.several import SeveralSpouts
+from transactional.trident.several import SeveralReaders, SeveralSpouts
 
 WORD = "word string"
 CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=1, idle_pause_ms=1, retry_pause_ms=1, tick_ms=1)
@@ -306,3 +307,21 @@ def test_a_target_latency_limits_both() -> None:
     TopologyDriver(built, store, LocalExecutor(built), config, owner="test").run()
     assert stored(table) == {"x": 6_000}
     assert at(store, 1).offset_count <= 1_000
+
+
+def test_each_reader_knows_what_is_recorded_of_the_batch() -> None:
+    given = list[tuple[str, list[str]]]()
+
+    class Reader(PartitionReader):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def read(self, *_: Any) -> Iterator[pa.RecordBatch]:
+            return iter(())
+
+        def knowing(self, facts: Collection[str]) -> Self:
+            given.append((self.name, list(facts)))
+            return self
+
+    SeveralReaders({"web": Reader("web"), "app": Reader("app")}, "web").knowing(["schema id 7"])
+    assert given == [("web", ["schema id 7"]), ("app", ["schema id 7"])]

@@ -54,7 +54,8 @@ def progress_of_program(topology: Topology, store: StoreReader, progress: Progre
             "topology %r has other bolts than when transaction %d was recorded: its dead letters are found again",
             *(topology.id, txid),
         )
-        return replace(batch, digests=digests, excluded=(), letters=())
+        of_spout = tuple(each for each in batch.excluded if each.component == topology.spout_id)
+        return replace(batch, digests=digests, excluded=of_spout, letters=())
 
     return replace(progress, recorded={txid: today(txid, batch) for txid, batch in progress.recorded.items()})
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import TracebackType
 
-from transactional.errors import BoltFailed, FailedException, OperatingError, TransactionalError, by_code
+from transactional.errors import BoltFailed, FailedException, OperatingError, SchemaUnknown, TransactionalError, by_code
 from transactional.letters import Exclusion, joined
 from transactional.plumbing.tracebacks import raised, traceback_text
 
@@ -52,6 +53,8 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
             text_of_trace = f"\n{traceback_text(error)}"
         failed = TaskFailed(code, self.component, text, text_of_trace)
         failed.is_of_many = self.is_of_many
+        if isinstance(error, SchemaUnknown):  # what a spout's reader finds does not know the spout's id
+            failed.at_fault = tuple(replace(each, component=self.component) for each in error.at_fault)
         raise failed from error
 
 

@@ -160,3 +160,11 @@ def test_without_anything_of_that_kind_no_run_is_looked_for() -> None:
     topology = Words().topology("good", "all")
     bare = replace(PROGRESS, recorded={TxId(4): replace(BATCH, digests={}, excluded=(), letters=())})
     assert progress_of_program(topology, Runs(), bare) is bare
+
+
+def test_what_was_found_out_of_the_source_is_kept_whatever_the_bolts_are() -> None:
+    other = Words().topology("all", "good")
+    fact = Exclusion("words", "schema id 7 of values of topic 't'", "unknown")
+    progress = replace(PROGRESS, recorded={TxId(4): replace(BATCH, excluded=(*BATCH.excluded, fact))})
+    same = Words().topology("good", "all")
+    assert progress_of_program(other, Runs((same, 3)), progress).recorded[TxId(4)].excluded == (fact,)
