@@ -58,11 +58,16 @@ class CommittedMapState(DeltaMapState):
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
         super().put(attempt, rows)
-        self.tidy(attempt.txid, always)
+        self._tidied(attempt)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         super().merge(attempt, partials)
+        self._tidied(attempt)
+
+    def _tidied(self, attempt: TransactionAttempt) -> None:
+        """With what is done apart, so that a test knows what there is."""
         self.tidy(attempt.txid, always)
+        self.finish_tidying(always)
 
 
 def write_by_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from state.delta.scratch import FileScratch
 from state.delta.segments import folds_apart
 from state.delta.segments import table as delta_segments
 from state.delta.segments.folds_apart import FoldsApart, WrittenFold
+from state.delta.tables.apart import WorkApart
 from state.delta.tables.staging import FileStager
 from state.delta.writing import commit as delta_commit
 from state.delta.writing import creating as delta_creating
@@ -252,6 +253,7 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
         wrap(patch, FileScratch, "write", lambda scratch: scratch.folder.name, commits=False)
         wrap(patch, FileScratch, "remove", lambda scratch: scratch.folder.name, commits=False)
         patch.setattr(FoldsApart, "start", fold_at_once)
+        patch.setattr(WorkApart, "start", done_at_once)
         if apart:
             patch.setattr(folds_apart, "APART_ROWS", 0)
         wrap(patch, StagedOrphans, "delete", lambda orphans: name_of(orphans.location.uri))
@@ -259,6 +261,16 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
         yield
         if not effects.is_dead or effects.has_given_up:
             assert logs.are_as_seen(), f"a Delta commit has no number: {logs.seen} have one, {logs.commits()} are there"
+
+
+_START = WorkApart.start
+
+
+def done_at_once(apart: WorkApart[Any], work: Callable[[], Any]) -> None:
+    """What is done beside the transactions ends before the next one, so that its effects always come at the same
+    place."""
+    _START(apart, work)
+    apart.wait(lambda: True)
 
 
 def fold_at_once(apart: FoldsApart, write: Callable[[], WrittenFold]) -> None:

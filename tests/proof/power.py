@@ -18,9 +18,11 @@ from state.delta import merged as delta_merged
 from state.delta.merging import change as delta_small
 from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
+from state.delta.tables.apart import WorkApart
 from state.delta.writing import layout as delta_layout
 from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.crashing import LEASE_MS
+from tests.proof.effects import done_at_once
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
 from transactional.batch import BatchMetadata
 from transactional.engine.driver import TopologyDriver
@@ -91,6 +93,7 @@ def often_tidied(setting: Setting) -> Iterator[None]:
     with (
         mock.patch.object(delta_log, "LOG_KEPT_S", -10),
         mock.patch.object(delta_layout, "VACUUM_INTERVAL", 4),
+        mock.patch.object(WorkApart, "start", done_at_once),
         mock.patch.object(delta_merged, "COMPACTION_INTERVAL", 5),
         mock.patch.object(delta_merged, "FILES_MAX", 1),
         mock.patch.object(delta_small, "REWRITTEN_BYTES_MAX", -1 if setting.tables == "merge" else 1_000_000),

@@ -66,11 +66,15 @@ class TableDisk:
         except OSError as error:
             raise WriteRefused(self._location.reason(error), is_conflict=False) from error
 
-    def settle_checkpoint(self) -> None:
-        """What a clean-up deletes is replaced by what may not be lost."""
+    def sync_checkpoints(self) -> None:
+        """What a clean-up deletes is replaced by what may not be lost. Raises `OSError`."""
         if self._syncs is not None:
-            self.make_durable()
             self._syncs.sync_checkpoints()
+
+    def settle_checkpoint(self) -> None:
+        """The same, and what the checkpoints stand for. Raises `OSError`, `OperatingError`."""
+        self.make_durable()
+        self.sync_checkpoints()
 
 
 class TableSyncs:

@@ -21,6 +21,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
+from state.delta.tables.apart import WorkApart
 from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.errors import ConfigError, OperatingError
 from transactional.names import LOG_COMMITS_PROPERTY
@@ -97,6 +98,9 @@ class LogUpkeep:
         self._folder = location.uri if location.scheme == "file" else None
         self._interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
         self._checkpointed = table.version()
+        self._location = location
+        self.checkpoint = WorkApart[DeltaTable]("checkpoint")
+        self.cleanup = WorkApart[None]("log")
 
     def is_newest(self, version: int) -> bool:
         """Whether this version is there, and no later one; checks two files and lists nothing. Raises `OSError`."""
@@ -111,31 +115,52 @@ class LogUpkeep:
         self._files.delete_file(commit_path(version))
 
     def is_due(self, version: int) -> bool:
-        """Whether a checkpoint is due at this Delta version."""
-        return version // self._interval != self._checkpointed // self._interval
+        """Whether a checkpoint is due at this Delta version, and nothing is pending."""
+        is_pending = self.checkpoint.is_pending or self.cleanup.is_pending
+        return not is_pending and version // self._interval != self._checkpointed // self._interval
 
-    def run(self, table: DeltaTable, settle: Callable[[], None], held: int | None = None) -> bool:
-        """Write a checkpoint, and delete what of the log is old by then: True when something was deleted.
+    def begin_checkpoint(self, version: int, settle: Callable[[], None]) -> None:
+        """Begin to write a checkpoint of this Delta version, which has to be durable; then call `settle`, which has to
+        make the checkpoint durable.
 
-        Nothing that the Delta version `held` needs is deleted. `settle` is called in between: the checkpoint, and all
-        that it stands for, has to be durable by then.
-
-        A snapshot that refers to deleted log files has to be loaded again. Raises `DeltaError` or `OSError`.
+        It takes as long as several transactions. It says what its version says, whoever has written to the table since:
+        it does no harm if it comes late, or from a coordinator that was replaced meanwhile.
         """
+        self.checkpoint.start(lambda: self._checkpoint(version, settle))
+
+    def _checkpoint(self, version: int, settle: Callable[[], None]) -> DeltaTable:
+        location = self._location
+        table = DeltaTable(location.uri, version=version, storage_options=dict(location.storage_options))
         table.create_checkpoint()
-        self._checkpointed = table.version()
         settle()
+        return table
+
+    def begin_cleanup(self, held: int | None = None) -> bool:
+        """Begin to delete what of the log is old by the checkpoint that was written: False if nothing is to be deleted.
+
+        Nothing that the Delta version `held` needs is deleted. No snapshot may need log files from before the
+        checkpoint any more. Raises `DeltaError` or `OSError`, of the checkpoint.
+        """
+        table = self.checkpoint.take()
+        self._checkpointed = table.version()
         properties = table.metadata().configuration
         if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
             return False
+        kept = int(properties.get(LOG_COMMITS_PROPERTY, LOG_COMMITS_KEPT))
+        self.cleanup.start(lambda: self._clean_up(table, kept, held))
+        return True
+
+    def _clean_up(self, table: DeltaTable, kept: int, held: int | None) -> None:
         if held is None:
             table.cleanup_metadata()
-        kept = int(properties.get(LOG_COMMITS_PROPERTY, LOG_COMMITS_KEPT))
         written = {file.path: file.mtime.timestamp() for file in self._listed()}
         # By the storage's own clock, which has just stamped the checkpoint.
         for path in surplus(written, kept, max(written.values()) - LOG_KEPT_S, held):
             self._files.delete_file(path)
-        return True
+
+    def end_cleanup(self) -> None:
+        """The log was cleaned up. Raises `DeltaError` or `OSError`: what is left is deleted after the next one."""
+        self.cleanup.take()
 
     def _listed(self) -> list[FileInfo]:
         files = self._files.get_file_info(FileSelector(LOG_FOLDER))

@@ -187,6 +187,7 @@ class Layout(ABC):
         if (work := self.unfinished(may_go_on)) is not None:
             self._try(work)
             self._try(self.loaded.disk.make_durable)
+        self._finish_log(may_go_on)
 
     def unfinished(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
         """What waits for it and commits it. None: nothing is under way."""
@@ -205,12 +206,24 @@ class Layout(ABC):
         return self.loaded.snapshot if self.version() == written else None
 
     def _tend_log(self) -> None:
-        if not self.loaded.log.is_due(self.loaded.delta_version):
-            return
-        self._removals.follow(self.loaded.delta_version)
-        if self.loaded.log.run(self.loaded.snapshot, self.loaded.disk.settle_checkpoint, self.held.version):
-            # The snapshot may be made of log files that are gone.
+        """Begin a checkpoint that is due; between two later transactions, begin to clean up the log by it."""
+        log, disk = self.loaded.log, self.loaded.disk
+        if log.checkpoint.has_ended:
+            # The snapshot may be made of log files that are about to go.
             self.loaded.reload()
+            log.begin_cleanup(self.held.version)
+        elif log.cleanup.has_ended:
+            log.end_cleanup()
+        elif log.is_due(self.loaded.delta_version):
+            disk.make_durable()
+            self._removals.follow(self.loaded.delta_version)
+            log.begin_checkpoint(self.loaded.delta_version, disk.sync_checkpoints)
+
+    def _finish_log(self, may_go_on: Callable[[], bool]) -> None:
+        for work in (self.loaded.log.checkpoint, self.loaded.log.cleanup):
+            work.wait(may_go_on)
+            if work.has_ended:
+                self._try(self._tend_log)
 
     def _try(self, work: Callable[[], object], may_go_on: Callable[[], bool] | None = None) -> None:
         if may_go_on is not None and not may_go_on():

@@ -62,6 +62,91 @@ def test_the_log_of_a_table_stays_short(place: Place, layout: str) -> None:
     assert DeltaTable(words.location.uri).transaction_version(OWNER) == 52
 
 
+class Held:
+    """Checkpoints that are not written before they may."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.gate, self.began, self.fails = threading.Event(), threading.Event(), False
+        write = DeltaTable.create_checkpoint
+
+        def held(table: DeltaTable) -> None:
+            self.began.set()
+            self.gate.wait()
+            if self.fails:
+                raise OSError("No space left on device")
+            write(table)
+
+        patch.setattr(DeltaTable, "create_checkpoint", held)
+
+
+def looked_after(words: DeltaMapState, place: Place, first: int, last: int) -> None:
+    """As `counted`, of a state that does not wait for what is done beside the transactions."""
+    for txid in range(first, last + 1):
+        words.merge(place.attempt(txid, txid), counts({"dog": 1}))
+        words.tidy(place.attempt(txid, txid).txid, lambda: True)
+
+
+def alone(place: Place, layout: str = "merge") -> DeltaMapState:
+    """A state of which nothing is waited for."""
+    properties = {"delta.checkpointInterval": "5", "transactional.logCommits": "5"}
+    words = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, properties=properties)
+    words.open(OWNER, place.txids.__getitem__)
+    return words
+
+
+@pytest.mark.parametrize("layout", ["merge", "log"])
+def test_transactions_continue_while_a_checkpoint_is_written(
+    place: Place, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of the version of its time; the log is cleaned up by it afterwards, between two transactions."""
+    held, words = Held(monkeypatch), alone(place, layout)
+    looked_after(words, place, 1, 6)
+    assert held.began.wait(60)
+    looked_after(words, place, 7, 40)
+    assert versions(words, "checkpoint.parquet") == []
+    assert versions(words, "json")[0] == 0
+    held.gate.set()
+    words.finish_tidying(lambda: True)
+    [checkpoint] = versions(words, "checkpoint.parquet")
+    assert 5 <= checkpoint <= 7
+    assert versions(words, "json")[0] == checkpoint
+    looked_after(words, place, 41, 60)
+    words.finish_tidying(lambda: True)
+    assert versions(words, "json")[0] > 40
+    assert content(words) == content(DeltaMapState(place.folder / "t", "word string", "count long")) == {"dog": 60}
+
+
+def test_a_checkpoint_that_can_not_be_written_is_tried_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held, words = Held(monkeypatch), alone(place)
+    held.gate.set()
+    held.fails = True
+    looked_after(words, place, 1, 12)
+    words.finish_tidying(lambda: True)
+    assert "could not be tidied up, it will be tried again: " in caplog.text
+    assert versions(words, "checkpoint.parquet") == []
+    held.fails = False
+    looked_after(words, place, 13, 14)
+    words.finish_tidying(lambda: True)
+    assert len(versions(words, "checkpoint.parquet")) == 1
+
+
+def test_a_late_checkpoint_of_who_was_replaced_does_no_harm(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, late = Held(monkeypatch), alone(place)
+    looked_after(late, place, 1, 6)
+    assert held.began.wait(60)
+    new = opened(place)
+    monkeypatch.undo()
+    for txid in range(7, 40):
+        new.merge(place.attempt(txid, txid + 100), counts({"dog": 1}))
+    held.gate.set()
+    late.finish_tidying(lambda: True)
+    with pytest.raises(Fenced):
+        late.merge(place.attempt(7, 7), counts({"dog": 1}))
+    assert content(new) == content(DeltaMapState(place.folder / "t", "word string", "count long")) == {"dog": 39}
+
+
 def test_no_transaction_makes_a_checkpoint_or_deletes(place: Place) -> None:
     properties = {"delta.checkpointInterval": "5"}
     words = DeltaMapState(place.folder / "t", "word string", "count long", layout="log", properties=properties)
