@@ -7,7 +7,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -32,12 +32,20 @@ STARTS = Path(__file__).parents[2]
 
 class Soak:
     """One topology that is never left alone. `folder` holds its store and tables; `spout` is the kind of its spout,
-    `counter` what counts its words."""
+    `counter` what counts its words; in `workers` there are more processes to kill."""
 
     def __init__(
-        self, folder: Path, words: ArrivingWords, *, spout: str, seed: int, counter: str = "committer"
+        self,
+        folder: Path,
+        words: ArrivingWords,
+        *,
+        spout: str,
+        seed: int,
+        counter: str = "committer",
+        workers: bool = False,
     ) -> None:
         self.folder, self.words, self.chance, self.counter = folder, words, Random(seed), counter
+        self.workers = workers
         self.environment: Mapping[str, str] = {
             "BOOTSTRAP": words.bootstrap,
             "TOPIC": words.topic,
@@ -56,14 +64,15 @@ class Soak:
         self.leader.await_line(LEADS)
         self.running = (self.leader, self._start())
         added_at = set(self.chance.sample(range(times), k=min(4, times)))
-        kinds = [self._kill, self._kill_two, self._stop]
+        kinds = [self._kill, self._kill_two, self._stop, *([self._kill_worker] if self.workers else [])]
+        weights = [6, 2, 2, 20][: len(kinds)]
         firsts = self.chance.sample(kinds, k=len(kinds))
         while (number := self.done.total()) < times:
             if number in added_at:
                 added_at.discard(number)
                 self.words.add_partition()
             threading.Event().wait(self.chance.random() * 1.2)
-            (firsts.pop() if firsts else self.chance.choices(kinds, weights=[6, 2, 2])[0])()
+            (firsts.pop() if firsts else self.chance.choices(kinds, weights)[0])()
 
     def drain(self) -> None:
         """Read what is left, in peace."""
@@ -139,7 +148,8 @@ class Soak:
 
     def _start(self, *options: str) -> Program:
         settings = [part for option in OPTIONS for part in ("--set", option)]
-        store = ["--store", "sqlite:///store.db", "--standby", "--master", "none", "--metrics", "127.0.0.1:0"]
+        where = ["local[2]", "--set", "processing=auto"] if self.workers else ["none"]
+        store = ["--store", "sqlite:///store.db", "--standby", "--metrics", "127.0.0.1:0", "--master", *where]
         command = [*CLI, "run", "tests.proof.soaking:build", *store, *settings, *options]
         return self.programs.enter_context(Program(command, self.folder, **self.environment))
 
@@ -148,6 +158,15 @@ class Soak:
         self.leader.kill()
         self.done["SIGKILL"] += 1
         self._take_over()
+
+    def _kill_worker(self) -> None:
+        """A worker of the leader, or stop it: then its attempt makes no progress, and is given up."""
+        workers = [pid for pid in children_of(self.leader.pid) if is_worker(pid)]
+        if workers:
+            how = self.chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+            with suppress(ProcessLookupError):
+                os.kill(self.chance.choice(workers), how)
+                self.done[f"{how.name} of a worker"] += 1
 
     def _kill_two(self) -> None:
         """The leader, and the one that takes over about when it does: while it takes the lease or fences the tables."""
@@ -178,6 +197,21 @@ class Soak:
     def _take_over(self) -> None:
         self.standby.await_line(LEADS)
         self.running = (self.standby, self._start())
+
+
+def children_of(pid: int) -> list[int]:
+    """Those of all threads of a process; none if it has ended."""
+    with suppress(OSError):
+        files = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        return [int(child) for file in files for child in file.read_text().split()]
+    return []
+
+
+def is_worker(pid: int) -> bool:
+    """Whether it is a worker process of a driver, and no other one that a driver has started."""
+    with suppress(OSError):
+        return b"transactional.workers.serving" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def led_within(program: Program, seconds: float) -> bool:

@@ -28,7 +28,13 @@ BUCKET_SIZE = 100
 SPREAD = 2_500
 """So many keys has each of forty words."""
 LEASE_MS = 1_000
-OPTIONS = ("max_spout_pending=3", f"lease_ms={LEASE_MS}", "retry_pause_ms=10", "idle_pause_ms=10")
+OPTIONS = (
+    "max_spout_pending=3",
+    "attempt_timeout_ms=3000",
+    f"lease_ms={LEASE_MS}",
+    "retry_pause_ms=10",
+    "idle_pause_ms=10",
+)
 SPOUTS: Mapping[str, type[KafkaSpout]] = {"opaque": OpaqueKafkaSpout, "transactional": TransactionalKafkaSpout}
 
 

@@ -23,6 +23,8 @@ from tests.proof.watcher import Watcher
 TIMES = {"committer": 100, "spread": 100, "stateful": 50}
 """By what counts, for each kind of spout; `spread` counts large batches, whose rows tasks stage, and are folded beside
 the transactions."""
+WORKER_TIMES = 100
+"""In workers, which are killed and stopped as well as their drivers."""
 PART = 25
 """So many has a part, which is what is run again if it is interrupted."""
 SPARK_TIMES = 5
@@ -64,6 +66,29 @@ def test_kills(
         soak.drain()
         seen = [watcher.check() for watcher in watchers]
         told.append("; ".join([f"soak of a {counter}, {spout} spout: {soak.check()}", *seen]))
+        counts.update(soak.counted())
+
+
+@pytest.mark.proof
+@pytest.mark.kafka
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("first", range(0, WORKER_TIMES, PART))
+def test_kills_of_drivers_and_workers(
+    first: int,
+    kafka_broker: LocalBroker,
+    tmp_path: Path,
+    seed: int,
+    kills: int | None,
+    told: list[str],
+    counts: Counter[str],
+) -> None:
+    with (
+        ArrivingWords(kafka_broker.bootstrap, seed + first) as words,
+        closing(Soak(tmp_path, words, spout="opaque", seed=seed + first, workers=True)) as soak,
+    ):
+        soak.disturb(kills or PART)
+        soak.drain()
+        told.append(f"soak in workers: {soak.check()}")
         counts.update(soak.counted())
 
 
