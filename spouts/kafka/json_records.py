@@ -45,7 +45,7 @@ class JsonTranslator(Translator):
     A field of the schema that an object lacks is NULL; other fields of an object are dropped, also in nested structs
     and arrays. Timestamps are ISO 8601 text (without an offset they are UTC), dates `YYYY-MM-DD`, binary is the bytes
     of a text, a decimal a number or text. Nothing is coerced or rounded: neither `"1"` nor `1.5` is a long, 1 is not a
-    string.
+    string; `NaN` and `Infinity` are no numbers.
 
     A value that is not a JSON object, or does not match, fails the attempt with its topic, partition and offset; with
     `on_error="null"` it becomes a tuple of NULLs, with `"skip"` it is skipped, with `"dead_letter"` the record is put
@@ -179,6 +179,7 @@ class _Parser:
 
     def __init__(self, schema: Schema) -> None:
         self._wanted, self._has_decimals = arrow_schema(schema), any("decimal" in field.type for field in schema)
+        self._has_floats = any(kind in field.type for field in schema for kind in ("float", "double"))
         self._read = pa.schema([field.with_type(_read_type(field.type)) for field in self._wanted])
         self._options = pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="ignore")
 
@@ -241,6 +242,8 @@ class _Parser:
             raise ValueError("it contains more than one JSON object")
         if self._has_decimals:
             table.validate(full=True)  # Arrow's reader scales 1000 to a decimal(5,2), whose maximum is 999.99
+        if self._has_floats and not all(_is_finite(part) for column in table.columns for part in column.chunks):
+            raise ValueError("a number is NaN or infinite, which is no JSON")
         return table.cast(self._wanted)
 
     def reason(self, value: bytes | None) -> str:
@@ -292,6 +295,15 @@ def _read_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(type_):
         return pa.struct([field.with_type(_read_type(field.type)) for field in type_])
     return type_
+
+
+def _is_finite(array: pa.Array) -> bool:
+    """Whether each floating-point number in it is finite: Arrow's reader takes NaN and Infinity, too."""
+    if pa.types.is_struct(array.type):
+        return all(map(_is_finite, array.flatten()))
+    if pa.types.is_list(array.type):
+        return _is_finite(array.flatten())
+    return not pa.types.is_floating(array.type) or pc.all(pc.is_finite(array)).as_py() is not False
 
 
 def _with_nulls(batch: pa.RecordBatch, bad: Sequence[int]) -> pa.RecordBatch:

@@ -1,0 +1,31 @@
+"""`JsonTranslator` at once and record by record: a small part of what `tests/proof/test_json.py` compares."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spouts.kafka.json_records import _Parser
+from tests.unit.spouts.kafka.json_differential import compared
+from transactional.schema import Schema
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(3))
+def test_many_hostile_records_are_read_as_each_of_them_alone(seed: int) -> None:
+    done, bad = compared(seed, 6_000)
+    assert done > bad
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize(
+    ("type_", "shape"),
+    [("double", "{}"), ("float", "{}"), ("array<double>", "[1.5,{}]"), ("struct<y:double>", '{{"y":{}}}')],
+)
+@pytest.mark.parametrize("count", [1, 2_000])
+def test_what_is_no_json_number_is_refused(text: str, type_: str, shape: str, count: int) -> None:
+    good, bad = (f'{{"x":{shape.format(each)}}}'.encode() for each in ("2.5", text))
+    parser = _Parser(Schema.parse(f"x {type_}"))
+    found, refused = parser.parse(pa.array([good] * count + [bad, b"{}"], pa.binary()))
+    assert (found.num_rows, refused) == (count + 1, [count])
+    assert parser.reason(bad) == "a number is NaN or infinite, which is no JSON"
