@@ -5,7 +5,8 @@
 - The commands of a `console` block (`$ …`) are run in the same folder, and must print what stands below them.
 - `...` in an expected output stands for anything.
 
-`localhost:9092` becomes the address in the environment variable `BOOTSTRAP`. Ends with code 1 at the first difference.
+`localhost:9092` becomes the address in the environment variable `BOOTSTRAP`, `http://localhost:8081` the one in
+`REGISTRY`. Ends with code 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.docs.forking import Forking
 from tests.docs.pages import Block, blocks, commands
 
 ADDRESS = "localhost:9092"
+REGISTRY = "http://localhost:8081"
 COMMAND_TIMEOUT_S = 120
 FOR_A_SHELL = frozenset("|&;<>()$`\\*?[#~%\n")
 """A command with one of them is not only words."""
@@ -48,9 +51,11 @@ def compare(place: str, expected: str, got: str) -> None:
 class PageRunner:
     """Runs the blocks of one page."""
 
-    def __init__(self, page: Path, bootstrap: str, forking: Forking | None) -> None:
-        self.page = page
-        self.blocks = blocks(page.read_text(encoding="utf-8").replace(ADDRESS, bootstrap))
+    def __init__(self, page: Path, servers: Mapping[str, str], forking: Forking | None) -> None:
+        self.page, text = page, page.read_text(encoding="utf-8")
+        for shown, address in servers.items():
+            text = text.replace(shown, address)
+        self.blocks = blocks(text)
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.forking = forking
 
@@ -116,7 +121,8 @@ def main(forking: Forking | None = None) -> None:
     """The command line. `forking` runs the commands that need no shell."""
     sys.path.insert(0, os.getcwd())
     try:
-        PageRunner(Path(sys.argv[1]), os.environ.get("BOOTSTRAP", ADDRESS), forking).run()
+        servers = {ADDRESS: os.environ.get("BOOTSTRAP", ADDRESS), REGISTRY: os.environ.get("REGISTRY", REGISTRY)}
+        PageRunner(Path(sys.argv[1]), servers, forking).run()
     except Difference as difference:
         raise SystemExit(str(difference)) from None
 

@@ -17,7 +17,7 @@ import typer.main
 
 from tests.docs.forking import Forking, of_a_new_process
 from tests.docs.pages import ROOT, Block, anchors, blocks, code_words, commands, links, name_of, pages
-from tests.docs.run_page import ADDRESS
+from tests.docs.run_page import ADDRESS, REGISTRY
 from tests.tidy.files import our_files
 from tests.tidy.rooms import FLOORS
 from transactional.commands.main import app
@@ -44,7 +44,8 @@ def to_run(page: Path) -> list[Block]:
 def needs(page: Path) -> set[str]:
     """The servers that a page's blocks need."""
     code = "\n".join(block.text for block in to_run(page))
-    return {marker for marker, found in (("kafka", ADDRESS in code), ("spark", SPARK.search(code))) if found}
+    servers = (("kafka", ADDRESS in code), ("registry", REGISTRY in code), ("spark", SPARK.search(code)))
+    return {marker for marker, found in servers if found}
 
 
 def environment_of_pages() -> dict[str, str]:
@@ -92,6 +93,8 @@ def test_a_page_runs(page: Path, tmp_path: Path, forking: Forking) -> None:
 @pytest.mark.parametrize("page", [marked(page) for page in pages() if needs(page)])
 def test_a_page_runs_with_servers(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     environment = {"BOOTSTRAP": request.getfixturevalue("kafka_broker").bootstrap} if "kafka" in needs(page) else {}
+    if "registry" in needs(page):
+        environment["REGISTRY"] = request.getfixturevalue("schema_registry").url
     run(page, tmp_path, SERVERS_TIMEOUT_S, **environment)
 
 
