@@ -152,6 +152,8 @@ class Metrics:
             self._of("tuples_total", source, stream, target).inc(number)
         for component, letters in details.get("letters_of", {}).items():
             self._of("dead_letters_total", component).inc(letters)
+        if (place := str(details.get("processing", "")).partition(":")[0]) in _PLACES:
+            self._of("processed_transactions_total", _PLACES[place]).inc()
         self._event_time(details.get("event_time", {}), details.get("late", {}))
         if batch.lost:
             self._of("lost_messages_total").inc(batch.lost)
@@ -209,6 +211,7 @@ def _version(distribution: str) -> str:
         return ""
 
 
+_PLACES: Final = {"in workers": "workers", "on Spark": "spark"}
 _TIMED: Final[Mapping[str, Any]] = {"buckets": BUCKETS_S}
 _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[str, Any]]]] = (
     (Counter, "attempts_total", "Attempts that have ended", ("outcome", "phase"), {}),
@@ -226,6 +229,7 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Counter, "state_rows_total", "Rows written to a state", ("component",), {}),
     (Counter, "state_written_bytes_total", "Files that transactions added to a Delta table", ("component",), {}),
     (Counter, "state_folds_total", "Times that a table in the log layout was found folded", ("component",), {}),
+    (Counter, "processed_transactions_total", "Where they were processed, if there was a choice", ("place",), {}),
     (Counter, "dead_letters_total", "Tuples set aside", ("component",), {}),
     (Counter, "late_tuples_total", "Tuples that came after their windows had closed", ("component",), {}),
     (Gauge, "open_windows", "Windows that can still get tuples, whatever the number of keys", ("component",), {}),

@@ -74,6 +74,7 @@ def test_a_committed_transaction_is_counted_and_timed_by_phase() -> None:
         "states": {"count": {"at": 3, "ms": 40, "rows": 5, "bytes": 900, "version": 7, "folded": 4}, "sql": {"ms": 1}},
         "letters": 3,
         "letters_of": {"count": 1, "parse": 2},
+        "processing": "on Spark: about 104 ms in workers, 52 ms on Spark",
     }
     metrics.notice(0, Committed(flight(1, limit=BatchLimit(100, None, "first")), BATCH, details))
     found = values(metrics)
@@ -94,6 +95,7 @@ def test_a_committed_transaction_is_counted_and_timed_by_phase() -> None:
     assert found["tuples_total{spout,default,count}"] == 5
     assert (found["dead_letters_total{count}"], found["dead_letters_total{parse}"]) == (1, 2)
     assert found["lost_messages_total"] == 2
+    assert found["processed_transactions_total{spark}"] == 1
     assert (found["state_rows_total{count}"], found["state_written_bytes_total{count}"]) == (5, 900)
     assert (found["state_folds_total{count}"], found["state_rows_total{sql}"]) == (0, 0)
     assert "state_written_bytes_total{sql}" not in found
