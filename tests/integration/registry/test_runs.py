@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -239,3 +239,25 @@ def test_records_of_other_formats_are_at_fault_by_themselves(
     )
     assert f"with schema id {schema_id}, is not a JSON object" in errors[3]
     assert "its schema id has 2 bytes, not 5" in errors[4]
+
+
+@BOTH
+@pytest.mark.parametrize("on_error", ["skip", "null"])
+def test_what_is_recorded_as_unknown_is_so_without_letters(
+    on_error: Literal["skip", "null"],
+    kind: type[KafkaSpout],
+    bootstrap: str,
+    registry: LocalRegistry,
+    mended: Mended,
+    tmp_path: Path,
+) -> None:
+    first = registered(registry)
+    patient = Registry(registry.url, unknown_id_wait_ms=0)
+    translator = JsonTranslator("n long", registry=patient, on_error=on_error)
+    late = (BATCH + 3, BATCH + 4, 3 * BATCH)
+    world = World(bootstrap, kind, tmp_path, translator, [framed(first + (n in late), n) for n in range(RECORDS)])
+    mended.append((None, lambda: registered_next(registry, first)))
+    INTERRUPTIONS[BATCH + 5] = forget  # the attempt after the one that has found out
+    assert world.run().failures == 2
+    nulls: dict[Any, int] = {None: 2} if on_error == "null" else {}
+    assert world.counted == each_once([n for n in range(RECORDS) if n not in late[:2]]) + Counter(nulls)

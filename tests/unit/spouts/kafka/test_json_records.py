@@ -17,6 +17,23 @@ def test_many_hostile_records_are_read_as_each_of_them_alone(seed: int) -> None:
     assert done > bad
 
 
+@pytest.mark.parametrize(
+    ("last", "bad"),
+    [
+        ([b'{"h":', b'{"x":1}}', b"{}{}"], 3),
+        ([b'{"z":[{}', b"]}", b"{}{}"], 3),
+        ([b"{}{}\0}", b"{}"], 1),
+        ([b'{"a":"\xc3"}', b'{"a":"\xa9"}'], 2),
+    ],
+)
+def test_bad_records_do_not_make_up_for_each_other(last: list[bytes], bad: int) -> None:
+    """In one piece they have as many objects as there are records."""
+    parser = _Parser(Schema.parse("a string, h struct<x:int>"))
+    found, refused = parser.parse(pa.array([*([b"{}"] * 1_000), *last], pa.binary()))
+    assert refused == list(range(1_000, 1_000 + bad))
+    assert found.num_rows == 1_000 + len(last) - bad
+
+
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
 @pytest.mark.parametrize(
     ("type_", "shape"),
