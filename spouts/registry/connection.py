@@ -42,9 +42,11 @@ class RegistryConnection:
         deadline, pause_s = time.monotonic() + self.timeout_ms / 1000, _PAUSE_S
         why = ""
         while True:
-            for url in self.urls:
+            for number, url in enumerate(self.urls):
+                now = time.monotonic()
+                share_s = (deadline - now) / (len(self.urls) - number)  # one that never answers leaves time for others
                 try:
-                    return self._answer(f"{url}/{path}", deadline)
+                    return self._answer(f"{url}/{path}", now + share_s)
                 except (OSError, http.client.HTTPException, ValueError) as error:
                     why = f"{url}: {self._reason(error)}"
             if time.monotonic() + pause_s >= deadline:

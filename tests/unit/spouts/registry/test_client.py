@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from typing import Any
 
 import pyarrow as pa
@@ -120,6 +121,12 @@ def test_addresses_are_asked_in_turn_until_one_answers() -> None:
         registry = Registry([one.url, two.url], timeout_ms=60_000)
         assert registry.schema(1) is not None
     assert (len(one.asked), len(two.asked)) == (2, 1)
+
+
+def test_an_address_that_never_answers_leaves_time_for_the_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, Answering(lambda _: JSON) as server:
+        registry = Registry([f"http://127.0.0.1:{silent.getsockname()[1]}", server.url], timeout_ms=1_000)
+        assert registry.schema(1) is not None
 
 
 def test_credentials_are_sent_and_never_shown() -> None:
