@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
 
-from spouts import ByTopicTranslator, JsonTranslator, KafkaRecord, OpaqueKafkaSpout, SimpleTranslator
+from spouts import ByTopicTranslator, JsonTranslator, KafkaRecord, OpaqueKafkaSpout, Registry, SimpleTranslator
 from spouts.kafka.cluster import KafkaConnection
 from spouts.kafka.reader import KafkaPartitionReader, _as_text
 from spouts.kafka.records import FIELD_TYPES, record_schema
@@ -21,6 +21,7 @@ from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
 from tests.unit.poisoned import letters, try_again
+from tests.unit.spouts.registry.answering import Answering
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.batch import OffsetRange, PartitionId
 from transactional.engine.letter_spout import all_letters
@@ -54,6 +55,9 @@ class RecordReader(PartitionReader):
         self, values: Mapping[str, Any], stream: str = "default"
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         return self.kafka.read_again(values)
+
+    def knowing(self, facts: Collection[str]) -> Self:
+        return replace(self, kafka=self.kafka.knowing(facts))
 
 
 class RecordSpout(OpaqueMemoryTransactionalSpout):
@@ -155,6 +159,23 @@ def test_they_are_given_to_the_translator_of_today(tmp_path: Path) -> None:
     again = [row for row in all_letters(later) if row["tried_again_in"] is None]
     assert [json.loads(row["tuple"])["offset"] for row in again] == [3]
     assert "KeyError" in again[0]["error"]
+
+
+def test_the_attempt_after_one_that_finds_an_unknown_schema_id_goes_by_that(tmp_path: Path) -> None:
+    """The registry knows it by then."""
+    known = 200, {"schemaType": "JSON", "schema": "{}"}
+    answers = iter([known, (404, {}), known])
+    with Answering(lambda _: next(answers)) as server:
+        registry = Registry(server.url, unknown_id_wait_ms=0)
+        translator = JsonTranslator(NUMBER, registry=registry, on_error="dead_letter")
+        values: list[bytes | None] = [b'\0\0\0\0\1{"number":1}', b'\0\0\0\0\2{"number":2}']
+        numbers = Numbers(tmp_path, values, translator)
+        assert numbers.run().failures == 1
+        assert stored(numbers.counts) == {1: 1}
+        [row] = all_letters(numbers.made)
+        assert "does not know schema id 2" in row["error"]
+        assert try_again(numbers.made, tmp_path).failures == 0
+        assert stored(numbers.counts) == {1: 1, 2: 1}
 
 
 def test_a_topology_that_sets_records_aside_needs_a_table_for_them() -> None:
