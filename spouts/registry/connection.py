@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from transactional.errors import ConfigError, SourceUnavailable
 from transactional.plumbing.redaction import SHOWN_INSTEAD, without
@@ -99,6 +99,9 @@ def connection_of(
         auth = login or auth
     if auth is not None and token is not None:
         raise ConfigError("a schema registry takes auth (user and password) or token, not both")
+    if token is not None and not (token.isascii() and token.isprintable()):
+        # Not quoted: what refuses it later would.
+        raise ConfigError("the token for a schema registry has a line break, or what else no header may have: strip it")
     authorization = f"Bearer {token}" if token is not None else _basic(auth) if auth is not None else ""
     return RegistryConnection(tuple(plain), timeout_ms, authorization, _certificates(ca))
 
@@ -111,7 +114,7 @@ def _without_login(url: str) -> tuple[str, tuple[str, str] | None]:
             f"{parts._replace(netloc=host, query='', fragment='').geturl()!r} is not the URL of a schema registry, "
             "such as 'https://registry:8081'"
         )
-    login = (parts.username, parts.password or "") if parts.username is not None else None
+    login = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
     return parts._replace(netloc=host).geturl().rstrip("/"), login
 
 

@@ -144,6 +144,12 @@ def test_credentials_are_sent_and_never_shown() -> None:
     assert server.asked == [("/schemas/ids/1", "Bearer hunter2")]
 
 
+def test_a_login_in_a_url_may_be_quoted() -> None:
+    with Answering(lambda _: JSON) as server:
+        assert quick(server.url.replace("://", "://some%62ody:%68unter2@")).schema(1)
+    assert server.asked == [("/schemas/ids/1", f"Basic {SECRETS[1]}")]
+
+
 def test_credentials_do_not_follow_a_redirection() -> None:
     with Answering(lambda _: JSON) as other, Answering(lambda path: (302, other.url + path)) as server:
         assert quick(server.url, auth=("somebody", "hunter2")).schema(1)
@@ -159,6 +165,7 @@ def test_credentials_do_not_follow_a_redirection() -> None:
         ([], {}, "needs a URL"),
         ("http://r", {"auth": ("a", "hunter2"), "token": "hunter2"}, "not both"),
         ("http://a:b@r", {"auth": ("a", "hunter2")}, "two logins"),
+        ("http://r", {"token": "hunter2\n"}, "has a line break"),
         ("http://r", {"timeout_ms": 0}, "timeout_ms is at least 1"),
         ("http://r", {"ca": "/no/such/file"}, "'/no/such/file' can't be read"),
     ],
