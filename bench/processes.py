@@ -6,7 +6,7 @@ Where there is no /proc, as on macOS, nothing is known, and nothing is reported.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,18 @@ def by_part(session: SparkSession) -> dict[str, list[int]]:
     parents = parents_of_all()
     below = [pid for pid in parents if _is_below(pid, jvm, parents) and _is_python(pid)] if jvm else []
     return {DRIVER: [os.getpid()], JVM: [jvm] if jvm else [], WORKERS: below}
+
+
+def below() -> tuple[list[int], list[int]]:
+    """Process ids of this process with all Python below it, and of every Java below it."""
+    parents = parents_of_all()
+    under = [pid for pid in parents if _is_below(pid, os.getpid(), parents)]
+    return [os.getpid(), *(pid for pid in under if _is_python(pid))], [pid for pid in under if _name(pid) == "java"]
+
+
+def threads(pids: Sequence[int]) -> int:
+    """How many threads these processes have together."""
+    return sum(int(_stat(pid)[17]) for pid in pids if (_PROC / str(pid)).exists())
 
 
 def reset_peaks(parts: Mapping[str, list[int]]) -> None:
@@ -66,9 +78,13 @@ def _is_below(pid: int, above: int, parents: Mapping[int, int]) -> bool:
 
 
 def _is_python(pid: int) -> bool:
+    return "python" in _name(pid)
+
+
+def _name(pid: int) -> str:
     with suppress(OSError):
-        return "python" in (_PROC / str(pid) / "comm").read_text()
-    return False
+        return (_PROC / str(pid) / "comm").read_text().strip()
+    return ""
 
 
 def _peak_kib(pid: int) -> int:

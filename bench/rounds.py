@@ -89,19 +89,27 @@ class System(Protocol):
         """Continue from where the last run ended up to the given offsets, in batches; return their times in order."""
 
 
-@runtime_checkable
-class CountingSystem(System, Protocol):
-    """One that counts words into a Delta table, exactly once."""
+class Counting(Protocol):
+    """Something with a table of counts."""
+
+    @property
+    def name(self) -> str:
+        """How reports call it."""
 
     def counts(self) -> dict[str, int]:
         """The table's contents."""
+
+
+@runtime_checkable
+class CountingSystem(System, Counting, Protocol):
+    """One that counts words into a Delta table, exactly once."""
 
 
 class WrongResult(Exception):
     """A table does not hold what was produced. No figure of such a run is worth anything."""
 
 
-def check_counts(system: CountingSystem, expected: Mapping[str, int]) -> None:
+def check_counts(system: Counting, expected: Mapping[str, int]) -> None:
     """Raise `WrongResult` unless the system's table holds exactly the expected counts."""
     found = system.counts()
     wrong = {word: (expected.get(word), found.get(word)) for word in {*expected, *found}}

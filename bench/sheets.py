@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import model
+from bench import gear_sheets, model
 from bench.scale_targets import scale_targets
 from bench.targets import Documents, ages, formatted, targets
 
@@ -219,6 +219,17 @@ def scale_sheet(documents: Documents) -> Sheet:
     return Sheet("Large batches, large tables", ("what", "target", "reached", ""), rows)
 
 
+def gear_sheets_of(documents: Documents) -> list[Sheet]:
+    """Batches from one message to 200,000 and partitions from 4 to 512, beside what they are to reach."""
+    targets_of = gear_sheets.gear_targets(documents) if "gears" in documents else ()
+    rows = [(each.what, each.wanted, each.shown, MET[each.is_met]) for each in targets_of]
+    return [
+        Sheet("Gears", gear_sheets.SPEED_COLUMNS, list(gear_sheets.speed_rows(documents))),
+        Sheet("Partitions", gear_sheets.PARTITION_COLUMNS, list(gear_sheets.partition_rows(documents))),
+        Sheet("Gears: targets", ("what", "target", "reached", ""), rows),
+    ]
+
+
 def failures_sheet(documents: Documents) -> Sheet:
     """What `make experiment` has found: for each kill, how long each system lagged further behind than before it."""
     systems: Mapping[str, Any] = documents.get("machine-failures", {}).get("systems", {})
@@ -269,6 +280,7 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         "tables": lambda: shown(table_sheet(documents)),
         "grid": lambda: _linked("grid", documents) + _loads("grid", documents) + shown(grid_sheet(documents)),
         "scale": lambda: _linked("scale", documents) + _loads("scale", documents) + shown(scale_sheet(documents)),
+        "gears": lambda: _linked("gears", documents) + shown(*gear_sheets_of(documents)),
         "failures": lambda: shown(failures_sheet(documents)),
         "constants": lambda: shown(constants_sheet(documents)),
         "predictions": lambda: shown(predictions_sheet(documents)),
@@ -292,6 +304,7 @@ def all_sheets(documents: Documents) -> Iterator[Sheet]:
     for part in CONTESTS:
         yield from _contest(part, documents)
     yield from (
+        *gear_sheets_of(documents),
         grid_sheet(documents),
         scale_sheet(documents),
         steady_sheet(documents),

@@ -40,6 +40,7 @@ def test_a_files_name_is_that_of_its_part() -> None:
         "streams",
         "closing",
         "guarantees",
+        "gears",
         "grid",
         "lookups",
         "scale",
