@@ -155,21 +155,25 @@ def _requested(connection: RegistryConnection, schema_id: SchemaId) -> Registere
     answer = connection.get(f"schemas/{kind}/{schema_id}")
     if answer is None:
         return None
-    with_references = _References(connection)
+    with_references = _References(connection, schema_id)
     return with_references.schema(answer, schema_id) if with_references.collect(answer) else None
 
 
 class _References:
     """The schemas that one refers to, directly and through others."""
 
-    def __init__(self, connection: RegistryConnection) -> None:
-        self._connection = connection
+    def __init__(self, connection: RegistryConnection, schema_id: SchemaId) -> None:
+        self._connection, self._schema_id = connection, schema_id
         self._found = dict[tuple[str, str, int], RegisteredSchema]()
         self._begun = set[tuple[str, str, int]]()
 
     def collect(self, answer: Any) -> bool:
         """Find those of a schema, as the registry gives it; False if one is unknown."""
-        for each in _references(answer):
+        try:
+            references = _references(answer)
+        except (KeyError, TypeError, ValueError):
+            raise self._no_schema(answer) from None
+        for each in references:
             if each in self._begun:
                 continue
             self._begun.add(each)
@@ -188,11 +192,14 @@ class _References:
         self, answer: Any, schema_id: SchemaId, references: tuple[RegisteredSchema, ...], name: str
     ) -> RegisteredSchema:
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
-            raise SourceUnavailable(
-                f"{self._connection.urls[0]} answers for schema id {schema_id} as no schema registry does: "
-                f"{str(answer)[:100]!r}"
-            )
+            raise self._no_schema(answer)
         return RegisteredSchema(schema_id, answer.get("schemaType") or "AVRO", answer["schema"], references, name)
+
+    def _no_schema(self, answer: Any) -> SourceUnavailable:
+        return SourceUnavailable(
+            f"{self._connection.urls[0]} answers for schema id {self._schema_id} as no schema registry does: "
+            f"{str(answer)[:100]!r}"
+        )
 
 
 def _references(answer: Any) -> list[tuple[str, str, int]]:

@@ -108,7 +108,11 @@ def test_too_many_unknown_ids_are_of_another_registry(unknown: int, of: int, is_
 
 
 @pytest.mark.parametrize(
-    "answer", [(503, {}), (500, {}), (429, {}), (200, b"<html>"), (200, [1]), (200, {"schema": 1})]
+    "answer",
+    [
+        *((503, {}), (500, {}), (429, {}), (200, b"<html>"), (200, [1]), (200, {"schema": 1})),
+        *((200, {"schema": "", "references": given}) for given in (7, [7], [{"name": "a"}])),
+    ],
 )
 def test_what_is_no_answer_is_an_outage(answer: Answer) -> None:
     with Answering(lambda _: answer) as server, pytest.raises(SourceUnavailable, match=server.url):
