@@ -6,7 +6,7 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -73,8 +73,9 @@ class WorkerPool:
 
         Raises `AttemptLost` if the attempt is cancelled, or a process has ended; nothing is at work for it then.
         """
-        begun = [piece for piece in pieces if self._begin(attempt, piece)]
-        answers, lost = self._collected(attempt, begun)
+        begun, lost = self._begun(attempt, pieces)
+        answers, more = self._collected(attempt, begun)
+        lost += more
         if self._is_cancelled(attempt):
             raise AttemptLost(f"attempt {attempt} was cancelled")
         if lost:
@@ -131,8 +132,21 @@ class WorkerPool:
         with self._changed:
             return attempt in self._cancelled
 
+    def _begun(self, attempt: TransactionAttempt, pieces: Sequence[Piece]) -> tuple[list[Piece], list[str]]:
+        """The pieces that were sent, up to the first that could not be; and why not."""
+        begun = list[Piece]()
+        for piece in pieces:
+            try:
+                if not self._begin(attempt, piece):
+                    break
+            except AttemptLost as lost:
+                return begun, [str(lost)]
+            begun.append(piece)
+        return begun, []
+
     def _begin(self, attempt: TransactionAttempt, piece: Piece) -> bool:
-        """Wait for the worker, and send it the work; False if the attempt was cancelled before."""
+        """Wait for the worker, and send it the work; False if the attempt was cancelled before. Raises `AttemptLost` if
+        no process can be started."""
         worker = self._workers[piece.worker]
         with self._changed:
             worker.waiting.append(attempt)
@@ -145,8 +159,14 @@ class WorkerPool:
         try:
             worker.process.connection.send_bytes(piece.work)
         except OSError:  # it has ended since its last answer, so it has read nothing of this
-            self._replace(worker)
-            worker.process.connection.send_bytes(piece.work)
+            try:
+                self._replace(worker)
+            except OSError as error:
+                with self._changed:
+                    self._free(worker)
+                raise AttemptLost(f"a worker process can't be started for {piece.what}: {error}") from error
+            with suppress(OSError):  # then its answer won't come, either
+                worker.process.connection.send_bytes(piece.work)
         return True
 
     @staticmethod
@@ -190,7 +210,8 @@ class WorkerPool:
             if attempt not in self._cancelled and not worker.process.has_exited:
                 self._free(worker)
                 return
-        self._replace(worker)
+        with suppress(OSError):  # whoever comes next tries again to start one
+            self._replace(worker)
         with self._changed:
             self._free(worker)
 

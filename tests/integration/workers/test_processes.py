@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -38,7 +39,9 @@ from transactional.bolts import Bolt
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import AttemptLost, BoltFailed
 from transactional.testing import MemoryCoordinatorStore
+from transactional.workers import pool
 from transactional.workers.executor import WorkerExecutor
+from transactional.workers.process import WorkerProcess
 
 PROCESSES = 2
 
@@ -142,6 +145,26 @@ def test_one_that_has_ended_between_two_attempts_is_replaced(one_bolt: OneBoltMa
         assert has_ended(pid)
     assert one.start(FIRST).result(60).counts["bolt"] == 19
     assert not set(one.executor.pool.pids) & set(before)
+
+
+def test_an_attempt_for_which_no_process_can_be_started_is_lost(
+    one_bolt: OneBoltMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the one after it works, if one can be started again."""
+    one = one_bolt(Says())
+    assert isinstance(one.executor, WorkerExecutor)
+
+    def refused(program: bytes) -> WorkerProcess:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "WorkerProcess", refused)
+        os.kill(one.executor.pool.pids[1], signal.SIGKILL)
+        assert has_ended(one.executor.pool.pids[1])
+        for attempt in (FIRST, SECOND):
+            with pytest.raises(AttemptLost, match=r"a worker process can't be started for tasks 1 of .*Cannot alloc"):
+                one.start(attempt).result(60)
+    assert one.start(SECOND).result(60).counts["bolt"] == 19
 
 
 def test_what_a_bolt_has_started_ends_with_its_process(
