@@ -191,9 +191,10 @@ class _References:
     def _made(
         self, answer: Any, schema_id: SchemaId, references: tuple[RegisteredSchema, ...], name: str
     ) -> RegisteredSchema:
-        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+        kind = (answer.get("schemaType") or "AVRO") if isinstance(answer, dict) else None
+        if not isinstance(kind, str) or not isinstance(answer.get("schema"), str):
             raise self._no_schema(answer)
-        return RegisteredSchema(schema_id, answer.get("schemaType") or "AVRO", answer["schema"], references, name)
+        return RegisteredSchema(schema_id, kind, answer["schema"], references, name)
 
     def _no_schema(self, answer: Any) -> SourceUnavailable:
         return SourceUnavailable(

@@ -47,7 +47,7 @@ class RegistryConnection:
                 share_s = (deadline - now) / (len(self.urls) - number)  # one that never answers leaves time for others
                 try:
                     return self._answer(f"{url}/{path}", now + share_s)
-                except (OSError, http.client.HTTPException, ValueError) as error:
+                except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
                     why = f"{url}: {self._reason(error)}"
             if time.monotonic() + pause_s >= deadline:
                 raise SourceUnavailable(
@@ -97,6 +97,7 @@ def connection_of(
         if login and auth and login != auth:
             raise ConfigError(f"the schema registry {bare} has two logins: one in its URL, and auth")
         auth = login or auth
+    _check_auth(auth)
     if auth is not None and token is not None:
         raise ConfigError("a schema registry takes auth (user and password) or token, not both")
     if token is not None and not (token.isascii() and token.isprintable()):
@@ -106,8 +107,17 @@ def connection_of(
     return RegistryConnection(tuple(plain), timeout_ms, authorization, _certificates(ca))
 
 
+def _check_auth(auth: Any) -> None:
+    if auth is None or (isinstance(auth, tuple) and len(auth) == 2 and all(isinstance(part, str) for part in auth)):
+        return
+    raise ConfigError("auth is a pair of texts, the user and the password: auth=('user', '…')")
+
+
 def _without_login(url: str) -> tuple[str, tuple[str, str] | None]:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # which would quote what may have a password in it
+        raise ConfigError("a URL of a schema registry can't be read; one is 'https://registry:8081'") from None
     host = parts.netloc.rpartition("@")[2]
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
         raise ConfigError(

@@ -111,6 +111,7 @@ def test_too_many_unknown_ids_are_of_another_registry(unknown: int, of: int, is_
     "answer",
     [
         *((503, {}), (500, {}), (429, {}), (200, b"<html>"), (200, [1]), (200, {"schema": 1})),
+        *((200, b"[" * 200_000), (200, {"schema": "", "schemaType": 5})),
         *((200, {"schema": "", "references": given}) for given in (7, [7], [{"name": "a"}])),
     ],
 )
@@ -166,6 +167,8 @@ def test_credentials_do_not_follow_a_redirection() -> None:
         ("registry:8081", {}, "is not the URL of a schema registry"),
         ("ftp://registry", {}, "is not the URL"),
         ("http://somebody:hunter2@registry?token=hunter2", {}, "'http://registry' is not the URL"),
+        ("http://a:hunter2@[::1", {}, "can't be read; one is 'https://registry:8081'"),
+        ("http://r", {"auth": "a:hunter2"}, "auth is a pair of texts"),
         ([], {}, "needs a URL"),
         ("http://r", {"auth": ("a", "hunter2"), "token": "hunter2"}, "not both"),
         ("http://a:b@r", {"auth": ("a", "hunter2")}, "two logins"),
