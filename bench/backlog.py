@@ -1,6 +1,6 @@
 """`python -m bench.backlog`: a backlog is caught up with, and then followed, in one run and one journal.
 
-A topic holds so many messages when the run begins, and a producer goes on to write a few thousand a second. What was
+A topic holds so many messages when the run begins, and a producer continues to write a few thousand a second. What was
 committed when, how late, and where it was processed is kept in `docs/performance/backlog.json`, and drawn.
 """
 

@@ -1,4 +1,4 @@
-"""The tables of `python -m bench gears`, and what they are held against: made from its file alone."""
+"""The tables of `python -m bench gears`, and what they are compared with: made from its file alone."""
 
 from __future__ import annotations
 
