@@ -43,6 +43,7 @@ def run_topology(
     name: str | None = None,
     accept_changes: bool = False,
     standby: bool = False,
+    inactive: bool = False,
     ui: str | None = None,
     metrics: str | None = None,
 ) -> RunSummary:
@@ -55,7 +56,8 @@ def run_topology(
     With `accept_changes` a topology that differs from the stored one continues from the stored progress, and replaces
     the stored one once its tables are fenced; otherwise `TopologyChanged` is raised.
 
-    With `standby` it first waits until no other process runs the topology.
+    With `standby` it first waits until no other process runs the topology. With `inactive` it issues no transaction
+    before `transactional activate`.
 
     With `session` its jobs run on that Spark session; otherwise one is started on `master`, where `"none"` means no
     Spark at all: the bolts then run in this process. Raises `ConfigError`, a `FatalError`, or `OperatingError` if a
@@ -79,6 +81,7 @@ def run_topology(
             name=name,
             accept_changes=accept_changes,
             standby=standby,
+            inactive=inactive,
         ) as driver,
     ):
         return driver.run()
@@ -95,6 +98,7 @@ def start_topology(
     name: str | None = None,
     accept_changes: bool = False,
     standby: bool = False,
+    inactive: bool = False,
     ui: str | None = None,
     metrics: str | None = None,
 ) -> TopologyRun:
@@ -121,6 +125,7 @@ def start_topology(
                 name=name,
                 accept_changes=accept_changes,
                 standby=standby,
+                inactive=inactive,
             )
         )
         return run

@@ -95,6 +95,7 @@ def run(
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease expires.")
     ] = False,
+    inactive: Annotated[bool, typer.Option("--inactive", help="Issue no transaction before `activate`.")] = False,
     ui: Annotated[bool, typer.Option("--ui", help="Show the console's address, and serve it while this runs.")] = False,
     ui_port: Annotated[
         int, typer.Option(min=0, max=65_535, help="The console's port; 0 takes any that is free.")
@@ -105,8 +106,7 @@ def run(
 ) -> None:
     """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't continue.
 
-    Ctrl-C stops it: nothing new starts, the running commit phase finishes; the next run continues from there. A second
-    Ctrl-C ends it immediately.
+    Ctrl-C stops it after the running commit phase; the next run continues from there. A second one ends it immediately.
     """
     from transactional.commands import running
     from transactional.commands.output.display import print_header
@@ -138,12 +138,12 @@ def run(
             accept_changes=accept_changes,
             name=name,
             standby=standby,
+            inactive=inactive,
         )
         running.stop_on_signals(driver)
         print_header(topology, store, master)
         summary = driver.run()
-    if logs is None:
-        running.print_summary(summary)
+    running.print_summary(summary, logs)
 
 
 @app.command()

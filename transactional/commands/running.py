@@ -102,12 +102,13 @@ def spark_log_of(given: Path | None, logs: Logs | None) -> Path | None:
     return SPARK_LOG if given is None and logs is not None else given
 
 
-def print_summary(summary: RunSummary) -> None:
-    """What a run ends with."""
-    plain_line(
-        f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
-        f"{summary.failures} attempts failed"
-    )
+def print_summary(summary: RunSummary, logs: Logs | None) -> None:
+    """What a run ends with, unless it is among the logs."""
+    if logs is None:
+        plain_line(
+            f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
+            f"{summary.failures} attempts failed"
+        )
 
 
 def stop_on_signals(driver: TopologyDriver) -> None:

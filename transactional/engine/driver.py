@@ -52,7 +52,7 @@ from transactional.engine.letter_spout import LetterSpout, check_retries
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.savepoints import Savepoints
 from transactional.engine.sizing import sizer_of
-from transactional.errors import CommitStuck, FatalError, StoreMismatch, StoreUnavailable, fatal_error
+from transactional.errors import CommitStuck, ConfigError, FatalError, StoreMismatch, StoreUnavailable, fatal_error
 from transactional.execution.step_work import StepExecutor
 from transactional.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
@@ -86,7 +86,8 @@ class Noticed:
 class TopologyDriver:
     """Runs one topology until it is stopped, drained, fenced or out of retries.
 
-    `commit_phase` runs commit phases in place of the one that is made for the topology.
+    `commit_phase` runs commit phases in place of the one that is made for the topology. With `inactive` the topology is
+    deactivated before it issues anything.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class TopologyDriver:
         accept_changes: bool = False,
         name: str | None = None,
         standby: bool = False,
+        inactive: bool = False,
         commit_phase: CommitPhase | None = None,
     ) -> None:
         check_places(topology, store, observers)
@@ -110,7 +112,9 @@ class TopologyDriver:
         self.config = resolved.config
         self.clock = clock or SystemClock()
         self._audience = Audience(observers, self.clock)
-        self.standby = standby
+        if inactive and standby:
+            raise ConfigError("a run that begins inactive can't stand by: deactivate the topology instead")
+        self.standby, self.inactive = standby, inactive
         jobs = executor if isinstance(executor, StepExecutor) else None
         self.commit_phase = commit_phase or CommitPhase(topology, jobs=jobs, choice=self.config.commit_steps)
         self.leadership = Leadership(
@@ -276,7 +280,11 @@ class TopologyDriver:
             lease.progress, self.config, coordinator, lambda: Leading(lease, *self.leadership.inherited())
         )
         self._look_what_is_held()
-        self._obey(self.leadership.lease.desired)
+        if self.inactive:
+            self.store.desire(self.topology.id, DesiredState.INACTIVE)
+            self._obey(self.store.desired(self.topology.id))
+        else:
+            self._obey(self.leadership.lease.desired)
         self.step(Tick(self._ticked_at_ms))
 
     def _look_whether_store_went_back(self, error: BaseException) -> None:

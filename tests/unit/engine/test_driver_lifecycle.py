@@ -28,7 +28,7 @@ from transactional.core.protocol import (
 )
 from transactional.engine.driver import LOOK_EVERY_MS, TopologyDriver
 from transactional.engine.history.run_history import RunSummary
-from transactional.errors import Fenced
+from transactional.errors import ConfigError, Fenced
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.store import DesiredState
@@ -107,6 +107,28 @@ def test_a_deactivated_topology_issues_nothing_new_until_it_is_activated() -> No
         world.desire(DesiredState.ACTIVE)
         world.recorder.wait_for(lambda: world.committed == 2)
     assert stored(world.counts) == {"cat": 1, "dog": 1}
+
+
+def test_a_run_may_begin_inactive() -> None:
+    """Storm's `--inactive`: submitted, and active only when somebody says so."""
+    world = Operated()
+    topology = world.topology(words(world.rows, take=1))
+    driver = world.driver(topology, ENDLESS, clock=world.clock, observers=[world.recorder], inactive=True)
+    with in_background(driver):
+        world.wait_for_request(PauseRequested())
+        world.clock.advance(100 * LOOK_EVERY_MS)
+        world.recorder.wait_for_more(5)
+        assert world.desired() is DesiredState.INACTIVE
+        assert not world.recorder.of(PlanBatch)
+        world.desire(DesiredState.ACTIVE)
+        world.recorder.wait_for(lambda: world.committed == 1)
+    assert stored(world.counts) == {"cat": 1}
+
+
+def test_a_standby_can_not_begin_inactive() -> None:
+    world = Operated()
+    with pytest.raises(ConfigError, match="a run that begins inactive can't stand by"):
+        world.driver(world.topology(words(world.rows, take=1)), ENDLESS, standby=True, inactive=True)
 
 
 def test_a_deactivated_topology_that_is_started_again_stays_inactive() -> None:
