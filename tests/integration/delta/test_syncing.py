@@ -14,7 +14,9 @@ from state import DeadLetterTable, DeltaMapState
 from state.delta.merging import change as delta_small
 from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
+from state.delta.tables.apart import WorkApart
 from state.store.sql_store import SqlCoordinatorStore
+from tests.proof.effects import done_at_once
 from tests.synced_disk import SyncedDisk
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
 from transactional.attempt import TransactionAttempt
@@ -27,6 +29,8 @@ LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_a
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SyncedDisk:
     monkeypatch.setattr(delta_log, "LOG_KEPT_S", -10)
+    # No transaction needs a checkpoint that is just being written beside it.
+    monkeypatch.setattr(WorkApart, "start", done_at_once)
     return SyncedDisk(monkeypatch)
 
 
