@@ -109,7 +109,7 @@ def run(messages: int, follow_s: float) -> tuple[list[Commit], dict[str, float]]
         builder = TransactionalTopologyBuilder("backlog", "messages", spout, parallelism=TASKS)
         state = DeltaMapState(Path(folder, "counts"), "key string")
         builder.set_committer_bolt("counts", state.count()).fields_grouping("messages", "key")
-        config = {"max_spout_pending": 3, "processing": "auto", "idle_pause_ms": 5}
+        config = {"processing": "auto", "idle_pause_ms": 5}
         following, commits = Following(broker.bootstrap, workload), Commits()
         with closing(JournalWriter(Path(folder, "journal"))) as journal:
             observers: list[Observer] = [commits, journal]
