@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import BigInteger, Connection, Text, bindparam, case, cast, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from state.sql.quick import change
 from state.store.schema import PHASES, NowMs, attempts, fences, minutes, runs, savepoints, topologies, transactions
 from state.store.statements import IS_HELD
 from transactional.attempt import AttemptId
@@ -158,10 +159,10 @@ def add_minute(connection: Connection, lease: Lease, minute: MinuteRecord) -> No
     }
     if set(minute.phases_ms) == set(PHASES):
         row |= {f"{phase}_ms": spent_ms for phase, spent_ms in minute.phases_ms.items()}
-    connection.execute(ADD_MINUTE, row)
+    change(connection, ADD_MINUTE, row)
 
 
 def trim(connection: Connection, topology_id: str, newest: AttemptId, keep: Keep) -> None:
     """Delete some of the oldest attempts, if they exceed the limits."""
     limits = {"newest": newest, "up_to": newest - keep.attempts_max, "since_ms": keep.since_ms}
-    connection.execute(TRIM, {"topology": topology_id, **limits})
+    change(connection, TRIM, {"topology": topology_id, **limits})

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, Delete, Row, Update
 
+from state.sql.quick import change
 from state.store import history, rewinding
 from state.store import statements as sql
 from state.store.reader import SqlStoreReader
@@ -154,11 +155,11 @@ class SqlCoordinatorStore(SqlStoreReader):
                 recorded_txid = connection.execute(sql.TXID_OF_ATTEMPT, known).scalar()
                 return check_same_attempt(lease, attempt, status, recorded_txid)
             last = _LAST_TXID if forget_later else attempt.txid
-            connection.execute(sql.GIVE_UP, {**key, "why": None, "last_number": attempt.txid if alone else _LAST_TXID})
-            connection.execute(sql.FORGET_TRANSACTIONS, {**key, "last_number": last})
-            connection.execute(sql.ADD_ATTEMPT, columns_of(lease.topology_id, record))
+            change(connection, sql.GIVE_UP, {**key, "why": None, "last_number": attempt.txid if alone else _LAST_TXID})
+            change(connection, sql.FORGET_TRANSACTIONS, {**key, "last_number": last})
+            change(connection, sql.ADD_ATTEMPT, columns_of(lease.topology_id, record))
             added = {"topology_id": lease.topology_id, "txid": attempt.txid, "attempt_id": attempt.attempt_id}
-            connection.execute(sql.ADD_TRANSACTION, added)
+            change(connection, sql.ADD_TRANSACTION, added)
             return None
 
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
@@ -344,7 +345,7 @@ def _end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
 def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int | str | None) -> bool:
     """Make the change to the topology's row if the lease is the current one; return whether it was made."""
     held = {"topology": lease.topology_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
-    return connection.execute(claim, {**held, **values}).rowcount == 1
+    return change(connection, claim, {**held, **values}) == 1
 
 
 def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **values: int | str | None) -> None:
@@ -370,4 +371,4 @@ def _changed(
 ) -> bool:
     """Change what the store holds of one attempt; return whether there was something to change."""
     key = {"topology": lease.topology_id, "id": attempt.attempt_id, "number": attempt.txid}
-    return connection.execute(statement, {**key, **values}).rowcount == 1
+    return change(connection, statement, {**key, **values}) == 1

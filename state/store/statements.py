@@ -39,7 +39,7 @@ _ATTEMPT = and_(
     attempts.c.attempt_id == bindparam("id"),
     attempts.c.txid == bindparam("number"),
 )
-# Not `in_`: SQLAlchemy renders its list again for each execution.
+# Not `in_`: SQLAlchemy renders its list for each execution.
 _IS_OPEN = or_(*(attempts.c.phase == phase for phase in OPEN))
 _LEASED_UNTIL = NowMs() + bindparam("lease_ms", type_=BigInteger)
 
@@ -48,7 +48,7 @@ _LEASED_UNTIL = NowMs() + bindparam("lease_ms", type_=BigInteger)
 HOLD = update(topologies).where(_HELD).values(epoch=topologies.c.epoch)
 RENEW = update(topologies).where(_HELD).values(leased_until_ms=_LEASED_UNTIL)
 RELEASE = update(topologies).where(_HELD).values(owner=None, leased_until_ms=None)
-_IS_CARRIED_OUT = topologies.c.desired.in_([state.value for state in CARRIED_OUT])
+_IS_CARRIED_OUT = or_(*(topologies.c.desired == state.value for state in CARRIED_OUT))
 RELEASE_DONE = RELEASE.values(
     desired=case((_IS_CARRIED_OUT, DesiredState.ACTIVE.value), else_=topologies.c.desired),
     stop_at_ms=case((_IS_CARRIED_OUT, null()), else_=topologies.c.stop_at_ms),

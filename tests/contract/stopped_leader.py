@@ -9,9 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, UpdateBase
 
+from state.sql.quick import change
+from state.store import sql_store
+from state.store.schema import topologies
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import acquire, batch_of, read, record_attempt, record_commit
 from transactional.attempt import TransactionAttempt
@@ -22,15 +27,17 @@ LEASE_MS = 2_000
 
 
 class StopOnce:
-    """Listens for statements and stops the process after the first that changes the topology's row."""
+    """Executes statements, and stops the process after the first that changes the topology's row."""
 
     def __init__(self) -> None:
         self.has_stopped = False
 
-    def after_execute(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if statement.startswith("UPDATE transactional_topologies") and not self.has_stopped:
+    def change(self, connection: Connection, statement: UpdateBase, parameters: Mapping[str, Any]) -> int:
+        rows = change(connection, statement, parameters)
+        if statement.table is topologies and not self.has_stopped:
             self.has_stopped = True
             os.kill(os.getpid(), signal.SIGSTOP)
+        return rows
 
 
 def outcome(store: SqlCoordinatorStore, lease: Lease, attempt: TransactionAttempt) -> str:
@@ -46,7 +53,7 @@ def main(url: str) -> None:
     store = SqlCoordinatorStore(url, timeout_ms=60_000)
     lease = acquire(store, "stopped", lease_ms=LEASE_MS)
     attempt = record_attempt(store, lease, 1, 2)
-    event.listen(Engine, "after_cursor_execute", StopOnce().after_execute)
+    setattr(sql_store, "change", StopOnce().change)  # noqa: B010
     sys.stdout.write(" ".join(outcome(store, lease, attempt) for _ in range(2)))
     store.close()
 

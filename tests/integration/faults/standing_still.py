@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, cast
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, UpdateBase
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
@@ -23,6 +23,9 @@ from state.delta import merged as delta_merged
 from state.delta.merging import change as delta_small
 from state.delta.tables import files as delta_files
 from state.fence import TableWrite
+from state.sql.quick import change
+from state.store import sql_store
+from state.store.schema import topologies
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import (
     StateKind,
@@ -140,13 +143,15 @@ class StillStore(SqlCoordinatorStore):
     def record_commit(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, **times: Any) -> None:
         if attempt.txid == TXID:
             POINT.pass_by(WRITTEN)
-            event.listen(Engine, "after_cursor_execute", stand_still_inside)
+            setattr(sql_store, "change", stand_still_inside)  # noqa: B010
         super().record_commit(lease, attempt, batch, **times)
 
 
-def stand_still_inside(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-    if statement.startswith("UPDATE transactional_topologies"):
+def stand_still_inside(connection: Connection, statement: UpdateBase, parameters: Mapping[str, Any]) -> int:
+    rows = change(connection, statement, parameters)
+    if statement.table is topologies:
         POINT.pass_by(IN_STORE)
+    return rows
 
 
 class StillExecutor(LocalExecutor):

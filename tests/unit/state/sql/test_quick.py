@@ -6,11 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import bindparam, text
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UpdateBase,
+    bindparam,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import OperationalError
 
 from state.sql.database import Database, DatabaseFailed
-from state.sql.quick import QuickQuery
+from state.sql.quick import QuickQuery, change
 
 OF_ONE = QuickQuery(text("SELECT n, name FROM some WHERE n = :wanted").bindparams(bindparam("wanted")))
 
@@ -60,3 +73,45 @@ def test_a_file_that_is_gone_is_not_read_on(database: Database, tmp_path: Path) 
     with pytest.raises(DatabaseFailed, match="unable to open"):
         reader.answer(OF_ONE, {"wanted": 1})
     reader.close()
+
+
+SOME = Table("some", MetaData(), Column("n", Integer), Column("name", Text), Column("at", DateTime))
+RENAME = update(SOME).where(SOME.c.n >= bindparam("least"), SOME.c.n != 3).values(name=bindparam("new_name"))
+
+
+def test_it_changes_what_sqlalchemy_changes(database: Database) -> None:
+    """Values that stand in the statement are among its parameters, and an insert has those columns that are given."""
+    with database.writing() as connection:
+        assert change(connection, RENAME, {"least": 1, "new_name": "new"}) == 2
+        assert change(connection, RENAME, {"new_name": "none", "least": 4}) == 0
+        assert change(connection, insert(SOME), {"n": 3}) == 1
+        assert change(connection, RENAME, {"least": 3, "new_name": "none"}) == 0
+    with database.reading() as connection:
+        assert [tuple(row) for row in connection.execute(select(SOME.c.n, SOME.c.name))] == [
+            (1, "new"),
+            (2, "new"),
+            (3, None),
+        ]
+
+
+def test_a_change_that_fails_is_the_databases_failure(database: Database) -> None:
+    """And nothing of its transaction is there."""
+    astray = update(Table("elsewhere", MetaData(), Column("n", Integer))).values(n=bindparam("new_n"))
+
+    def fail() -> None:
+        with database.writing() as connection:
+            change(connection, RENAME, {"least": 1, "new_name": "new"})
+            change(connection, astray, {"new_n": 1})
+
+    with pytest.raises(DatabaseFailed, match="no such table: elsewhere") as failed:
+        fail()
+    assert isinstance(failed.value.error, OperationalError)
+    assert database.answer(OF_ONE, {"wanted": 1}) == [(1, "one")]
+
+
+@pytest.mark.parametrize(
+    "statement", [update(SOME).values(at=bindparam("new_at")), update(SOME).where(SOME.c.n.in_([1, 2])).values(n=1)]
+)
+def test_what_a_driver_does_not_take_is_no_such_statement(database: Database, statement: UpdateBase) -> None:
+    with database.writing() as connection, pytest.raises(AssertionError):
+        change(connection, statement, {"new_at": None})
