@@ -1,38 +1,40 @@
-"""Cached consumers that continue reading: Kafka's clients behind the Kafka spouts.
+"""Consumers that continue reading: Kafka's clients behind the Kafka spouts.
 
-Consumers are in a pool of the process. One that continues where it stopped has prefetched, and delivers immediately; a
-new or reassigned one takes some 20 to 30 ms. None of them ever joins, or writes to, a consumer group.
+One consumer fetches many partitions. It never seeks as long as ranges follow one another, and what it delivers beyond
+a range stays here until the next range takes it. None ever joins, or writes to, a consumer group.
 """
 
 from __future__ import annotations
 
-import logging
+import math
+import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from os import getpid
+from itertools import groupby
 from threading import Lock
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from spouts.kafka.cluster import KafkaConnection, Option, described, make_client, topic_of
+from spouts.kafka.fetched import PIECE_BYTES_MAX, PIECE_RECORDS_MAX, Fetched, Run
 from transactional.batch import OffsetRange, PartitionId
-from transactional.errors import ReplayMismatch, SourceUnavailable
-
-_log = logging.getLogger(__name__)
-
-CONSUMERS_MAX = 1_024
-"""How many consumers a process keeps. Each has four threads, and prefetches up to `queued.max.messages.kbytes`."""
+from transactional.errors import ReplayMismatch, SourceUnavailable, TransactionalError
 
 SKIP_MAX = 20_000
 """Offsets that are read and discarded instead of seeking: that is faster, because they were prefetched."""
 
-_BATCH_RECORDS_MAX = 10_000
-_BATCH_BYTES_MAX = 8 * 1024 * 1024
-_MEASURED = 64
-_WAIT_MS = 100
+PENDING_BYTES_MAX = 128 * 1024 * 1024
+"""What a consumer keeps that no range has taken. Above it, only what readers wait for is fetched."""
+
+_WAIT_S = 0.1
+_TOGETHER_S = 1.0
+_EVENTS = 1_000
+"""So many are taken even if fewer records are due: the ends of logs are among them."""
+_QUEUED_BYTES = 8 * 1024 * 1024
+_QUEUED_RECORDS = 50_000
 
 _CONSUMER: dict[str, Option] = {
     "group.id": "transactional-reader",  # required by the library; this consumer never joins it
@@ -45,206 +47,292 @@ _CONSUMER: dict[str, Option] = {
     # How long the broker may delay a response if there is nothing new. It does not delay new records; but a consumer
     # that is moved away from the log's end waits for it, and each idle one sends a request this often.
     "fetch.wait.max.ms": 100,
-    "queued.min.messages": 50_000,
-    "queued.max.messages.kbytes": 8 * 1024,
+    "queued.max.messages.kbytes": _QUEUED_BYTES // 1024,
+    # Of all partitions. Of each one a response may bring whole record batches of a busy producer: with a lower limit
+    # for a partition than their size, it brings only one partition's.
+    "fetch.max.bytes": _QUEUED_BYTES,
+    "fetch.message.max.bytes": 1_000_000,
 }
 
+Place = tuple[str | None, int | None]
+"""A partition as messages name it: topic and number."""
+Range = tuple[PartitionId, OffsetRange]
 
-class CachedConsumer:
-    """A consumer that remembers its position. Used by one reader at a time."""
 
-    def __init__(self, connection: KafkaConnection) -> None:
+@dataclass(slots=True)
+class _Reading:
+    """How far a reader is."""
+
+    partition: PartitionId
+    offsets: OffsetRange
+    rest: OffsetRange
+    delivered_until: int
+    begun_s: float = field(default_factory=time.monotonic)
+
+
+class SharedConsumer:
+    """A consumer of some partitions, for readers in several threads: while one of them waits, it fetches for all.
+
+    `places` are its partitions, and `leases` the ranges that are being read; the pool keeps both, with its own lock.
+    """
+
+    def __init__(self, connection: KafkaConnection, partitions: int) -> None:
         self.connection = connection
-        self.partition: PartitionId | None = None
-        self.next_offset = 0
-        self._pending: list[Message] = []
-        self._seen_until = self._delivered_until = 0
+        self.is_shared = partitions > 1
+        self.is_retired = False
+        self.places: set[Place] = set()
+        self.leases: dict[Place, list[Range]] = {}
+        self._lock = Lock()
+        self._fetched: dict[Place, Fetched] = {}
+        self._due: dict[Place, Fetched] = {}
+        self._expected: set[Place] = set()
+        self._failed: dict[Place, KafkaError] = {}
+        self._is_full = False
         self._errors: deque[KafkaError] = deque(maxlen=1)
-        settings: dict[str, Any] = connection.client(_CONSUMER) | {
+        settings: dict[str, Any] = connection.client(
+            {**_CONSUMER, "queued.min.messages": max(_QUEUED_RECORDS // partitions, 200)}
+        ) | {
             "isolation.level": connection.isolation,
             "error_cb": self._errors.append,
         }
         self._consumer = make_client(partial(Consumer, settings), connection)
 
-    def continues(self, partition: PartitionId, offsets: OffsetRange) -> bool:
-        """True if the range can be reached by continuing to read."""
-        return self.partition == partition and 0 <= offsets.start - self.next_offset <= SKIP_MAX
+    def is_free_for(self, partition: PartitionId, offsets: OffsetRange) -> bool:
+        """Whether nobody reads the partition elsewhere at the same time: they would send it to and fro."""
+        leases = self.leases.get(place_of(partition), ())
+        return all(other == partition and _is_near(offsets, read) for other, read in leases)
+
+    def expect(self, ranges: Sequence[Range]) -> None:
+        """Begin to fetch these ranges, all at once."""
+        with self._lock:
+            self._expected = {place_of(partition) for partition, _ in ranges}
+            self._begin(ranges)
 
     def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[list[Message]]:
         """Yield the messages of the range in lists of bounded size. Ends only once `until` was definitely passed."""
-        if not self.continues(partition, offsets):
-            self.move(partition, offsets)
-        self.partition = None  # until the end is reached: after an error the next user has to move it
-        self._delivered_until = int(offsets.start)
+        with self._lock:
+            self._begin([(partition, offsets)])
+        reading = _Reading(partition, offsets, offsets, offsets.start)
         ready: list[Message] = []
-        idle_ms = size = 0
-        while True:
-            ready += self._take(offsets)
-            done = self._seen_until >= offsets.until
-            if ready and (done or len(ready) >= _BATCH_RECORDS_MAX or size >= _BATCH_BYTES_MAX):
+        size = 0
+        while len(reading.rest):
+            taken = self._step(reading)
+            ready += taken.messages
+            size += taken.size
+            reading.rest = OffsetRange(taken.offsets.until, offsets.until)
+            if ready and (not len(reading.rest) or len(ready) >= PIECE_RECORDS_MAX or size >= PIECE_BYTES_MAX):
                 yield ready
-                self._delivered_until = _offset(ready[-1]) + 1
-                ready, size = [], 0
-            if done:
-                break
-            fetched = self._fetch(partition, offsets)
-            size += _bytes_of(self._pending)
-            idle_ms = 0 if fetched else idle_ms + _WAIT_MS
-            if idle_ms >= self.connection.timeout_ms:
-                raise self._silent(partition, offsets)
-        self.partition, self.next_offset = partition, offsets.until
-
-    def move(self, partition: PartitionId, offsets: OffsetRange) -> None:
-        """Seek to the start of the range; prefetched messages are discarded."""
-        self._pending, self._seen_until = [], offsets.start
-        self._errors.clear()
-        self._consumer.assign([TopicPartition(topic_of(partition.source), partition.index, offsets.start)])
+                reading.delivered_until, ready, size = reading.rest.start, [], 0
 
     def check_start(self, partition: PartitionId, offsets: OffsetRange) -> None:
         """Raise `ReplayMismatch` if the log may have lost the beginning of the range by now.
 
-        Called after reading, and only if offsets were missing: if all were there, nothing can have been lost.
+        Called after reading, and only if offsets were missing: if all were there, nothing can have been lost. One
+        request answers for all partitions, as far as they have been fetched.
         """
-        low, high = self._watermarks(partition)
+        place = place_of(partition)
+        with self._lock:
+            mine = self._fetched.get(place)
+            asked = {at: self._fetched[at] for at in self._expected if at in self._fetched and at not in self._due}
+            seen = {at: fetched.seen for at, fetched in asked.items()}
+        if mine is None or mine.low_until < offsets.until:
+            lows = self._lows(list({place: None, **seen}))
+            for at in lows.keys() & asked.keys():
+                asked[at].low, asked[at].low_until = lows[at], seen[at]
+            low = lows[place] if place in lows else self._watermarks(partition)[0]
+        else:
+            low = mine.low
         if low > offsets.start:
-            raise _gone(partition, offsets, low, high, read_until=offsets.until)
+            raise _gone(partition, offsets, *self._watermarks(partition), read_until=offsets.until)
 
     def close(self) -> None:
         """Stop its threads."""
-        self._consumer.close()
+        with self._lock:
+            self._consumer.close()
 
-    def _take(self, offsets: OffsetRange) -> list[Message]:
-        pending, self._pending = self._pending, []
-        if not pending or (_offset(pending[0]) >= offsets.start and _offset(pending[-1]) < offsets.until):
-            return pending
-        self._pending = [message for message in pending if _offset(message) >= offsets.until]
-        return [message for message in pending if offsets.start <= _offset(message) < offsets.until]
+    def _step(self, reading: _Reading) -> Run:
+        """What there is of the rest of a range; if nothing, what comes within a moment."""
+        place = place_of(reading.partition)
+        with self._lock:
+            fetched = Fetched(reading.partition, 0) if place in self._failed else self._reached(place, reading)
+            error, taken = self._failed.get(place), fetched.take(reading.rest)
+        if error is not None:
+            raise self._error(error, reading)
+        silent_s = time.monotonic() - max(fetched.heard_s, reading.begun_s)
+        if not len(taken.offsets) and silent_s >= self.connection.timeout_s:
+            raise self._silent(reading)
+        return taken
 
-    def _fetch(self, partition: PartitionId, offsets: OffsetRange) -> bool:
-        most = min(offsets.until - self._seen_until, _BATCH_RECORDS_MAX)
-        messages = self._consumer.consume(most, 0) or self._consumer.consume(1, _WAIT_MS / 1000)
+    # --- with the lock held ---------------------------------------------------------------------------------------
+
+    def _reached(self, place: Place, reading: _Reading) -> Fetched:
+        """What there is of the partition, after a moment if there was nothing to continue with."""
+        self._reach([(reading.partition, reading.rest)], begins=False)
+        fetched = self._fetched[place]
+        if fetched.seen <= reading.rest.start:
+            self._fetch()
+        return fetched
+
+    def _begin(self, ranges: Sequence[Range]) -> None:
+        self._errors.clear()
+        for partition, _ in ranges:
+            self._failed.pop(place_of(partition), None)
+        self._reach(ranges, begins=True)
+
+    def _reach(self, ranges: Sequence[Range], *, begins: bool) -> None:
+        """Make sure that the ranges come. A partition that has to be moved loses what was fetched of it."""
+        leaving, places = list[Place](), dict[Place, None]()
+        for partition, offsets in ranges:
+            place = place_of(partition)
+            fetched = self._fetched.get(place)
+            # Nothing is skipped that another reader is waiting for, who is behind.
+            skip_max = SKIP_MAX if begins and len(self.leases.get(place, ())) <= 1 else math.inf
+            if fetched is None or not fetched.reaches(partition, offsets, skip_max):
+                leaving += [place] if fetched is not None and fetched.is_assigned else []
+                fetched = self._fetched[place] = Fetched(partition, offsets.start)
+            fetched.until = max(fetched.until, offsets.until)
+            places[place] = None
+            self._settle(place)
+        self._unassign(leaving)
+        self._assign(places)
+
+    def _assign(self, places: Iterable[Place]) -> None:
+        """Continue to fetch those that are due."""
+        due = ((place, self._due[place]) for place in places if place in self._due)
+        joining = [(place, fetched) for place, fetched in due if not fetched.is_assigned]
+        if joining:
+            self._consumer.incremental_assign([_at(place, fetched.seen) for place, fetched in joining])
+        for _, fetched in joining:
+            fetched.is_assigned = True
+
+    def _unassign(self, places: Sequence[Place]) -> None:
+        if places:
+            self._consumer.incremental_unassign([_at(place) for place in places])
+
+    def _settle(self, place: Place) -> None:
+        """Note whether a partition is due."""
+        fetched = self._fetched[place]
+        if fetched.is_due:
+            self._due[place] = fetched
+        else:
+            self._due.pop(place, None)
+
+    def _forget(self, place: Place) -> None:
+        """Its next range has to begin by itself."""
+        self._due.pop(place, None)
+        if self._fetched.pop(place).is_assigned:
+            self._unassign([place])
+
+    def _fetch(self) -> None:
+        """Add what has come, or comes within a moment."""
+        missing = sum(fetched.until - fetched.seen for fetched in self._due.values())
+        most = min(max(missing, _EVENTS), PIECE_RECORDS_MAX)
+        messages = self._consumer.consume(most, 0) or self._consumer.consume(1, _WAIT_S)
+        begin = 0
         if any(map(Message.error, messages)):
-            for message in messages:
-                self._on_error(message, partition, offsets)
-            messages = [message for message in messages if message.error() is None]
-        if messages:
-            self._pending += messages
-            self._seen_until = max(self._seen_until, _offset(messages[-1]) + 1)
-        return bool(messages)
+            for at in (at for at, message in enumerate(messages) if message.error() is not None):
+                self._add(messages[begin:at])
+                self._note(messages[at])
+                begin = at + 1
+        self._add(messages[begin:])
+        self._relieve()
 
-    def _on_error(self, message: Message, partition: PartitionId, offsets: OffsetRange) -> None:
-        error = message.error()
-        if error is None:
-            return
+    def _add(self, messages: list[Message]) -> None:
+        begin = 0
+        for place, group in groupby(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)):
+            end = begin + len(list(group))
+            fetched = self._fetched.get(place)
+            if fetched is not None and fetched.is_assigned:
+                fetched.add(messages[begin:end])
+                self._settle(place)
+            begin = end
+
+    def _note(self, event: Message) -> None:
+        """The end of a log; or an error of a partition, or of all that are due."""
+        place, error = (event.topic(), event.partition()), event.error()
+        assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
-            self._seen_until = max(self._seen_until, _offset(message))
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            if place in self._fetched:
+                self._fetched[place].add_end(event.offset() or 0)
+                self._settle(place)
+            return
+        for failed in [place] if place in self.places else list(self._due):
+            if failed in self._fetched:
+                self._failed[failed] = error
+                self._forget(failed)
+
+    def _relieve(self) -> None:
+        """Bound what is here: while a reader waits for a partition without leader, all others continue to deliver."""
+        size = sum(fetched.size for fetched in self._fetched.values())
+        if size > PENDING_BYTES_MAX:
+            self._is_full = True
+            self._park()
+        elif self._is_full and size < PENDING_BYTES_MAX // 2:
+            self._is_full = False
+            self._assign(list(self._due))
+
+    def _park(self) -> None:
+        """Fetch only what readers wait for, and forget what nobody expects."""
+        parked = {place: fetched for place, fetched in self._fetched.items() if place not in self.leases}
+        self._unassign([place for place, fetched in parked.items() if fetched.is_assigned])
+        for place, fetched in parked.items():
+            fetched.is_assigned = False
+            fetched.keep_last(1)
+            if place not in self._expected:
+                self._forget(place)
+
+    # --- errors ---------------------------------------------------------------------------------------------------
+
+    def _error(self, error: KafkaError, reading: _Reading) -> TransactionalError:
+        partition, offsets = reading.partition, reading.offsets
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
             # What was fetched before the error is delivered first, or not at all: the range is then read from `low`.
             low, high = self._watermarks(partition)
-            raise _gone(partition, offsets, low, high, read_until=self._delivered_until)
-        else:
-            reason = self.connection.redact(error.str())
-            raise SourceUnavailable(f"{described(partition)} can't be read over {offsets}: {reason}")
+            return _gone(partition, offsets, low, high, read_until=reading.delivered_until)
+        reason = self.connection.redact(error.str())
+        return SourceUnavailable(f"{described(partition)} can't be read over {offsets}: {reason}")
+
+    def _silent(self, reading: _Reading) -> SourceUnavailable:
+        last = f" (the last error: {self.connection.redact(self._errors[0].str())})" if self._errors else ""
+        return SourceUnavailable(
+            f"{described(reading.partition)} at {self.connection.bootstrap_servers} was read up to offset "
+            f"{reading.rest.start} of {reading.offsets}, then nothing arrived for {self.connection.timeout_ms} ms{last}"
+        )
+
+    def _lows(self, places: Sequence[Place]) -> dict[Place, int]:
+        """The earliest offsets. None is here if a leader does not answer within a moment."""
+        queried = [_at(place, OFFSET_BEGINNING) for place in places]
+        try:
+            found = self._consumer.offsets_for_times(queried, timeout=min(_TOGETHER_S, self.connection.timeout_s))
+        except KafkaException:
+            return {}
+        return {(each.topic, each.partition): each.offset for each in found if each.error is None}
 
     def _watermarks(self, partition: PartitionId) -> tuple[int, int]:
-        queried = TopicPartition(topic_of(partition.source), partition.index)
+        queried = _at(place_of(partition))
         try:
             low, high = self._consumer.get_watermark_offsets(queried, timeout=self.connection.timeout_s)
         except KafkaException as error:
             raise SourceUnavailable(f"{described(partition)}: {self.connection.redact(error.args[0].str())}") from error
         return low, high
 
-    def _silent(self, partition: PartitionId, offsets: OffsetRange) -> SourceUnavailable:
-        last = f" (the last error: {self.connection.redact(self._errors[0].str())})" if self._errors else ""
-        return SourceUnavailable(
-            f"{described(partition)} at {self.connection.bootstrap_servers} was read up to offset {self._seen_until} "
-            f"of {offsets}, then nothing arrived for {self.connection.timeout_ms} ms{last}"
-        )
+
+def place_of(partition: PartitionId) -> Place:
+    """The partition as messages name it."""
+    return topic_of(partition.source), partition.index
 
 
-class ConsumerPool:
-    """The idle consumers of this process, the least recently used first.
-
-    Partitions are read in turns, so with more of them than consumers the one that was used last is given up: the
-    others still continue. The one that was used longest ago is the next to be needed.
-    """
-
-    def __init__(self) -> None:
-        self.process_id = getpid()
-        self._has_warned = False
-        self._lock = Lock()
-        self._idle: list[CachedConsumer] = []
-
-    def __len__(self) -> int:
-        return len(self._idle)
-
-    @contextmanager
-    def leased(
-        self, connection: KafkaConnection, partition: PartitionId, offsets: OffsetRange
-    ) -> Iterator[CachedConsumer]:
-        """A consumer for one read: one that can continue, if there is any. It is returned unless reading failed."""
-        consumer = self._take(connection, partition, offsets) or CachedConsumer(connection)
-        try:
-            yield consumer
-        except Exception:
-            consumer.close()
-            raise
-        except BaseException:
-            self._give_back(consumer)  # a reader that was not exhausted
-            raise
-        self._give_back(consumer)
-
-    def close(self, connection: KafkaConnection | None = None) -> None:
-        """Close the idle consumers of a connection, or all."""
-        with self._lock:
-            closing = [each for each in self._idle if connection in (None, each.connection)]
-            self._idle = [each for each in self._idle if each not in closing]
-        for consumer in closing:
-            consumer.close()
-
-    def _take(self, connection: KafkaConnection, partition: PartitionId, offsets: OffsetRange) -> CachedConsumer | None:
-        with self._lock:
-            ours = [each for each in self._idle if each.connection == connection]
-            found = [each for each in ours if each.continues(partition, offsets)]
-            found.sort(key=lambda each: -each.next_offset)
-            # Otherwise one of this partition at another position, or any, if there are enough.
-            found += [each for each in ours if each.partition in (partition, None)]
-            if not found and len(ours) >= CONSUMERS_MAX:
-                self._warn()
-                found = ours[-1:]
-            if found:
-                self._idle.remove(found[0])
-            return found[0] if found else None
-
-    def _give_back(self, consumer: CachedConsumer) -> None:
-        with self._lock:
-            self._idle.append(consumer)
-            if len(self._idle) <= CONSUMERS_MAX:
-                return
-            surplus = next((each for each in self._idle if each.connection != consumer.connection), consumer)
-            self._idle.remove(surplus)
-        surplus.close()
-
-    def _warn(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "this process reads more than %d partitions of Kafka and keeps no more consumers: those of the other "
-                "partitions are moved from one to the next, which costs 20 to 30 ms for each range. Read them in more "
-                "processes (executors), or in several topologies.",
-                CONSUMERS_MAX,
-            )
+def _at(place: Place, offset: int | None = None) -> TopicPartition:
+    topic, index = place
+    assert topic is not None
+    assert index is not None
+    return TopicPartition(topic, index) if offset is None else TopicPartition(topic, index, offset)
 
 
-# A forked process inherits consumers without their threads: they must neither be used nor destroyed there.
-_pools = [ConsumerPool()]
-
-
-def consumer_pool() -> ConsumerPool:
-    """The pool of this process."""
-    if _pools[-1].process_id != getpid():
-        _pools.append(ConsumerPool())
-    return _pools[-1]
+def _is_near(one: OffsetRange, other: OffsetRange) -> bool:
+    """Whether one of them begins soon after the other's end."""
+    first, second = sorted((one, other), key=lambda offsets: offsets.start)
+    return 0 <= second.start - first.until <= SKIP_MAX
 
 
 def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int, *, read_until: int) -> ReplayMismatch:
@@ -254,13 +342,3 @@ def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int, *, 
         available_from=low,
         read_until=read_until,
     )
-
-
-def _bytes_of(messages: list[Message]) -> int:
-    """The approximate size of their values: with many only a sample is measured, since even that takes time."""
-    step = len(messages) // _MEASURED + 1
-    return sum(map(len, messages[::step])) * step
-
-
-def _offset(message: Message) -> int:
-    return message.offset() or 0

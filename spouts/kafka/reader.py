@@ -10,7 +10,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from spouts.kafka.cluster import KafkaConnection
-from spouts.kafka.consumers import consumer_pool
+from spouts.kafka.pool import consumer_pool
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator
 from transactional.arrow import arrow_schema, batch_from_rows
@@ -31,6 +31,10 @@ class KafkaPartitionReader(PartitionReader):
     connection: KafkaConnection
     output: Schema
     translator: Translator | None = None
+
+    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
+        """Begin to fetch them, with one consumer if there are many."""
+        consumer_pool().expect(self.connection, [each for each in ranges if len(each[1])])
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
         """As `read_or_refuse`, without refused records."""

@@ -28,11 +28,10 @@ from spouts.kafka.cluster import (
     make_client,
     topic_of,
 )
-from spouts.kafka.consumers import consumer_pool
-from spouts.kafka.doctor import held
 from spouts.kafka.end import End, EndPositions
 from spouts.kafka.mirror import GroupMirror
-from spouts.kafka.offsets import OffsetReader, topic_partitions
+from spouts.kafka.offsets import OffsetReader, held, topic_partitions
+from spouts.kafka.pool import consumer_pool
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import DEFAULT_FIELDS, output_schema
 from spouts.kafka.start import Start, StartPositions
@@ -103,7 +102,7 @@ class KafkaSpout(PartitionedSpout):
         self._group_id = group_id
         self._starts = StartPositions(start, self.subscription, group_id, self._warn)
         self._ends = EndPositions(end, self.subscription)
-        self._admin: AdminClient | None = None
+        self._offsets: OffsetReader | None = None
         self._is_apart = False
         self._mirror: GroupMirror | None = None
         self._cluster_id = ""
@@ -147,7 +146,7 @@ class KafkaSpout(PartitionedSpout):
     def apart(self) -> Self:
         """With clients of its own; the consumers of this process stay with who reads."""
         apart = super().apart()
-        apart._admin, apart._mirror, apart._is_apart = None, None, True
+        apart._offsets, apart._mirror, apart._is_apart = None, None, True
         apart._starts, apart._ends = copy.copy(self._starts), copy.copy(self._ends)
         apart._watch = copy.copy(self._watch)
         return apart
@@ -157,14 +156,15 @@ class KafkaSpout(PartitionedSpout):
         self.close()
         errors: deque[Any] = deque(maxlen=1)
         settings: dict[str, Any] = self.connection.client() | {"error_cb": errors.append}
-        self._admin = make_client(partial(AdminClient, settings), self.connection)
+        admin = make_client(partial(AdminClient, settings), self.connection)
         try:
-            self._cluster_id = self._connect(self._admin, errors)
-            self._topics = self._watch.open(self._admin)
+            self._cluster_id = self._connect(admin, errors)
+            self._topics = self._watch.open(admin)
         except BaseException:
             self.close()
             raise
-        self._mirror = GroupMirror(self._admin, self._group_id, self.connection) if self._group_id else None
+        self._offsets = OffsetReader(admin, self.connection, self._warn)
+        self._mirror = GroupMirror(admin, self._group_id, self.connection) if self._group_id else None
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The batch that starts where `after` ends, or None if there is nothing new (see `planning.plan_batch`)."""
@@ -187,17 +187,17 @@ class KafkaSpout(PartitionedSpout):
 
         A client that somebody has closed is opened again.
         """
-        if self._admin is None:
+        if self._offsets is None:
             _log.warning("%r was closed while it was in use: it connects again", self)
             self._reopen()
-        admin = self._opened()
+        reader = self._opened()
+        admin = reader.admin
         admin.poll(0)  # otherwise its messages about broken connections would pile up
         if self._mirror is not None:
             self._mirror.go_on()
         self._topics = self._watch.look(admin)
         sources = {name: self._source(topic, after) for name, topic in self._topics.items()}
         led = self._led(sources)
-        reader = OffsetReader(admin, self.connection, self._warn)
         logs: dict[PartitionId, PartitionLog | None] = dict.fromkeys(led)
         logs |= reader.logs(topic_partitions(partition for partition, is_led in led.items() if is_led))
         self._look_for_created_anew(after, sources, logs)
@@ -221,7 +221,7 @@ class KafkaSpout(PartitionedSpout):
         """
         read = sorted(p for p, offsets in batch.ranges.items() if len(offsets) and has_id(p.source))
         names = sorted({topic_of(partition.source) for partition in read})
-        found = describe_topics(self._opened(), self.connection, names) if names else {}
+        found = describe_topics(self._opened().admin, self.connection, names) if names else {}
         for partition in read:
             topic = found[topic_of(partition.source)]
             if topic is None or topic.source != partition.source:
@@ -250,14 +250,14 @@ class KafkaSpout(PartitionedSpout):
         """Finish mirroring, within two seconds, and close the clients."""
         if self._mirror is not None:
             self._mirror.close()
-        self._mirror = self._admin = None
+        self._mirror = self._offsets = None
         if not self._is_apart:
             consumer_pool().close(self.connection)
 
-    def _opened(self) -> AdminClient:
-        if self._admin is None:
+    def _opened(self) -> OffsetReader:
+        if self._offsets is None:
             raise SourceUnavailable(f"{self!r} is not open: call open() first. Or it was closed while it was in use")
-        return self._admin
+        return self._offsets
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

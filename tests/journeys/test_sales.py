@@ -14,10 +14,10 @@ from playwright.sync_api import Browser, expect
 from pyspark.sql import SparkSession
 
 from spouts.local_broker import LocalBroker
+from tests.integration.brokers import FIRST, NOBODY, SECOND, SecondBroker, await_leaders, create_topics
 from tests.integration.console.test_live import page_of
 from tests.integration.console.test_pages import PAGES
 from tests.integration.kafka_count import COMMITTED
-from tests.journeys.brokers import FIRST, NOBODY, SECOND, SecondBroker, await_leaders, create_topics
 from tests.journeys.journey import BUILD, MENDED, SWAPPED, StartedJourney
 from tests.journeys.sales import TOPOLOGY, TUMBLING
 from tests.journeys.sources import APP, WEB

@@ -238,6 +238,8 @@ class _Task(TaskLoop):
 
     def _read(self) -> None:
         stream_of = self.reader.stream_of
+        with guarded(self.program.spout.id):
+            self.reader.expect([portion[:2] for portion in self.inputs.portions[self.task]])
         for partition, offsets, metadata in self.inputs.portions[self.task]:
             stream = stream_of(partition)
             digest = self._digest(stream)

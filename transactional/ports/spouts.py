@@ -72,6 +72,10 @@ class PartitionReader(ABC):
         named, which this one goes by. Here there are none to go by."""
         return self
 
+    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:  # noqa: B027 - optional
+        """Called before a task reads these ranges, in this order: all of them may be fetched at once. What can't be
+        read is reported by the method that reads it. Here nothing is fetched ahead."""
+
     @property
     def knows_offsets(self) -> bool:
         """Whether there is `read_with_offsets`: what a topology that is at least once needs."""

@@ -56,6 +56,15 @@ class SeveralReaders(PartitionReader):
         """Each of them."""
         return replace(self, readers={stream: reader.knowing(facts) for stream, reader in self.readers.items()})
 
+    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
+        """Each spout's reader expects its own."""
+        by_stream: dict[str, list[tuple[PartitionId, OffsetRange]]] = {}
+        for partition, offsets in ranges:
+            stream, own = taken_apart(partition)
+            by_stream.setdefault(stream, []).append((own, offsets))
+        for stream, expected in by_stream.items():
+            self.readers[stream].expect(expected)
+
     @property
     def knows_offsets(self) -> bool:
         """Whether all do."""

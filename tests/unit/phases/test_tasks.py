@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
@@ -215,6 +215,31 @@ def test_what_a_reader_yields_is_brought_into_its_declared_form() -> None:
     executor = LocalExecutor(topology)
     executor.program = read_by(executor.program, OtherColumns())
     assert executor.run(FIRST, everything(topology)).digests == processed(topology).digests
+
+
+@dataclass
+class Expecting(OtherColumns):
+    """Notes what is expected and what is read."""
+
+    calls: list[Any] = field(default_factory=list)
+
+    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
+        self.calls.append(list(ranges))
+
+    def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Any:
+        self.calls.append((partition, offsets))
+        return super().read(partition, offsets)
+
+
+def test_a_task_says_what_it_is_going_to_read() -> None:
+    """In the order in which it reads it."""
+    topology = counted_words()
+    executor, reader = LocalExecutor(topology), Expecting()
+    executor.program = read_by(executor.program, reader)
+    executor.run(FIRST, everything(topology))
+    tasks = [call for call in reader.calls if isinstance(call, list)]
+    assert len(tasks) == 2
+    assert reader.calls == [each for task in tasks for each in (task, *task)]
 
 
 # --- what is lost or doubled ----------------------------------------------------------------------------------------

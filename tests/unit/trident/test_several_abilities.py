@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ import pytest
 
 from spouts.kafka.json_records import JsonTranslator
 from spouts.kafka.spout import OpaqueKafkaSpout
-from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from spouts.planning import Logs, PartitionLog
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
@@ -34,6 +34,8 @@ from transactional.facts import Listing
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import PartitionReader, Spout
 from transactional.ports.examining import Problem
+from transactional.ports.stream_names import of_stream
+from transactional.schema import Schema
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
@@ -325,3 +327,24 @@ def test_each_reader_knows_what_is_recorded_of_the_batch() -> None:
 
     SeveralReaders({"web": Reader("web"), "app": Reader("app")}, "web").knowing(["schema id 7"])
     assert given == [("web", ["schema id 7"]), ("app", ["schema id 7"])]
+
+
+class Expecting(MemoryPartitionReader):
+    """Notes what is expected of it."""
+
+    def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
+        EXPECTED.append(list(ranges))
+
+
+EXPECTED: list[list[tuple[PartitionId, OffsetRange]]] = []
+
+
+def test_each_reader_expects_what_is_its_own() -> None:
+    EXPECTED.clear()
+    readers = SeveralReaders({name: Expecting({}, Schema.parse(WORD)) for name in ("web", "app")}, "web")
+    one, other = (OffsetRange(Offset(0), Offset(until)) for until in (1, 2))
+    pages, clicks = PartitionId("pages", 0), PartitionId("clicks", 3)
+    readers.expect(
+        [(of_stream("web", pages), one), (of_stream("app", clicks), other), (of_stream("web", pages), other)]
+    )
+    assert [[(pages, one), (pages, other)], [(clicks, other)]] == EXPECTED

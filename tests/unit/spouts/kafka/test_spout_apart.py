@@ -43,16 +43,16 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
 def test_an_examination_closes_nothing_of_the_run(kind: type[KafkaSpout], pool: Pool) -> None:
     spout = kind("localhost:1", ["flights"], group_id="shown")
     spout.open()
-    client, mirror = spout._admin, spout._mirror
+    client, mirror = spout._offsets, spout._mirror
     pool.closed.clear()
     apart = spout.apart()
     with pytest.raises(SourceUnavailable, match="is not open"):
         apart.identity()
     apart.open()
     assert apart.identity() == spout.identity()
-    assert apart._admin is not client
+    assert apart._offsets is not client
     apart.close()
-    assert (spout._admin, spout._mirror) == (client, mirror)
+    assert (spout._offsets, spout._mirror) == (client, mirror)
     assert pool.closed == [], "idle consumers are those of the run"
     assert spout.logs(EMPTY_BATCH) == {}
     spout.close()

@@ -1,0 +1,143 @@
+"""Which consumer reads which partition, without a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from spouts.kafka.cluster import KafkaConnection
+from spouts.kafka.pool import ALONE_MAX, ConsumerPool, consumer_pool
+from tests.unit.spouts.kafka.fetching import ONE, OTHER, Cluster, partition, span
+from transactional.errors import ReplayMismatch
+
+MANY = ALONE_MAX + 5
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster.of(*[1_000] * 2 * MANY).install(monkeypatch)
+
+
+@pytest.fixture
+def pool(cluster: Cluster) -> ConsumerPool:
+    return ConsumerPool()
+
+
+def expect(pool: ConsumerPool, indexes: range, start: int = 0, connection: KafkaConnection = ONE) -> None:
+    pool.expect(connection, [(partition(index), span(start, start + 10)) for index in indexes])
+
+
+def read(pool: ConsumerPool, index: int, start: int = 0, connection: KafkaConnection = ONE) -> list[int]:
+    offsets = span(start, start + 10)
+    with pool.leased(connection, partition(index), offsets) as consumer:
+        pieces = list(consumer.read(partition(index), offsets))
+    return [message.offset() or 0 for piece in pieces for message in piece]
+
+
+def test_a_few_partitions_have_a_consumer_each(pool: ConsumerPool) -> None:
+    for start in (0, 10, 20):
+        expect(pool, range(ALONE_MAX), start)
+        for index in range(ALONE_MAX):
+            assert read(pool, index, start) == list(range(start, start + 10))
+    assert len(pool) == ALONE_MAX
+
+
+def test_many_partitions_share_one(pool: ConsumerPool, cluster: Cluster) -> None:
+    for start in (0, 10, 20):
+        expect(pool, range(MANY), start)
+        for index in range(MANY):
+            assert read(pool, index, start) == list(range(start, start + 10))
+    [client] = cluster.clients
+    assert [len(each) for each in client.assigned] == [MANY]
+    assert client.unassigned == []
+
+
+def test_partitions_that_come_later_join_the_others(pool: ConsumerPool) -> None:
+    """As those that had nothing new at first: few in each batch."""
+    expect(pool, range(MANY))
+    expect(pool, range(MANY + 1))
+    assert read(pool, MANY + 1) == list(range(10))
+    assert len(pool) == 1
+
+
+def test_one_by_one_they_share_one_too_in_the_end(pool: ConsumerPool) -> None:
+    for index in range(MANY):
+        assert read(pool, index) == list(range(10))
+    assert len(pool) == ALONE_MAX + 1
+
+
+def test_each_connection_has_its_own(pool: ConsumerPool, cluster: Cluster) -> None:
+    for connection in (ONE, OTHER):
+        assert read(pool, 0, connection=connection) == list(range(10))
+    pool.close(ONE)
+    assert [client.is_closed for client in cluster.clients] == [True, False]
+    assert read(pool, 0, 10) == list(range(10, 20))
+    assert len(cluster.clients) == 3
+
+
+@pytest.mark.parametrize("start", [0, 5, 100_000])
+def test_a_partition_that_is_read_elsewhere_at_the_same_time_gets_another(pool: ConsumerPool, start: int) -> None:
+    """As by an attempt that goes on after it was aborted, or by another topology."""
+    with (
+        pool.leased(ONE, partition(0), span(0, 10)) as one,
+        pool.leased(ONE, partition(0), span(start, start + 10)) as it,
+    ):
+        assert one is not it
+    with (
+        pool.leased(ONE, partition(0), span(0, 10)) as one,
+        pool.leased(ONE, partition(0), span(20, 30)) as it,
+        pool.leased(ONE, partition(0, "t#anew"), span(30, 40)) as anew,
+    ):
+        assert one is it
+        assert one is not anew
+
+
+def test_a_consumer_is_closed_once_nobody_reads(pool: ConsumerPool, cluster: Cluster) -> None:
+    with pool.leased(ONE, partition(0), span(0, 10)) as consumer:
+        pool.close()
+        assert [client.is_closed for client in cluster.clients] == [False]
+        assert len(list(consumer.read(partition(0), span(0, 10)))) > 0
+    assert [client.is_closed for client in cluster.clients] == [True]
+    assert len(pool) == 0
+
+
+def test_after_an_error_a_new_one_connects(pool: ConsumerPool, cluster: Cluster) -> None:
+    offsets = span(0, 10)
+    with (
+        pytest.raises(ZeroDivisionError),
+        pool.leased(ONE, partition(0), offsets),
+        pool.leased(ONE, partition(1), offsets),
+    ):
+        raise ZeroDivisionError
+    assert [client.is_closed for client in cluster.clients] == [True, True]
+    assert len(pool) == 0
+
+
+def test_offsets_that_are_gone_are_no_reason_to_connect_again(pool: ConsumerPool) -> None:
+    with pytest.raises(ReplayMismatch), pool.leased(ONE, partition(0), span(0, 10)):
+        raise ReplayMismatch("retention came first", available_from=5, read_until=0)
+    assert len(pool) == 1
+
+
+def test_a_reader_that_is_given_up_gives_its_consumer_back(pool: ConsumerPool, cluster: Cluster) -> None:
+    with pytest.raises(GeneratorExit), pool.leased(ONE, partition(0), span(0, 10)):
+        raise GeneratorExit
+    assert read(pool, 0, 10) == list(range(10, 20))
+    assert len(cluster.clients) == 1
+
+
+def test_a_reader_may_be_closed_while_its_thread_looks_for_a_consumer(pool: ConsumerPool, cluster: Cluster) -> None:
+    """As by the garbage collector, which comes at any time."""
+    given_up = pool.leased(ONE, partition(0), span(0, 10))
+    given_up.__enter__()
+    cluster.before_connecting = lambda: given_up.__exit__(None, None, None)
+    assert read(pool, 1) == list(range(10))
+
+
+def test_a_forked_process_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = consumer_pool()
+    assert consumer_pool() is ours
+    monkeypatch.setattr("spouts.kafka.pool._pools", [ours])
+    monkeypatch.setattr("spouts.kafka.pool.getpid", lambda: -1)
+    theirs = consumer_pool()
+    assert theirs is not ours
+    assert consumer_pool() is theirs
