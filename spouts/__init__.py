@@ -8,7 +8,8 @@ from spouts.contracts import (
     PartitionedTransactionalSpout,
     TransactionalSpout,
 )
-from spouts.kafka.json_records import JsonTranslator
+from spouts.decoding.avro_records import AvroTranslator
+from spouts.decoding.json_records import JsonTranslator
 from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka.start import GroupOffsets
 from spouts.kafka.subscription import TopicPartitions, TopicPattern
@@ -18,6 +19,7 @@ from spouts.planning import Limits, PartitionLog
 from spouts.registry.client import Registry
 
 __all__ = [
+    "AvroTranslator",
     "ByTopicTranslator",
     "GroupOffsets",
     "JsonTranslator",

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.unit.spouts.kafka.json_differential import compared
+from tests.unit.spouts.decoding.json_differential import compared
 
 RECORDS, PART = 1_000_000, 100_000
 FAR = 100_000

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from spouts.kafka.json_records import JsonTranslator
+from spouts.decoding.json_records import JsonTranslator
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from state.store.sql_store import SqlCoordinatorStore
 from tests.examples import examples

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka.json_records import JsonTranslator
+from spouts.decoding.json_records import JsonTranslator
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState, MemoryTable

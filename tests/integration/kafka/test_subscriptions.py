@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka.json_records import JsonTranslator
+from spouts.decoding.json_records import JsonTranslator
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka.start import GroupOffsets
 from spouts.kafka.subscription import TopicPartitions, TopicPattern

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from spouts import JsonTranslator
-from spouts.kafka.json_records import OnError
+from spouts.decoding.translator import OnError
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic, delete_records, delete_topic
 from state.dead_letters import DeadLetterTable

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
-from spouts.kafka.json_records import JsonTranslator
+from spouts.decoding.json_records import JsonTranslator
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import add_partitions
 from spouts.local_broker import LocalBroker

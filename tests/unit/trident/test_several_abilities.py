@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-from spouts.kafka.json_records import JsonTranslator
+from spouts.decoding.json_records import JsonTranslator
 from spouts.kafka.spout import OpaqueKafkaSpout
 from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from spouts.planning import Logs, PartitionLog

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.kafka.json_records import JsonTranslator, _Parser
+from spouts.decoding.json_records import JsonTranslator, _Parser
 from spouts.kafka.records import record_schema
 from spouts.kafka.spout import OpaqueKafkaSpout
 from spouts.kafka.subscription import TopicPattern

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spouts.kafka.json_records import JsonTranslator, OnError
+from spouts.decoding.json_records import JsonTranslator
+from spouts.decoding.translator import OnError
 from spouts.kafka.records import record_schema
 from spouts.kafka.translators import ByTopicTranslator, Translator
 from spouts.registry import client

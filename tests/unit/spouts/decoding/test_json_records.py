@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spouts.kafka.json_records import _Parser
-from tests.unit.spouts.kafka.json_differential import compared
+from spouts.decoding.json_records import _Parser
+from tests.unit.spouts.decoding.json_differential import compared
 from transactional.schema import Schema
 
 

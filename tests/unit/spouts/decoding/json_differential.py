@@ -6,7 +6,7 @@ import random
 
 import pyarrow as pa
 
-from spouts.kafka.json_records import _Parser
+from spouts.decoding.json_records import _Parser
 from transactional.schema import Schema
 
 SCHEMA = Schema.parse(

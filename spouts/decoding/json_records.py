@@ -6,30 +6,21 @@ invalid ones are found, so that a replay in different portions produces the same
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.kafka.records import FIELD_TYPES
-from spouts.kafka.translators import Translator
+from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Payloads, without
 from spouts.registry.client import Registry, registry_of
-from spouts.registry.framing import unframed, without_rows
-from spouts.registry.schemas import SchemaId
+from spouts.registry.framing import Part
 from transactional.arrow import arrow_schema
-from transactional.errors import ConfigError, SchemaMismatch
-from transactional.schema import Field, Schema, did_you_mean
+from transactional.errors import ConfigError
+from transactional.schema import Schema
 
-OnError = Literal["fail", "null", "skip", "dead_letter"]
-
-_CHOICES = ("fail", "null", "skip", "dead_letter")
-_SHOWN_CHARACTERS = 100
 _WHOLE_MIN = 1_000
 """Below it, what Arrow's functions cost once is more than what they save for each record."""
 _PIECE = 500
@@ -39,7 +30,7 @@ _WHITESPACE = " \t\n\r\x0b\x0c"
 _ROW = re.compile(r" in row (\d+)")
 
 
-class JsonTranslator(Translator):
+class JsonTranslator(DecodingTranslator):
     """Record values that are JSON objects, by a schema: `JsonTranslator("carrier string, dep_delay long")`.
 
     A field of the schema that an object lacks is NULL; other fields of an object are dropped, also in nested structs
@@ -72,106 +63,26 @@ class JsonTranslator(Translator):
         parsed = schema if isinstance(schema, Schema) else Schema.parse(schema)
         if not len(parsed):
             raise ConfigError('JsonTranslator needs a schema, such as "carrier string, dep_delay long"')
-        if on_error not in _CHOICES:
-            near = did_you_mean(str(on_error), _CHOICES)
-            raise ConfigError(f"on_error is 'fail', 'null', 'skip' or 'dead_letter', not {on_error!r}{near}")
         for field in parsed:
             if "map<" in field.type:
                 raise ConfigError(f"JsonTranslator can't read field '{field}': use a struct, or SimpleTranslator")
-        self._record_fields = (record_fields,) if isinstance(record_fields, str) else tuple(record_fields)
-        ours = Schema(tuple(Field(name, _record_type(name)) for name in self._record_fields))
-        wanted = {"topic", "partition", "offset", "value", *self._record_fields}
-        wanted |= set() if registry is None else {"headers"}
-        super().__init__(Schema((*ours, *parsed)), [name for name in FIELD_TYPES if name in wanted])
-        self._parsed, self._on_error = parsed, on_error
+        needs = ["value"] if registry is None else ["value", "headers"]
+        super().__init__(parsed, on_error=on_error, record_fields=record_fields, needs=needs)
+        self._parsed = parsed
         self._registry = None if registry is None else registry_of(registry)
-        self._facts: frozenset[str] = frozenset()
 
-    def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The records' values as columns."""
-        return self._translated(records, *self._parse(records))
-
-    def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """The records' values as columns; and those that can't be read, with `on_error="dead_letter"`."""
-        payloads, found, bad = self._parse(records)
-        refused = bad if self.sets_aside else ()
-        why = [(position, self._why(records, payloads, position)) for position in refused]
-        return self._translated(records, payloads, found, bad), why
-
-    def knowing(self, facts: Collection[str]) -> Self:
-        """With the schema ids that are recorded as unknown."""
-        made = copy.copy(self)
-        made._facts = frozenset(facts)
-        return made
-
-    @property
-    def sets_aside(self) -> bool:
-        """With `on_error="dead_letter"`."""
-        return self._on_error == "dead_letter"
-
-    @property
-    def leaves_out(self) -> bool:
-        """With `on_error="dead_letter"` or `"skip"`."""
-        return self._on_error in ("dead_letter", "skip")
-
-    def _parse(self, records: pa.RecordBatch) -> tuple[_Payloads, pa.RecordBatch, list[int]]:
-        payloads = self._payloads(records)
-        return payloads, *_Parser(self._parsed).parse(payloads.column)
-
-    def _payloads(self, records: pa.RecordBatch) -> _Payloads:
+    def _decode(self, records: pa.RecordBatch) -> Decoded:
         if self._registry is None or not records.num_rows:
-            return _Payloads(records.column("value"), {}, {})
-        framed = unframed(records)
-        schemas = self._registry.schemas(framed, self._facts, records=self._on_error != "fail")
-        problems = dict(framed.bad)
-        for schema_id, positions in framed.positions.items():
-            schema = schemas[schema_id]
-            if schema is None:
-                problems |= dict.fromkeys(positions.to_pylist(), self._registry.unknown_text(schema_id))
-            elif schema.kind != "JSON":
-                problems |= dict.fromkeys(positions.to_pylist(), f"schema id {schema_id} is one of {schema.kind}")
-        return _Payloads(without_rows(framed.payloads, problems), problems, framed.positions)
+            payloads = Payloads(records.column("value"), {}, {}, {})
+        else:
+            payloads = self._framed(self._registry, records, "value", "JSON")
+        batch, bad = _Parser(self._parsed).parse(payloads.column)
 
-    def _translated(
-        self, records: pa.RecordBatch, payloads: _Payloads, found: pa.RecordBatch, bad: list[int]
-    ) -> pa.RecordBatch:
-        if bad and self._on_error == "fail":
-            raise SchemaMismatch(
-                f"{self._why(records, payloads, bad[0])}. Fix the schema, or choose on_error='dead_letter', 'null' or "
-                "'skip'"
-            )
-        if bad and self._on_error == "null":
-            found = _with_nulls(found, bad)
-        kept = records.select(list(self._record_fields))
-        if bad and self._on_error in ("skip", "dead_letter"):
-            kept = kept.take(pa.array(_without(bad, records.num_rows), pa.int64()))
-        schema = arrow_schema(self.output)
-        return pa.RecordBatch.from_arrays([*kept.columns, *found.columns], schema=schema)
+        def why(index: int) -> tuple[Part, str]:
+            reason = payloads.problems.get(index) or _Parser(self._parsed).reason(payloads.column[index].as_py())
+            return "value", f"{payloads.id_text(index)} is not a JSON object of '{self._parsed}': {reason}"
 
-    def _why(self, records: pa.RecordBatch, payloads: _Payloads, index: int) -> str:
-        topic, partition, offset, value = (
-            records.column(name)[index].as_py() for name in ("topic", "partition", "offset", "value")
-        )
-        reason = payloads.problems.get(index) or _Parser(self._parsed).reason(payloads.column[index].as_py())
-        return (
-            f"the value at offset {offset} of partition {partition} of topic {topic!r}{payloads.id_text(index)} is not "
-            f"a JSON object of '{self._parsed}': {reason}; it is {_shown(value)}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Payloads:
-    """What is to be read of records: the values, or what stands behind their schema ids. `problems` are why a payload
-    is not there, by position."""
-
-    column: pa.Array
-    problems: Mapping[int, str]
-    positions: Mapping[SchemaId, pa.Array]
-
-    def id_text(self, index: int) -> str:
-        """The schema id of a record, for a message."""
-        known = (each for each, rows in self.positions.items() if pc.index(rows, index).as_py() >= 0)
-        return "".join(f", with schema id {each}," for each in known)
+        return Decoded(batch, bad, why)
 
 
 class _Parser:
@@ -190,7 +101,7 @@ class _Parser:
             return _one_batch([whole]), []
         values = column.to_pylist()
         bad = [position for position, value in enumerate(values) if _problem(value) is not None]
-        good = _without(bad, len(values))
+        good = without(bad, len(values))
         parts, refused = self._parts([values[position] for position in good])
         bad = sorted([*bad, *(good[position] for position in refused)])
         return _one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=self._wanted), bad
@@ -304,30 +215,3 @@ def _is_finite(array: pa.Array) -> bool:
     if pa.types.is_list(array.type):
         return _is_finite(array.flatten())
     return not pa.types.is_floating(array.type) or pc.all(pc.is_finite(array)).as_py() is not False
-
-
-def _with_nulls(batch: pa.RecordBatch, bad: Sequence[int]) -> pa.RecordBatch:
-    total = batch.num_rows + len(bad)
-    positions: list[int | None] = [None] * total
-    for row, position in enumerate(_without(bad, total)):
-        positions[position] = row
-    return batch.take(pa.array(positions, pa.int64()))
-
-
-def _without(bad: Sequence[int], total: int) -> list[int]:
-    left_out = set(bad)
-    return [position for position in range(total) if position not in left_out]
-
-
-def _record_type(name: str) -> str:
-    if name not in FIELD_TYPES or name == "value":
-        rest = [field for field in FIELD_TYPES if field != "value"]
-        raise ConfigError(f"a record has no field {name!r}{did_you_mean(name, rest)}; choose from {', '.join(rest)}")
-    return FIELD_TYPES[name]
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    text = repr(value[:_SHOWN_CHARACTERS])[1:]
-    return text + ("..." if len(value) > _SHOWN_CHARACTERS else "")

@@ -1,0 +1,1 @@
+"""Avro records to Arrow columns, thousands at a time, with numpy."""

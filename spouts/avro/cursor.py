@@ -1,0 +1,170 @@
+"""`Cursor`: where each of many Avro records has been read up to. All of them are read side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Longs = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Lanes = Longs
+"""Records by their number: those of which something is read next. No number twice."""
+
+_VARINT_BYTES = 10
+_INLINE_BYTES = 12
+_ZEROS = 64
+_ONE = np.uint64(1)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_HALVES = [
+    tuple(map(np.uint64, each))
+    for each in (
+        (1, 0x7F007F007F007F00, 0x007F007F007F007F),
+        (2, 0x3FFF00003FFF0000, 0x00003FFF00003FFF),
+        (4, 0x0FFFFFFF00000000, 0x000000000FFFFFFF),
+    )
+]
+"""How the seven bits of each byte come together: those of two bytes, then of four, then of eight."""
+_SHORT: Longs = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(256)], np.int64)
+"""The numbers of one byte."""
+
+
+class Cursor:
+    """The positions in payloads, which lie one behind the other.
+
+    A record that is found to be damaged continues in a place of zeros, as which every type can be read, so that it
+    disturbs no other. `problems` has it, and why.
+    """
+
+    def __init__(self, payloads: pa.Array, room: int = 0) -> None:
+        """`payloads` is an array of binary; a record without one is damaged. `room` is the largest number of bytes that
+        is read at once, beside texts."""
+        count, (_, offsets, data) = len(payloads), payloads.buffers()
+        ends = np.frombuffer(offsets, np.int32)[payloads.offset : payloads.offset + count + 1].astype(np.int64)
+        used = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]] if count else np.zeros(0, np.uint8)
+        self.data: Bytes = np.concatenate([used, np.zeros(room + _ZEROS, np.uint8)])
+        # The eight bytes from each byte on.
+        self.words: NDArray[np.uint64] = np.ndarray((len(self.data) - 7,), "<u8", self.data, strides=(1,))
+        self._buffer = pa.py_buffer(self.data)
+        self._zeros = len(used)
+        ends -= ends[0]
+        self.position, self._end = ends[:-1].copy(), ends[1:].copy()
+        self.problems = dict[int, str]()
+        self.depth = 0
+        self._is_damaged = np.zeros(count, np.bool_)
+        if payloads.null_count:
+            self.fail(np.flatnonzero(~np.asarray(payloads.is_valid())), "the record has none")
+
+    def all(self) -> Lanes:
+        """Every record."""
+        return np.arange(len(self.position), dtype=np.int64)
+
+    def fail(self, lanes: Lanes, why: str) -> None:
+        """Note that these can't be read."""
+        for lane in lanes.tolist():
+            self.problems.setdefault(lane, why)
+        self._is_damaged[lanes] = True
+        self.position[lanes] = self._zeros
+        self._end[lanes] = len(self.data)
+
+    def is_damaged(self, lanes: Lanes) -> NDArray[np.bool_]:
+        """Which of them are."""
+        return self._is_damaged[lanes]
+
+    def longs(self, lanes: Lanes, what: str) -> Longs:
+        """The next number of each: variable length, zigzag."""
+        at = self._at(lanes)
+        byte = self.data[at]
+        numbers: Longs = _SHORT[byte]
+        more = np.flatnonzero(byte & 0x80)
+        if not len(more):
+            at += 1
+            self._move(lanes, at, what)
+            return numbers
+        sizes = np.ones(len(lanes), np.int64)
+        numbers[more], sizes[more] = self._long(at[more])
+        at += sizes
+        self._move(lanes, at, what, np.flatnonzero(sizes > _VARINT_BYTES))
+        if self.problems:
+            numbers[self._is_damaged[lanes]] = 0
+        return numbers
+
+    def _long(self, at: Longs) -> tuple[Longs, Longs]:
+        """Numbers of several bytes, and how many: more than there may be if one has no end."""
+        word = self.words[at]
+        ends = ~word & _HIGH_BITS
+        # All bits up to those of the first byte without the highest one; all of them where there is none.
+        used = ends ^ (ends - _ONE)
+        sizes = (np.bitwise_count(used) >> 3).astype(np.int64)
+        value = word & used & ~_HIGH_BITS
+        for shift, high, low in _HALVES:
+            value = (value & high) >> shift | value & low
+        for row in np.flatnonzero(ends == 0).tolist():
+            value[row], sizes[row] = self._longest(int(at[row]))
+        zigzag: Longs = ((value >> _ONE) ^ (~(value & _ONE) + _ONE)).view(np.int64)
+        return zigzag, sizes
+
+    def _longest(self, at: int) -> tuple[int, int]:
+        value = 0
+        for place, byte in enumerate(self.data[at : at + _VARINT_BYTES].tolist()):
+            value |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:
+                return value & (2**64 - 1), place + 1
+        return 0, _VARINT_BYTES + 1
+
+    def skip(self, lanes: Lanes, sizes: Longs | int, what: str) -> Longs:
+        """Pass this number of bytes in each. Returns where they begin, and where none does that is damaged."""
+        begin = self._at(lanes)
+        is_beyond = (sizes < 0) | (sizes > self.left(lanes))
+        if is_beyond.any():
+            self.fail(lanes[is_beyond], f"{what}: it ends before its schema does")
+        if self.problems:
+            is_damaged = self._is_damaged[lanes]
+            begin[is_damaged] = self._zeros
+            sizes = np.where(is_damaged, 0, sizes)
+        if len(lanes) == len(self.position):
+            self.position = begin + sizes
+        else:
+            self.position[lanes] = begin + sizes
+        return begin
+
+    def left(self, lanes: Lanes) -> Longs:
+        """How many bytes are left of each."""
+        is_all = len(lanes) == len(self.position)
+        left: Longs = self._end - self.position if is_all else self._end[lanes] - self.position[lanes]
+        return left
+
+    def texts(self, begin: Longs, sizes: Longs) -> pa.Array:
+        """Bytes of various lengths, as views of the payloads: as they are if they are short."""
+        views = np.empty((len(begin), 4), np.uint32)
+        views[:, 0] = sizes
+        views[:, 1:3] = self.words[begin].view(np.uint32).reshape(-1, 2)
+        views[:, 3] = self.words[begin + 8]
+        is_long = sizes > _INLINE_BYTES
+        if is_long.any():
+            views[is_long, 2], views[is_long, 3] = 0, begin[is_long]
+        buffers = [None, pa.py_buffer(views), self._buffer]
+        return pa.Array.from_buffers(pa.binary_view(), len(begin), buffers)
+
+    def finish(self) -> None:
+        """Note those that have bytes left."""
+        is_left = (self.position != self._end) & ~self._is_damaged
+        self.fail(np.flatnonzero(is_left), "it has more bytes than its schema")
+
+    def _at(self, lanes: Lanes) -> Longs:
+        at: Longs = self.position.copy() if len(lanes) == len(self.position) else self.position[lanes]
+        return at
+
+    def _move(self, lanes: Lanes, at: Longs, what: str, unended: Longs | None = None) -> None:
+        if unended is not None and len(unended):
+            self.fail(lanes[unended], f"{what}: a number has no end")
+            at[unended] = self._zeros
+        wrong = at > (self._end if len(lanes) == len(self._end) else self._end[lanes])
+        if len(lanes) == len(at) == len(self.position):
+            self.position = at
+        else:
+            self.position[lanes] = at
+        if wrong.any():
+            self.fail(lanes[wrong], f"{what}: it ends before its schema does")
+        if self.problems:
+            self.position[lanes[self._is_damaged[lanes]]] = self._zeros

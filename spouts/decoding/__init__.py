@@ -1,0 +1,1 @@
+"""Translators that decode record values: what cannot be read, and what becomes of it; JSON; Avro."""

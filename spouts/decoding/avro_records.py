@@ -1,0 +1,201 @@
+"""`AvroTranslator`: Avro records to columns, thousands of records at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Payloads, without
+from spouts.registry.client import Registry, registry_of
+from spouts.registry.framing import Part
+from spouts.registry.schemas import RegisteredSchema, SchemaId
+from transactional.arrow import arrow_schema, declared_schema
+from transactional.errors import ConfigError
+from transactional.names import DISTRIBUTION
+from transactional.schema import Schema
+
+if TYPE_CHECKING:
+    from spouts.avro.decoder import Decoder
+    from spouts.avro.wanted import Wanted
+
+_log = logging.getLogger(__name__)
+_reported = set[tuple[str, SchemaId | None]]()
+
+
+class AvroTranslator(DecodingTranslator):
+    """Record values in Avro, by the fields that are wanted: `AvroTranslator(registry, "carrier string, delay long")`.
+
+    `registry` is a URL or a `Registry`, whose ids the records carry as Confluent's serializers write them: in a header
+    or in front, without an option. `fields` are in Spark's DDL, or in an Avro schema of the reader's with
+    `schema=`, a path or its JSON. The schema with which a record was written is resolved to them as Avro's
+    specification has it: by name, also by the reader's aliases; an int is also read as a long, float or double. A field
+    that the writer lacks is NULL, or has the default of the reader's schema; fields that nobody wants are skipped.
+
+    `key` are fields of the record's key, in DDL; a key that is no Avro record is read as its one field. A record
+    without a key has NULL there. With `framing="none"` records carry no ids, and all are of the `writer` schema, a path
+    or its JSON.
+
+    A value that can't be read fails the attempt, with its topic, partition, offset, schema id and field; `on_error` and
+    `record_fields` are as in `JsonTranslator`. So does a record without a value (a tombstone). Needs the extra `avro`,
+    also on executors. Raises `ConfigError` for a schema that no column can hold.
+    """
+
+    def __init__(
+        self,
+        registry: str | Registry | None = None,
+        fields: str | Schema = "",
+        *,
+        schema: str | Path | None = None,
+        key: str | Schema = "",
+        framing: Literal["registry", "none"] = "registry",
+        writer: str | Path | None = None,
+        on_error: OnError = "fail",
+        record_fields: Iterable[str] = (),
+    ) -> None:
+        if framing not in ("registry", "none") or (framing == "registry") != (registry is not None):
+            raise ConfigError("AvroTranslator takes the URL of a registry; or framing='none', and a writer schema")
+        if (framing == "none") != (writer is not None):
+            raise ConfigError("AvroTranslator takes a writer schema with framing='none', and only then")
+        if framing == "none" and key:
+            raise ConfigError("with framing='none' AvroTranslator reads no keys: their schema is not known")
+        self._parts: dict[Part, Wanted] = {"key": _wanted(key, None)} if key else {}
+        self._parts["value"] = _wanted(fields, schema)
+        columns = [field for wanted in self._parts.values() for field in wanted.type]
+        needs = [*self._parts, *(["headers"] if registry is not None else [])]
+        declared = declared_schema(pa.schema(columns))
+        super().__init__(declared, on_error=on_error, record_fields=record_fields, needs=needs)
+        self._registry = None if registry is None else registry_of(registry)
+        self._writer = None if writer is None else _text(writer, "writer")
+        if self._writer is not None:
+            made = _decoder(self._writer, (), self._parts["value"])
+            if isinstance(made, str):
+                raise ConfigError(f"the writer schema of AvroTranslator can't be used: {made}")
+
+    def _decode(self, records: pa.RecordBatch) -> Decoded:
+        read = {part: self._read(records, part) for part in self._parts}
+        problems = dict[int, tuple[Part, str]]()
+        for part, found in read.items():
+            problems = {index: (part, found.why(index)) for index in found.problems} | problems
+        columns = [column for found in read.values() for column in found.columns]
+        fields = [field for wanted in self._parts.values() for field in wanted.type]
+        batch, bad = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), sorted(problems)
+        if bad:
+            batch = batch.take(pa.array(without(bad, records.num_rows), pa.int64()))
+        return Decoded(batch, bad, problems.__getitem__)
+
+    def _read(self, records: pa.RecordBatch, part: Part) -> _Read:
+        column = records.column(part)
+        if self._registry is None or not records.num_rows:
+            payloads = Payloads(column, {}, {}, {})
+            written: list[_Written] = [(None, self._writer or "", ())]
+        else:
+            payloads = self._framed(self._registry, records, part, "AVRO")
+            written = list(_written(payloads.schemas))
+        problems, parts = dict(payloads.problems), list[_Part]()
+        for schema_id, text, references in written:
+            is_there = pc.indices_nonzero(pc.is_valid(column)).cast(pa.int64())
+            rows = is_there if schema_id is None else payloads.positions[schema_id]
+            made = _decoder(text, references, self._parts[part])
+            if isinstance(made, str):
+                problems |= dict.fromkeys(rows.to_pylist(), made)
+                continue
+            _report(made, schema_id, records)
+            is_all = len(rows) == records.num_rows
+            columns, found = made.decode(payloads.column if is_all else payloads.column.take(rows))
+            problems |= zip(rows.take(pa.array(list(found), pa.int64())).to_pylist(), found.values(), strict=True)
+            parts.append((rows, columns))
+        if part == "value" and column.null_count:
+            problems |= dict.fromkeys(pc.indices_nonzero(pc.is_null(column)).to_pylist(), "the record has no value")
+        return _Read(payloads, _in_order(parts, self._parts[part].type, records.num_rows), problems)
+
+
+_Written = tuple[SchemaId | None, str, tuple[str, ...]]
+"""A schema, by its id, and those that it refers to."""
+_Part = tuple[pa.Array, list[pa.Array]]
+"""Records of one schema: their positions, and their columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read of the keys, or the values, of records: an entry in each column for each of them."""
+
+    payloads: Payloads
+    columns: list[pa.Array]
+    problems: Mapping[int, str]
+
+    def why(self, index: int) -> str:
+        return f"{self.payloads.id_text(index)} can't be read as Avro: {self.problems[index]}"
+
+
+def _in_order(parts: Sequence[_Part], type_: pa.StructType, count: int) -> list[pa.Array]:
+    """The columns of all records, in order; NULL in those that are in no part."""
+    if len(parts) == 1 and len(parts[0][0]) == count:
+        return parts[0][1]
+    order = [-1] * count
+    for place, row in enumerate(row for rows, _ in parts for row in rows.to_pylist()):
+        order[row] = place
+    taken = pa.array([None if place < 0 else place for place in order], pa.int64())
+    together = ([columns[place] for _, columns in parts] for place in range(len(type_)))
+    return [
+        pa.concat_arrays(each).take(taken) if each else pa.nulls(count, field.type)
+        for each, field in zip(together, type_, strict=True)
+    ]
+
+
+def _written(schemas: Mapping[SchemaId, RegisteredSchema | None]) -> Iterator[_Written]:
+    for schema_id, schema in schemas.items():
+        if schema is not None and schema.kind == "AVRO":
+            yield schema_id, schema.text, tuple(each.text for each in schema.references)
+
+
+def _report(made: Decoder, schema_id: SchemaId | None, records: pa.RecordBatch) -> None:
+    """Log once what a schema has, and nobody reads: a producer may have added it."""
+    topic = records.column("topic")[0].as_py()
+    if made.unread and (topic, schema_id) not in _reported:
+        _reported.add((topic, schema_id))
+        of = "" if schema_id is None else f" of schema id {schema_id}"
+        _log.info("records of topic %r%s have fields that are not read: %s", topic, of, ", ".join(made.unread))
+
+
+def _wanted(fields: str | Schema, schema: str | Path | None) -> Wanted:
+    decoding = _decoding()
+    if bool(fields) == (schema is not None):
+        raise ConfigError(
+            "AvroTranslator takes fields such as 'carrier string, delay long', or schema=, an Avro schema"
+        )
+    if schema is not None:
+        wanted: Wanted = decoding.wanted_of(_text(schema, "schema"))
+    else:
+        declared = fields if isinstance(fields, Schema) else Schema.parse(fields)
+        wanted = decoding.of_arrow(pa.struct(list(arrow_schema(declared))))
+    return wanted
+
+
+def _text(given: str | Path, name: str) -> str:
+    """The JSON of a schema that is given by a path, or as it is."""
+    if isinstance(given, str) and given.lstrip().startswith(("{", "[", '"')):
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}= of AvroTranslator is an Avro schema in JSON, or its path: {error}") from None
+
+
+def _decoder(text: str, references: tuple[str, ...], wanted: Wanted) -> Decoder | str:
+    made: Decoder | str = _decoding().decoder(text, references, wanted)
+    return made
+
+
+def _decoding() -> Any:
+    """The decoder needs numpy, which a spout of other records does not."""
+    try:
+        return import_module("spouts.avro.decoder")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"AvroTranslator needs numpy: install {DISTRIBUTION}[avro], also on executors") from error
