@@ -35,6 +35,7 @@ class ContractSpout(Spout):
         self.name = type(contract).__name__
         self._contract, self._replays_exactly = contract, replays_exactly
         self._output = _parse_output(self.name, contract.output)
+        self._was_ready = True
 
     @property
     def output(self) -> Schema:
@@ -91,7 +92,13 @@ class ContractSpout(Spout):
 
     def _is_ready(self) -> bool:
         with attributed_to(f"{self.name}.is_ready"):
-            return self._contract.is_ready()
+            self._was_ready = self._contract.is_ready()
+        return self._was_ready
+
+    @property
+    def has_ended(self) -> bool:
+        """False if the contract was not ready."""
+        return self._was_ready
 
     @abstractmethod
     def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:

@@ -60,7 +60,7 @@ class SpoutContract(ABC):
     def is_ready(self) -> bool:
         """Whether a new transaction may start now. Return immediately: while it is False, it is called repeatedly.
 
-        A replay starts regardless.
+        A replay starts regardless, and a run until drained does not end.
         """
         return True
 

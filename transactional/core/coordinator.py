@@ -158,9 +158,9 @@ class Coordinator:
                 if current.phase is (Phase.PROCESSING if isinstance(event, ProgressMade) else Phase.COMMITTING):
                     current.since_ms = self._now_ms
                 return []
-            case BatchPlanned(_, batch, _):
+            case BatchPlanned(_, batch, _, has_ended):
                 if batch is None:
-                    return self._on_nothing_there(current)
+                    return self._on_nothing_there(current, has_ended=has_ended)
                 return self._on_planned(current, batch) if self._move(current, Trigger.BATCH_PLANNED) else []
             case ProcessingSucceeded():
                 return self._on_processed(current, event) if self._move(current, Trigger.PROCESSING_SUCCEEDED) else []
@@ -170,14 +170,14 @@ class Coordinator:
                 phase = current.phase
                 return self._on_failed(phase, event) if self._move(current, Trigger.ATTEMPT_FAILED) else []
 
-    def _on_nothing_there(self, current: ActiveAttempt) -> list[Action]:
+    def _on_nothing_there(self, current: ActiveAttempt, *, has_ended: bool) -> list[Action]:
         if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
             raise ProtocolError(f"the spout had nothing for {current.attempt}, which is a replay and must have a batch")
         if self._move(current, Trigger.NOTHING_THERE):
             # Messages that fail in a transaction in flight may come again.
             is_settled = self.guarantee is Guarantee.EXACTLY_ONCE or current.attempt.txid == self.committed_txid + 1
             waits = any(message.key not in self._left for message in self._committed_batch.pending)
-            is_last = self.config.stop_when_drained and is_settled and not waits
+            is_last = self.config.stop_when_drained and has_ended and is_settled and not waits
             self.draining = self.draining or is_last
         return []
 

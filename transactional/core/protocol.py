@@ -41,12 +41,14 @@ from transactional.store.progress import Phase
 class BatchPlanned:
     """The spout answered `PlanBatch`. `batch` is None if the source has no data, which is only allowed for a new txid.
 
-    `limit` is the limit that it was given, if there was a target; for display only.
+    `limit` is the limit that it was given, if there was a target; for display only. `has_ended` is False if there is no
+    batch because the source is not ready.
     """
 
     attempt: TransactionAttempt
     batch: BatchMetadata | None
     limit: BatchLimit | None = None
+    has_ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)

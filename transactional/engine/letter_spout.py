@@ -56,6 +56,11 @@ class LetterSpout(Spout):
         self._planned: set[LetterKey] = set()
         self.given_back: set[LetterKey] = set()
 
+    @property
+    def has_ended(self) -> bool:
+        """True: letters are there, or are not."""
+        return True
+
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The next letters; a transaction that was recorded before is planned by the spout itself."""
         if replay:

@@ -245,6 +245,7 @@ class PhaseRunner:
                 if limit is not None:
                     spout.limit_batches(limit)
                 batch = spout.plan(after, replay=replay)
+                has_ended = batch is not None or spout.has_ended
                 listing = spout.listed(after) if self.topology.event_times else {}
         except ConfigError as error:
             raise _Refused(error) from error
@@ -261,7 +262,7 @@ class PhaseRunner:
         versions = {} if batch is None else {each.table: each.newest() for each in self.topology.static_tables}
         batch = batch and replace(batch, facts=facts, again=(*batch.again, *again), static_versions=versions)
         batch = batch and replace(batch, listed=listed)
-        return BatchPlanned(attempt, batch, limit)
+        return BatchPlanned(attempt, batch, limit, has_ended)
 
     def _is_time_for_a_tick(
         self, after: BatchMetadata, facts: BatchFacts, listed: Mapping[PartitionId, Listed]

@@ -131,6 +131,12 @@ class Spout(ABC):
     def reader(self) -> PartitionReader:
         """The reader of the batches' ranges, for the executors. May be called before `open`."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether `plan` has found nothing because there is no more, so that a run until drained may end. Here that is
+        so; a source that is merely not ready says False."""
+        return True
+
     # --- connections ----------------------------------------------------------------------------------------------
 
     def open(self) -> None:  # noqa: B027 - optional

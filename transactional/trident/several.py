@@ -188,6 +188,11 @@ class SeveralSpouts(Spout):
             split_records=min(splits, default=None),
         )
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all have."""
+        return all(spout.has_ended for spout in self.spouts.values())
+
     def _planned(self, before: Mapping[str, BatchMetadata], *, replay: bool) -> dict[str, BatchMetadata | None]:
         """What each has. Under a limit those that are the least behind come first: what they leave is for the
         others, and none starves."""

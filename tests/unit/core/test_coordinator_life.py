@@ -314,6 +314,17 @@ def test_an_empty_source_is_drained_at_once() -> None:
     assert talk.coordinator.done
 
 
+def test_a_source_that_is_not_ready_is_not_drained() -> None:
+    """Storm's test has a spout that is not ready, until it is."""
+    talk = Conversation(config=DRAIN)
+    talk.start()
+    assert talk.tell(BatchPlanned(talk.current(1), None, has_ended=False)) == []
+    assert not talk.coordinator.done
+    assert kinds(talk.wait(100)) == ["PlanBatch"]
+    talk.nothing(1)
+    assert talk.coordinator.done
+
+
 @pytest.mark.parametrize("ran_for_ms", [0, 30_001], ids=["failed", "timed out"])
 def test_drained_then_a_failure_plans_a_smaller_batch_and_the_rest_is_still_read(ran_for_ms: int) -> None:
     talk = Conversation(config=DRAIN, replays_exactly=False)

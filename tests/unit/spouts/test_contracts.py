@@ -158,6 +158,7 @@ class TestPartitions:
         lists = OpaqueWordLists(words(), ready=False)
         spout = lists.as_spout(1)
         assert spout.plan(EMPTY_BATCH, replay=False) is None
+        assert not spout.has_ended
         first = spout.plan(EMPTY_BATCH, replay=True)
         assert first is not None
         lists.words = {}

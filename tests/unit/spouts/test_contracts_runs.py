@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -118,6 +119,20 @@ def test_an_opaque_replay_counts_what_is_there_then_and_nothing_twice_or_never()
     lists.words["a"] = away
     run(world, lists)
     assert stored(world.counts) == {**COUNTS, "emu": 1}
+
+
+@pytest.mark.parametrize("kind", [WordLists, OpaqueWordLists])
+def test_a_run_until_drained_waits_for_a_source_that_is_not_ready(kind: type[WordLists | OpaqueWordLists]) -> None:
+    """Storm row T43: not before each batch, and not at the end."""
+    questions = itertools.cycle([False, True, False])
+
+    class Hesitant(kind):  # type: ignore[valid-type, misc]
+        def is_ready(self) -> bool:
+            return next(questions)
+
+    world = World()
+    run(world, Hesitant(words(), take=1))
+    assert stored(world.counts) == COUNTS
 
 
 def test_a_restart_goes_on_from_the_metadata_in_the_database(tmp_path: Path) -> None:
