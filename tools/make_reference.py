@@ -98,6 +98,7 @@ PAGES = {
             "transactional.topology.windows.Session",
             "transactional.trident.windowed.WindowedStream",
             "transactional.trident.windowed.WindowedState",
+            "transactional.trident.windowed_joins.JoinedWindows",
             "transactional.trident.field",
             "transactional.aggregates.First",
             "transactional.aggregates.Last",

@@ -30,6 +30,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "tests/unit/trident/pipelines/test_joins.py::test_a_join_is_what_nested_loops_find",
         "tests/unit/trident/pipelines/test_joins.py::test_a_replay_has_the_same_order",
         "tests/unit/trident/pipelines/test_joins.py::test_other_names",
+        "tests/windows/test_joins.py::test_what_a_window_joins_is_joined_once",
     ),
     "R5": (f"{TRIDENTS}::test_a_mistake_is_reported_at_its_line", f"{LOOKING}::test_a_mistake_is_reported_at_its_line"),
     "R6": (

@@ -1,5 +1,5 @@
-"""Ten thousand worlds of all kinds end with right tables; three thousand of windows equal plain Python: crashes,
-replays cut elsewhere, late and idle partitions.
+"""Ten thousand worlds of all kinds end with right tables; three thousand of windows equal plain Python, and a thousand
+of windows that are joined: crashes, replays cut elsewhere, late and idle partitions.
 
 A part is what is run again if it is interrupted.
 """
@@ -11,9 +11,10 @@ from collections import Counter
 import pytest
 
 from tests.simulation.sweep import run_some
+from tests.windows.join_world import JoinWorld
 from tests.windows.world import run_seeds
 
-WORLDS, PART = 3_000, 100
+WORLDS, JOINED, PART = 3_000, 1_000, 100
 SEEDS, SOME = 10_000, 2_000
 """Of worlds of all kinds, and so many as meet every fault and every transition, whichever they are."""
 FAR = 100_000
@@ -40,4 +41,13 @@ def test_worlds(first: int, seed: int, counts: Counter[str]) -> None:
 def test_worlds_of_windows(first: int, seed: int, counts: Counter[str]) -> None:
     reached = run_seeds(seed * FAR + first, PART)
     assert [name for name in REACHED if not reached[name]] == []
+    counts["worlds"] += PART
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("first", range(0, JOINED, PART))
+def test_worlds_of_joins(first: int, seed: int, counts: Counter[str]) -> None:
+    reached = run_seeds(seed * FAR + first, PART, None, JoinWorld)
+    assert [name for name in (*REACHED, "pairs", "without a partner") if not reached[name]] == []
     counts["worlds"] += PART

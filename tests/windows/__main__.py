@@ -10,10 +10,11 @@ from collections import Counter
 from tests.windows.bolt_world import BoltWorld
 from tests.windows.cascade_world import CascadeWorld
 from tests.windows.count_world import CountWorld
+from tests.windows.join_world import JoinWorld
 from tests.windows.world import World, run_seeds
 
 CHUNK = 100
-WORLDS = {"time": World, "bolts": BoltWorld, "counts": CountWorld, "cascades": CascadeWorld}
+WORLDS = {"time": World, "bolts": BoltWorld, "counts": CountWorld, "cascades": CascadeWorld, "joins": JoinWorld}
 
 
 def main() -> None:

@@ -389,7 +389,7 @@ class World:
             assert facts.time_ms * 1_000 == time
             assert self.by_transaction or facts.late_before_us == threshold, f"late_before of {record.attempt}"
         reported = [(record.details or {})["late"] for record in committed if "late" in (record.details or {})]
-        assert sum(each["open"] for each in reported) == len(plain.late), "late tuples, as they are reported"
+        assert sum(each["open"] for each in reported) == self.reported_late(plain), "late tuples, as they are reported"
         self.check_tables(plain)
         if self.is_in_one:
             counted = sum(count for count, _ in (*plain.windows.values(), *plain.closed.values()))
@@ -401,6 +401,10 @@ class World:
         self.reached["waited for a partition without a record"] += plain.held
         self.reached["transactions"] += len(history)
         self.reached["transactions without a tuple"] += sum(not each.tuples for each in history)
+
+    def reported_late(self, plain: Plain) -> int:
+        """How many tuples are said to be late."""
+        return len(plain.late)
 
     def check_tables(self, plain: Plain) -> None:
         """As they are now."""

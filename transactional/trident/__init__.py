@@ -12,6 +12,7 @@ from transactional.trident.static import StaticState
 from transactional.trident.streams import GroupedStream, Stream, TridentState
 from transactional.trident.topology import TridentTopology
 from transactional.trident.windowed import WindowedState, WindowedStream
+from transactional.trident.windowed_joins import JoinedWindows
 
 __all__ = [
     "Avg",
@@ -22,6 +23,7 @@ __all__ = [
     "CountWindow",
     "First",
     "GroupedStream",
+    "JoinedWindows",
     "Last",
     "Max",
     "Min",

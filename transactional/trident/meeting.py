@@ -13,34 +13,34 @@ from transactional.trident.pipelines.joins import Join, Meeting, Side, checked_k
 from transactional.trident.streams import Stream
 
 
-def joined(
+def checked_join(
     declarations: Declarations, given: Sequence[Any], how: Any, *, keeps_all: bool, output: Sequence[str] | None
-) -> Stream:
-    """The join of several streams, each given with its fields. Raises `ConfigError`."""
+) -> tuple[Join, list[Stream]]:
+    """A join, and what it joins. Raises `ConfigError`."""
     example = "join((orders, 'customer'), (payments, 'payer'))"
-    sides, parents = _sides("join", given, declarations, example)
+    sides, streams = _sides("join", given, declarations, example)
     for each, side in zip(given, sides, strict=True):
         if not side.key:
             raise ConfigError(f"join takes each stream with its fields, such as (orders, 'customer'); got {each!r}")
     kinds = checked_kinds(how, len(sides))
     fields = joined_schema(sides, keeps_all=keeps_all, output=output)
-    return _met(declarations, parents, Join(sides, kinds, fields, keeps_all=keeps_all))
+    return Join(sides, kinds, fields, keeps_all=keeps_all), streams
 
 
 def multi_reduced(declarations: Declarations, given: Sequence[Any], reducer: Any) -> Stream:
     """What a reducer makes of several streams, each given alone or with its fields. Raises `ConfigError`."""
     example = "multi_reduce((orders, 'customer'), (payments, 'payer'), reducer=…)"
-    sides, parents = _sides("multi_reduce", given, declarations, example)
-    return _met(declarations, parents, MultiReduce(sides, reducer))
+    sides, streams = _sides("multi_reduce", given, declarations, example)
+    return met(declarations, streams, MultiReduce(sides, reducer))
 
 
 def _sides(
     operation: str, given: Sequence[Any], declarations: Declarations, example: str
-) -> tuple[list[Side], list[int]]:
-    """Each stream's fields with those that are compared, and the number of its node."""
+) -> tuple[list[Side], list[Stream]]:
+    """Each stream, and its fields with those that are compared."""
     if len(given) < 2:
         raise ConfigError(f"{operation} takes several streams, not {len(given)}: {example}")
-    sides, parents = [], []
+    sides, streams = [], []
     for each in given:
         match each:
             case Stream() as stream:
@@ -52,12 +52,14 @@ def _sides(
         stream._check_of(operation, declarations)
         stream._require_key(names, operation)
         sides.append(Side(stream.fields, tuple(names)))
-        parents.append(stream._node.number)
-    if len(set(parents)) < len(parents):
+        streams.append(stream)
+    if len({each._node.number for each in streams}) < len(streams):
         raise ConfigError(f"{operation}: a stream is given twice; give one that is made of it")
-    return sides, parents
+    return sides, streams
 
 
-def _met(declarations: Declarations, parents: Sequence[int], meeting: Meeting) -> Stream:
-    node = StreamNode(meeting.made, parents=tuple(parents), meeting=meeting)
+def met(declarations: Declarations, streams: Sequence[Stream], meeting: Meeting) -> Stream:
+    """What is made of several streams where they meet."""
+    parents = tuple(each._node.number for each in streams)
+    node = StreamNode(meeting.made, parents=parents, meeting=meeting)
     return Stream(declarations, declarations.graph.add(node))

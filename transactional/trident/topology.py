@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from transactional.durations import Duration
 from transactional.errors import ConfigError
@@ -17,17 +17,19 @@ from transactional.storm_names import NamesOfStreams
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.event_times import event_time as declared_time
 from transactional.topology.topology import Topology
+from transactional.topology.windows import Window
 from transactional.topology.wiring import check_id, check_parallelism, checked_spout
 from transactional.trident.aggregates.reducing import MultiReducer
 from transactional.trident.compiling import declare, spout_tasks
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Origin, StreamNode
-from transactional.trident.meeting import joined, multi_reduced
+from transactional.trident.meeting import checked_join, met, multi_reduced
 from transactional.trident.pipelines.functions import parsed
 from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query
 from transactional.trident.several import SeveralSpouts
 from transactional.trident.static import StaticState
 from transactional.trident.streams import Stream, merged
+from transactional.trident.windowed_joins import JoinedWindows, WindowOfJoin, joined_windows
 
 F = TypeVar("F", bound=Callable[[Stream], Stream])
 
@@ -99,22 +101,57 @@ class TridentTopology(NamesOfStreams):
         """The tuples of several streams, which have the same fields."""
         return merged(self._declarations, streams)
 
+    @overload
     def join(
         self,
         *streams: tuple[Any, ...],
         how: str | Sequence[str] = "inner",
         keep_all: bool = False,
         output: Sequence[str] | None = None,
-    ) -> Stream:
-        """Tuples of one batch with equal values: `join((orders, "customer"), (payments, "payer"))`.
+        window: None = None,
+    ) -> Stream: ...
+
+    @overload
+    def join(
+        self,
+        *streams: tuple[Any, ...],
+        how: str | Sequence[str] = "inner",
+        keep_all: bool = False,
+        output: Sequence[str] | None = None,
+        window: Window,
+        state: State,
+        on: Sequence[str] | None = None,
+        limit: int = 1_000,
+        name: str | None = None,
+    ) -> JoinedWindows: ...
+
+    def join(
+        self,
+        *streams: tuple[Any, ...],
+        how: str | Sequence[str] = "inner",
+        keep_all: bool = False,
+        output: Sequence[str] | None = None,
+        window: Window | None = None,
+        **of_windows: Any,
+    ) -> Stream | JoinedWindows:
+        """Tuples of one batch, or of one window, with equal values: `join((orders, "customer"), (payments, "payer"))`.
 
         The fields are those that the first stream is joined on, then all others, stream by stream; with `keep_all` all
         fields of all streams, in their order. `output` gives them other names. `how` is `inner`, `left`, `right`, or
         `outer`, for all streams after the first or one for each; NULL stands for a tuple that is missing, and NULL in
         a field that is compared equals nothing. Floating-point numbers are compared as by `group_by`: 0.0 equals -0.0,
         and NaN itself.
+
+        With `window=tumbling("5 minutes")` tuples meet that are in one window of their event time, whenever they
+        arrive. `state` keeps those of windows that are open, at most `limit` of one key and window, or it is
+        `TooManyCollected`; `name` is the id of its committer. `on` are the fields with the time, one of each stream.
         """
-        return joined(self._declarations, streams, how, keeps_all=keep_all, output=output)
+        join, sides = checked_join(self._declarations, streams, how, keeps_all=keep_all, output=output)
+        if window is not None:
+            return joined_windows(sides, join, WindowOfJoin(window, **of_windows))
+        if of_windows:
+            raise ConfigError(f"join: {', '.join(of_windows)} has no meaning without window=")
+        return met(self._declarations, sides, join)
 
     def multi_reduce(self, *streams: Stream | tuple[Any, ...], reducer: MultiReducer) -> Stream:
         """What your own code makes of the tuples of one batch of several streams:

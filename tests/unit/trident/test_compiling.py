@@ -62,7 +62,9 @@ def merged_with_new_values(stream: Stream) -> None:
 
 
 def joined(*given: Any) -> Stream:
-    return meeting.joined(given[0][0]._declarations, given, "left", keeps_all=False, output=None)
+    declarations = given[0][0]._declarations
+    join, streams = meeting.checked_join(declarations, given, "left", keeps_all=False, output=None)
+    return meeting.met(declarations, streams, join)
 
 
 def a_join(stream: Stream) -> None:

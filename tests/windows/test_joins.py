@@ -1,0 +1,91 @@
+"""Joined windows equal plain Python, whatever happens in their worlds; and they find what is known to be wrong.
+
+Storm row C14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.windows.join_world import JoinWorld
+from tests.windows.test_worlds import CHUNK, NowLate, ReadsItsOwn, in_database, in_delta, in_log, is_found
+from tests.windows.world import Parts, run_seeds
+from transactional.trident import windowed_joins
+from transactional.trident.windowed_joins import AsSide, OfWindow, keeps_lonely
+
+join_rows = windowed_joins._met
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("first", range(0, 20, CHUNK))
+def test_what_a_window_joins_is_joined_once(first: int) -> None:
+    """The first of those that `python -m tests.windows --of joins` runs through."""
+    reached = run_seeds(first, CHUNK, None, JoinWorld)
+    assert reached["transactions"] > CHUNK
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("make", [in_database, in_delta, in_log])
+def test_joins_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) -> None:
+    parts = Parts(state=lambda _, name, kind: make(tmp_path, name, kind))
+    assert run_seeds(3, 1, parts, JoinWorld)["transactions"] > 1
+
+
+def test_tuples_that_a_dead_attempt_has_kept_are_found() -> None:
+    parts = Parts(state=lambda world, name, kind: ReadsItsOwn(table=world.tables[name], kind=kind))
+    assert is_found(parts, JoinWorld)
+
+
+def test_lateness_that_is_judged_while_processing_is_found() -> None:
+    assert is_found(Parts(runner=NowLate), JoinWorld)
+
+
+def null_equals_null(joined: Any, rows: Any, kind: str, *, width: int, meets: bool) -> Iterator[Any]:
+    """As if NULL were a value."""
+    return join_rows(joined, rows, kind, width=width, meets=True)
+
+
+def nobody_is_lonely(joined: Any, rows: Any, kind: str, *, width: int, meets: bool) -> Iterator[Any]:
+    """As if all joins were inner."""
+    return join_rows(joined, rows, "inner", width=width, meets=meets)
+
+
+def the_newest_only(joined: Any, rows: Any, kind: str, *, width: int, meets: bool) -> Iterator[Any]:
+    """One partner is enough."""
+    return join_rows(joined, rows[-1:], kind, width=width, meets=meets)
+
+
+@pytest.mark.parametrize("wrong", [null_equals_null, nobody_is_lonely, the_newest_only])
+def test_rows_that_meet_by_another_rule_are_found(wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windowed_joins, "_met", wrong)
+    assert is_found(world=JoinWorld)
+
+
+def test_tuples_that_are_left_out_though_they_are_kept_alone_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windowed_joins, "keeps_lonely", lambda kinds, number: not keeps_lonely(kinds, number))
+    assert is_found(world=JoinWorld)
+
+
+def test_sides_that_are_taken_for_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_side = AsSide.__call__
+
+    def other(self: AsSide, row: Any) -> Any:
+        return as_side(AsSide(1 - self.number, self.key, self.time, self.kept), row)
+
+    monkeypatch.setattr(AsSide, "__call__", other)
+    assert is_found(world=JoinWorld)
+
+
+def test_windows_that_are_joined_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_window = OfWindow.__call__
+
+    def twice(self: OfWindow, row: Any) -> Iterator[Any]:
+        yield from of_window(self, row)
+        yield from of_window(self, row)
+
+    monkeypatch.setattr(OfWindow, "__call__", twice)
+    assert is_found(world=JoinWorld)
