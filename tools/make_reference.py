@@ -151,6 +151,8 @@ PAGES = {
             "transactional.bolts.Tuple",
             "transactional.bolts.OutputCollector",
             "transactional.bolts.TopologyContext",
+            "transactional.bolts.BoltMetrics",
+            "transactional.bolts.BoltCounter",
             "transactional.bolts.MapState",
             "transactional.attempt.TransactionAttempt",
             "transactional.schema.Schema",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, SupportsIndex
 
 from transactional.attempt import TransactionAttempt
-from transactional.errors import SchemaMismatch
+from transactional.errors import ConfigError, SchemaMismatch
 from transactional.facts import BatchFacts
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import did_you_mean
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 Key = tuple[Any, ...]
 """The values of a state's key columns, in order."""
+COUNTERS_MAX: Final = 100
+"""How many counters a component may have: each of them is a time series for as long as a run lasts."""
+_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
 
 
 class Tuple(tuple[Any, ...]):
@@ -179,6 +183,63 @@ class MapState(Protocol):
         """Set each key to `update(its value)`; return the new values."""
 
 
+class BoltCounter:
+    """A number of a bolt's that only grows."""
+
+    __slots__ = ("_metrics", "_name")
+
+    def __init__(self, metrics: BoltMetrics, name: str) -> None:
+        self._metrics, self._name = metrics, name
+
+    def increment(self, by: int = 1) -> None:
+        """Add to it. Raises `ConfigError` for what is no whole number, or negative."""
+        if not _is_growth(by):
+            raise ConfigError(
+                f"{self._metrics.component!r} increments its counter {self._name!r} by {by!r}; a counter only "
+                "grows, by whole numbers"
+            )
+        self._metrics.counts[self._name] += by
+
+
+class BoltMetrics:
+    """The counters of a bolt in one task of one attempt.
+
+    What is counted until `finish_batch` returns counts with the transaction commit. What a failed attempt has counted
+    is dropped.
+    """
+
+    def __init__(self, component: str = "") -> None:
+        self.component = component
+        self.counts = Counter[str]()
+
+    def counter(self, name: str) -> BoltCounter:
+        """The counter of this name, which begins at 0. A name is a word of the program, not a value of the data.
+
+        Raises `ConfigError` for a name that is not a letter and then at most 63 letters, digits, `_`, `.` and `-`, and
+        for more than 100 names.
+        """
+        if not _is_name(name):
+            raise ConfigError(
+                f"{self.component!r} has a counter {name!r}; a name is a letter and then at most 63 letters, digits, "
+                "'_', '.' and '-'"
+            )
+        if name not in self.counts and len(self.counts) == COUNTERS_MAX:
+            raise ConfigError(
+                f"{self.component!r} has more than {COUNTERS_MAX} counters, the last one {name!r}; a name is a word of "
+                "the program: put values of the data into a state instead"
+            )
+        self.counts.setdefault(name, 0)
+        return BoltCounter(self, name)
+
+
+def _is_growth(by: object) -> bool:
+    return isinstance(by, int) and by >= 0
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyContext(StormNames):
     """What a task of a bolt knows about itself. `options` is the mapping passed to `build()`; `subscribers` maps each
@@ -199,6 +260,8 @@ class TopologyContext(StormNames):
     """Shared by the bolts that run in the same task of the same attempt."""
     lookups: Lookups | None = None
     """How the states that the bolt reads are looked up, by the id of the committer; usable in `finish_batch` only."""
+    metrics: BoltMetrics = field(default_factory=BoltMetrics, compare=False)
+    """What the bolt counts itself: `metrics.counter("parsed").increment()`."""
 
 
 class Bolt:

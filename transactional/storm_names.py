@@ -28,6 +28,7 @@ IN_BOLTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("getString", "getLong", "getInteger", "getDouble", "getValue", "getBoolean"), _BY_POSITION),
     **dict.fromkeys(("getStringByField", "getLongByField", "getIntegerByField"), _BY_NAME),
     **dict.fromkeys(("getDoubleByField", "getValueByField", "getBooleanByField"), _BY_NAME),
+    **dict.fromkeys(("registerCounter", "registerMetric", "registerMeter"), '`metrics.counter("parsed")`'),
     "getSourceComponent": "'source'",
     "getSourceStreamId": "'stream'",
     "getValues": "'values'",

@@ -25,6 +25,8 @@ class CommitReport:
     """The number of tuples that were left out as late, by the component that has the windows."""
     processing: str = ""
     """Where the processing phase ran, and why, if there was a choice."""
+    counters: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """What bolts count themselves, by component and name."""
 
     def details(self) -> dict[str, Any]:
         """What the store keeps of it, as JSON values."""
@@ -34,6 +36,7 @@ class CommitReport:
             "states": dict(self.states),
             "letters": sum(self.letters.values()),
             **{name: dict(values) for name, values in optional.items() if values},
+            **({"counters": [[*of, number] for of, number in sorted(self.counters.items())]} if self.counters else {}),
             **({"processing": self.processing} if self.processing else {}),
         }
 

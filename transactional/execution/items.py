@@ -110,6 +110,8 @@ class TaskReport:
     digests: Mapping[tuple[PartitionId, OffsetRange], Digest]
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Late tuples, by the component with the windows that have left them out."""
+    counted: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """What bolts count themselves, by component and name."""
 
 
 @dataclass(frozen=True, slots=True)

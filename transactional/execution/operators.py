@@ -37,6 +37,8 @@ class Operator(ABC):
         self.letters: list[DeadLetter] = []
         self.silent: Collection[tuple[str, str]] = ()
         """Whether the same tuples reach task 0 as well, which makes the letters."""
+        self.counts: Mapping[str, int] = {}
+        """What the bolt counts itself, by name."""
         self.faults = Faults()
         self.fresh: Callable[[Emitter], Operator] | None = None
         """Creates another one, prepared; None if the bolt keeps nothing from tuple to tuple."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from transactional.bolts import OutputCollector
+from transactional.bolts import BoltMetrics, OutputCollector
 from transactional.errors import ConfigError
 from transactional.execution.map_state import DeferredLookups, DeferredState
 
@@ -39,9 +39,13 @@ def dump_instance(bolt: object, collector: OutputCollector) -> bytes:
     return buffer.getvalue()
 
 
-def load_instance(data: bytes, collector: OutputCollector, state: object, lookups: object = None) -> Any:
-    """Unpickle a bolt's instance with the given collector, state and lookups in place of the stand-ins."""
-    return _Unpickler(io.BytesIO(data), {"collector": collector, "state": state, "lookups": lookups}).load()
+def load_instance(
+    data: bytes, collector: OutputCollector, state: object, lookups: object = None, metrics: BoltMetrics | None = None
+) -> Any:
+    """Unpickle a bolt's instance with the given collector, state and lookups in place of the stand-ins, and with
+    counters that begin at 0: its task has reported what they were."""
+    replacements = {"collector": collector, "state": state, "lookups": lookups, "metrics": metrics or BoltMetrics()}
+    return _Unpickler(io.BytesIO(data), replacements).load()
 
 
 class _Pickler(Pickler):
@@ -54,6 +58,8 @@ class _Pickler(Pickler):
             return "collector"
         if isinstance(obj, DeferredLookups):
             return "lookups"
+        if isinstance(obj, BoltMetrics):
+            return "metrics"
         return "state" if isinstance(obj, DeferredState) else None
 
 

@@ -10,7 +10,7 @@ import cloudpickle
 import pyarrow as pa
 
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import BasicBolt, BatchBolt, MapState, TopologyContext
+from transactional.bolts import BasicBolt, BatchBolt, BoltMetrics, MapState, TopologyContext
 from transactional.execution.emitting import Emitter
 from transactional.execution.map_state import DeferredLookups, DeferredState
 from transactional.execution.operators import (
@@ -84,7 +84,7 @@ class TaskInfo:
         operator.silent = [g.origin for g in inputs if not makes_letters(g, self.task)]
         return operator
 
-    def context(self, spec: BoltSpec) -> TopologyContext:
+    def context(self, spec: BoltSpec, metrics: BoltMetrics) -> TopologyContext:
         """What the bolt learns about it."""
         program, subscribers = self.program, self.program.subscribers_of(spec.id)
         state = self.state
@@ -101,6 +101,7 @@ class TaskInfo:
             None if self.facts is None else self.facts.of(spec.id),
             self.shared,
             DeferredLookups(spec.id) if spec.reads and self.lookups is None else self.lookups,
+            metrics,
         )
 
 
@@ -112,7 +113,7 @@ def make_operator(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
         operator = _of_function(spec.id, bolt, emitter)
         operator.notes_origin = bolt.kind is FunctionKind.ARROW and len(spec.inputs) > 1
         return info.given_to(operator)
-    operator = _of_instance(info, spec, _copy_of(info.program, spec), emitter)
+    operator = _of_instance(info, spec, _copy_of(info.program, spec), emitter, BoltMetrics(spec.id))
     operator.fresh = partial(_made_again, info, spec)
     return operator
 
@@ -138,7 +139,9 @@ def make_gates(info: TaskInfo, source: str, emitter: Emitter, *, looks_closer: b
 
 def load_operator(info: TaskInfo, spec: BoltSpec, pickled: bytes, emitter: Emitter) -> Operator:
     """The operator for a bolt that comes out of the processing phase (see `Operator.dump`), prepared there."""
-    operator = _of_instance(info, spec, load_instance(pickled, emitter, info.state, info.lookups), emitter)
+    metrics = BoltMetrics(spec.id)
+    bolt = load_instance(pickled, emitter, info.state, info.lookups, metrics)
+    operator = _of_instance(info, spec, bolt, emitter, metrics)
     operator.fresh = partial(load_operator, info, spec, pickled)
     return operator
 
@@ -159,18 +162,22 @@ def _of_function(component_id: str, bolt: BoltFunction, emitter: Emitter) -> Ope
             return ArrowFunction(component_id, emitter, bolt.function)
 
 
-def _of_instance(info: TaskInfo, spec: BoltSpec, bolt: Any, emitter: Emitter) -> Operator:
-    context = info.context(spec)
+def _of_instance(info: TaskInfo, spec: BoltSpec, bolt: Any, emitter: Emitter, metrics: BoltMetrics) -> Operator:
+    operator = _of_kind(info, spec, bolt, emitter, info.context(spec, metrics))
+    operator.counts = metrics.counts
+    return info.given_to(operator)
+
+
+def _of_kind(info: TaskInfo, spec: BoltSpec, bolt: Any, emitter: Emitter, context: TopologyContext) -> Operator:
     if isinstance(bolt, BasicBolt):
-        return info.given_to(BasicOperator(spec.id, emitter, bolt, context))
+        return BasicOperator(spec.id, emitter, bolt, context)
     if isinstance(bolt, BatchBolt):
-        return info.given_to(BatchOperator(spec.id, emitter, bolt, context, info.attempt))
+        return BatchOperator(spec.id, emitter, bolt, context, info.attempt)
     if isinstance(bolt, StatefulBolt):
         assert info.key_values is not None
-        return info.given_to(
-            StatefulOperator(spec.id, emitter, bolt, context, info.attempt, info.key_values, replaces=info.replaces)
-        )
+        values = info.key_values
+        return StatefulOperator(spec.id, emitter, bolt, context, info.attempt, values, replaces=info.replaces)
     of_batches = FollowingOperator if isinstance(bolt, FollowingBolt) else ArrowBatchOperator
     operator = of_batches(spec.id, emitter, bolt, context, info.attempt)
     operator.notes_origin = len(spec.inputs) > 1
-    return info.given_to(operator)
+    return operator

@@ -48,6 +48,8 @@ class TaskLoop(ABC):
         self.faults = Faults(info.program.spout.id)
         self.left_out = Counter[str]()
         """Late tuples, by the component with the windows that have left them out."""
+        self.counted = Counter[tuple[str, str]]()
+        """What bolts count themselves, by component and name."""
         self._instances = instances or {}
 
     def run(self, received: Received) -> TaskFailed | None:
@@ -112,6 +114,10 @@ class TaskLoop(ABC):
         with guarded(component_id):
             emitter.flush()
             self.send_on(component_id, emitter)
+
+    def count(self, operator: Operator) -> None:
+        """Add what a bolt has counted here."""
+        self.counted.update({(operator.component, name): number for name, number in operator.counts.items()})
 
     @property
     def goes_well(self) -> bool:

@@ -93,6 +93,7 @@ class BoltStep(CommitStep):
             if failed is None:
                 passing.letters += done.letters
                 passing.left_out.update(done.left_out)
+                passing.counted.update(done.counted)
                 passing.take_over(component.id, done.partials, done.addressed)
                 operators = done.operators.values()
                 passing.stateful += [(of_task, each) for each in operators if isinstance(each, StatefulOperator)]

@@ -92,6 +92,7 @@ class CommitStep(ABC):
         for answer in answers:
             passing.take_items(answer.items)
             passing.left_out.update(answer.left_out)
+            passing.counted.update(answer.counted)
         self._take(passing, [answer.written for answer in answers if answer.written is not None])
 
     def _for_tasks(self, passing: Passing) -> TaskState | None:

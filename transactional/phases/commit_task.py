@@ -35,6 +35,7 @@ class CommitTask(TaskLoop):
         self.letters += operator.letters
         operator.finish()
         self.left_out.update(operator.left_out)
+        self.count(operator)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:
         """Keep it."""

@@ -99,7 +99,8 @@ class CommitPhase:
         edges = Counter(processed.edges) + passing.sent
         letters = Counter(letter.exclusion.component for letter in passing.letters)
         late = Counter(processed.left_out) + passing.left_out
-        return CommitReport(edges, states, letters, places, late, processed.place)
+        passing.counted.update(processed.counted)
+        return CommitReport(edges, states, letters, places, late, processed.place, passing.counted)
 
     def _is_fed_before(self, component: str) -> bool:
         """Whether it has had, in the processing phase, whatever does not come from steps."""

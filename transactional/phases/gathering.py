@@ -69,9 +69,18 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) ->
         reason=next((each.reason for each in found if each.reason), ""),
         edges=edges,
         left_out=sum((Counter(report.left_out) for report in reports), Counter()),
+        counted=_counted(reports),
         batch=batch,
         split=split,
     )
+
+
+def _counted(reports: Iterable[TaskReport]) -> Counter[tuple[str, str]]:
+    """The sums, with those that are 0: a counter is there before it has counted anything."""
+    counted = Counter[tuple[str, str]]()
+    for report in reports:
+        counted.update(report.counted)
+    return counted
 
 
 def late_tuples(item: TuplesToCommit) -> LateTuples:

@@ -51,6 +51,8 @@ class Passing:
     """Tuples by source, stream and target."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Late tuples, by the component with the windows that have left them out."""
+    counted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """What bolts count themselves, by component and name."""
     written: dict[str, int] = field(default_factory=dict)
     """Rows written to states, by component."""
     left: list[StagedBytes] = field(default_factory=list)

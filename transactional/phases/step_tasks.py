@@ -55,7 +55,8 @@ class BoltWork(StepWork):
         if failed is not None:
             return TaskDone(given.task, count, failure=_failure(info, failed))
         sent = _items(given.task, done.emitters[component], done.addressed, done.partials, done.letters)
-        answer = _answer(program, self, TaskDone(given.task, count, left_out=done.left_out), sent)
+        counted = TaskDone(given.task, count, left_out=done.left_out, counted=done.counted)
+        answer = _answer(program, self, counted, sent)
         if answer.failure is not None or part is None or view is None:
             return answer
         try:

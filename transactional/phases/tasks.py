@@ -145,6 +145,7 @@ class _Task(TaskLoop):
                 self.sent.append(NotFinished(self._order(), operator.component, what))
         elif (instance := operator.dump()) is not None:
             self.sent.append(PickledBolt(self._order(), operator.component, instance))
+        self.count(operator)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:
         """Address it to other tasks and to the commit phase."""
@@ -173,7 +174,7 @@ class _Task(TaskLoop):
         sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
         sent.update(self.letters_sent)
         received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
-        self.sent.append(TaskReport(self._order(), sent, received, self.digests, self.left_out))
+        self.sent.append(TaskReport(self._order(), sent, received, self.digests, self.left_out, self.counted))
 
     def incomplete(self) -> list[Incomplete]:
         """Notifies the tasks that this one sends tuples to."""

@@ -77,6 +77,8 @@ class Processed:
     """Tuples sent by source, stream and target, in the processing phase."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Tuples that windows have left out as late, by the component that has the windows."""
+    counted: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """What bolts count themselves, by component and name."""
     batch: BatchMetadata | None = None
     """What was processed."""
     place: str = ""

@@ -17,6 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from transactional.batch import BatchMetadata
+from transactional.bolts import COUNTERS_MAX
 from transactional.core.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure
 from transactional.engine.history.observing import (
     Committed,
@@ -60,6 +61,7 @@ class Metrics:
         for name in ("leading", "taken_over", "failed_in_a_row", "in_flight"):
             self._gauge(name).set(0)
         self._folded: dict[str, int] = {}
+        self._counters: dict[str, set[str]] = {}
         for component in components:
             # A rate is computed from the second sample on: there has to be one before the first dead letter.
             self._of("dead_letters_total", component)
@@ -152,6 +154,8 @@ class Metrics:
             self._of("tuples_total", source, stream, target).inc(number)
         for component, letters in details.get("letters_of", {}).items():
             self._of("dead_letters_total", component).inc(letters)
+        for component, name, number in details.get("counters", ()):
+            self._of("bolt_counter_total", component, self._counter_of(component, name)).inc(number)
         if (place := str(details.get("processing", "")).partition(":")[0]) in _PLACES:
             self._of("processed_transactions_total", _PLACES[place]).inc()
         self._event_time(details.get("event_time", {}), details.get("late", {}))
@@ -160,6 +164,14 @@ class Metrics:
         if flight.limit is not None:
             self._of("batch_limit_records").set(flight.limit.records)
         self._lags.lag, self._lags.partitions = details.get("lag"), details.get("lags", ())
+
+    def _counter_of(self, component: str, name: str) -> str:
+        """The label for a counter's name: those that come once there are very many are one."""
+        known = self._counters.setdefault(component, set())
+        if name not in known and len(known) >= COUNTERS_MAX:
+            return "other"
+        known.add(name)
+        return name
 
     def _event_time(self, reached: Mapping[str, Any], late: Mapping[str, int]) -> None:
         """As `event_time_of` has it; and the tuples that came too late, by component with windows."""
@@ -231,6 +243,7 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Counter, "state_folds_total", "Times that a table in the log layout was found folded", ("component",), {}),
     (Counter, "processed_transactions_total", "Where they were processed, if there was a choice", ("place",), {}),
     (Counter, "dead_letters_total", "Tuples set aside", ("component",), {}),
+    (Counter, "bolt_counter_total", "What bolts count themselves", ("component", "name"), {}),
     (Counter, "late_tuples_total", "Tuples that came after their windows had closed", ("component",), {}),
     (Gauge, "open_windows", "Windows that can still get tuples, whatever the number of keys", ("component",), {}),
     (Gauge, "watermark_timestamp_seconds", "The event time before which tuples are late", (), {}),

@@ -17,7 +17,7 @@ from tests.unit.fakes import WORDS
 from transactional import Topology, TransactionalTopologyBuilder, TransactionAttempt, TxId
 from transactional.attempt import AttemptId
 from transactional.batch import EMPTY_BATCH
-from transactional.bolts import Bolt
+from transactional.bolts import BasicBolt, Bolt, OutputCollector, TopologyContext, Tuple
 from transactional.errors import AttemptLost
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import JobExecutor, Processed
@@ -139,3 +139,18 @@ def test_what_is_made_is_what_this_process_makes(one_bolt: OneBoltMaker) -> None
     batch = one.topology.spout.plan(EMPTY_BATCH, replay=False)
     assert batch is not None
     assert one.start(FIRST).result(60) == local.run(FIRST, batch)
+
+
+class CountsWords(BasicBolt):
+    output = "word string"
+
+    def prepare(self, context: TopologyContext) -> None:
+        self.seen = context.metrics.counter("seen")
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        self.seen.increment()
+        collector.emit(*tuple.values)
+
+
+def test_what_a_bolt_counts_comes_from_all_of_its_tasks(one_bolt: OneBoltMaker) -> None:
+    assert one_bolt(CountsWords()).start(FIRST).result(60).counted == {("bolt", "seen"): 19}

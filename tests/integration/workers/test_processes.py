@@ -186,6 +186,33 @@ def test_what_a_bolt_has_started_ends_with_its_process(
     assert has_ended(child)
 
 
+class CountsWords(BasicBolt):
+    """Counts, and is killed once after it has."""
+
+    output = "word string"
+
+    def __init__(self, flag: str) -> None:
+        self.flag = flag
+
+    def prepare(self, context: TopologyContext) -> None:
+        self.seen = context.metrics.counter("seen")
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        self.seen.increment()
+        if is_first(self.flag):
+            os.kill(os.getpid(), signal.SIGKILL)
+        collector.emit(*tuple.values)
+
+
+def test_what_a_bolt_counts_comes_from_its_process_and_not_from_one_that_was_killed(
+    one_bolt: OneBoltMaker, tmp_path: Path
+) -> None:
+    one = one_bolt(CountsWords(str(tmp_path / "flag")))
+    with pytest.raises(AttemptLost):
+        one.start(FIRST).result(60)
+    assert one.start(SECOND).result(60).counted == {("bolt", "seen"): 19}
+
+
 class Says(BasicBolt):
     """Writes to both streams, and reads what is typed."""
 

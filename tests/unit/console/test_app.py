@@ -293,6 +293,12 @@ def test_a_transaction_leads_to_the_next_one_if_there_is_one() -> None:
     assert ["the next one" in of(client, f"transactions/{txid}") for txid in (2, 3)] == [True, False]
 
 
+def test_what_bolts_have_counted_is_on_the_page_of_their_transaction() -> None:
+    past = Past().begin()
+    past.commit(past.issue(), {"counters": [["parse", "unreadable", 1_234]]})
+    assert "Counted by bolts Bolt Counter Count parse unreadable 1,234" in text_of(of(browser(past), "transactions/1"))
+
+
 def test_event_time_is_there_if_the_topology_has_some_and_of_the_present_run() -> None:
     past = Past().begin()
     assert "Event time" not in of(browser(past.committed(2)), "")

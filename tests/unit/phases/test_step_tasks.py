@@ -162,6 +162,7 @@ class Dated(BasicBolt):
 
     def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
         assert self.context.batch is not None
+        self.context.metrics.counter("dated").increment()
         collector.emit(tuple.word, self.context.batch.time_ms)
 
 
@@ -193,6 +194,7 @@ def test_every_step_knows_its_batch_wherever_it_runs(choice: str) -> None:
     report = phase.run(attempt(1, 10), executor.run(attempt(1, 10), batch))
     assert [report.steps[name].startswith("job") for name in ("count", "dated")] == [choice == "jobs"] * 2
     assert set(stored(table).values()) == set(stored(latest.stored).values()) == {1_234}
+    assert report.counters == {("dated", "dated"): 50}
 
 
 class Behind(BasicBolt):

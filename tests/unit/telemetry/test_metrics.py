@@ -102,6 +102,17 @@ def test_a_committed_transaction_is_counted_and_timed_by_phase() -> None:
     assert (found["batch_limit_records"], found["last_commit_timestamp_seconds"]) == (100, 1.36)
 
 
+def test_what_bolts_count_and_that_their_names_are_bounded() -> None:
+    metrics = Metrics("words")
+    for txid, name in enumerate([*(f"n{at}" for at in range(102)), "n7"], start=1):
+        counters = [["parse", name, 2], ["sum", "rows", 1]]
+        metrics.notice(0, Committed(flight(txid), BATCH, {"counters": counters}))
+    found = values(metrics)
+    assert (found["bolt_counter_total{parse,n7}"], found["bolt_counter_total{sum,rows}"]) == (4, 103)
+    assert found["bolt_counter_total{parse,other}"] == 4
+    assert "bolt_counter_total{parse,n100}" not in found
+
+
 def test_event_time_its_windows_and_what_came_too_late() -> None:
     metrics = Metrics("words")
     unknown = {"newest_us": None, "watermark_us": None, "open": {"minutes": None, "visits": None}}
