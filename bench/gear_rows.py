@@ -36,6 +36,8 @@ FEW, MANY, MANY_BATCH = 4, (64, 128, 512), 20_000
 BATCHES: Mapping[int, int] = {1: 300, 100: 300, 1_000: 1_000, 20_000: 60, 200_000: 20}
 """How many transactions of each size: of a thousand messages as many as the 99th percentile takes."""
 RAW = "raw"
+PEERS_MOST = 60
+"""Of a peer, which takes a second for each."""
 PEERS: Mapping[str, type[SparkMerge | ExpertRecipe]] = {"merge": SparkMerge, "expert": ExpertRecipe}
 OURS: Mapping[str, tuple[str, str]] = {
     "none": ("none", "spark"),
@@ -58,7 +60,7 @@ class Row:
     @property
     def batches(self) -> int:
         """How many are measured, with those at the beginning."""
-        return BATCHES[self.batch]
+        return min(BATCHES[self.batch], PEERS_MOST if self.system in PEERS else BATCHES[self.batch])
 
     @property
     def warm(self) -> int:
