@@ -55,6 +55,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         f"{STREAMS}::test_persist_keeps_the_last_tuple_of_a_key",
     ),
     "R12": (
+        "tests/unit/queries/test_client_streams.py::test_reach",
         f"{LOOKING}::test_a_state_is_seen_after_its_transaction_or_before_it",
         "tests/unit/trident/test_static.py::test_all_attempts_at_a_batch_read_one_version",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -15,7 +15,10 @@ import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import BatchMetadata
+from transactional.engine.clock import SystemClock
 from transactional.errors import BoltFailed, ConfigError, FailedException, QueryFailed, SchemaMismatch
+from transactional.facts import BatchFacts
 from transactional.loading import open_for_reading
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries.pinning import Tables
@@ -102,10 +105,18 @@ class QueryClient:
             lookups = {each: partial(self._tables.lookup, each, txid) for each in query.reads}
             attempt = TransactionAttempt(TxId(max(txid, 1)), AttemptId(next(self._numbers)))
             try:
-                self._runs[name].run_with(attempt, batch_of(batch), lookups)
+                self._runs[name].run_with(attempt, self._planned(query, batch), lookups)
             except (BoltFailed, FailedException, SchemaMismatch) as error:
                 raise QueryFailed(f"query {name!r}: {error}") from error
             return Answer(txid, pa.Table.from_batches(self._emitted, arrow_schema(query.returns)))
+
+    def _planned(self, query: Query, questions: pa.RecordBatch) -> BatchMetadata:
+        """Tables of others are looked up in one version by all steps of an answer."""
+        batch = batch_of(questions)
+        if not query.static_tables:
+            return batch
+        versions = {each.table: each.newest() for each in query.static_tables}
+        return replace(batch, facts=BatchFacts(SystemClock().wall_ms()), static_versions=versions)
 
     @contextmanager
     def _pinned(self, query: Query) -> Iterator[TxId]:

@@ -317,13 +317,15 @@ def _meaning(component: Component) -> dict[str, Any]:
 class Query:
     """A query from outside: a topology of its own, whose spout emits the questions. It has no states.
 
-    `result` is the component and the stream that has the answers, `reads` are the committers whose states it looks up.
+    `result` is the component and the stream that has the answers, `reads` are the committers whose states it looks up,
+    `static_tables` the tables of others.
     """
 
     name: str
     topology: Topology
     result: tuple[str, str]
     reads: tuple[str, ...]
+    static_tables: tuple[StaticTable, ...] = ()
 
     @property
     def fields(self) -> Schema:

@@ -14,7 +14,7 @@ from transactional.topology.wiring import check_id
 from transactional.trident.compiling import declare
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Origin, StreamGraph, StreamNode
-from transactional.trident.pipelines.looking_up import LookUp
+from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
 from transactional.trident.questions import Questions
 from transactional.trident.streams import Stream
 
@@ -52,4 +52,5 @@ def compiled_query(topology_id: str, declared: DeclaredQuery) -> Query:
     made = declare(declared.graph, builder, 1, is_query=True)
     steps = [node.step for node in declared.graph.nodes]
     reads = dict.fromkeys(step.committer for step in steps if isinstance(step, LookUp))
-    return Query(declared.name, builder.build_query(), made[declared.result], tuple(reads))
+    static = dict.fromkeys(step.table for step in steps if isinstance(step, LookUpStatic))
+    return Query(declared.name, builder.build_query(), made[declared.result], tuple(reads), tuple(static))

@@ -128,7 +128,7 @@ class Stream(Operations):
         its columns are. `output` gives the values other names. In a topology the look-up, and all that is done with its
         stream, belongs to the commit phase: it sees the state as it is `after` the transaction, or `before` it. A query
         sees the committed transaction that its answer names. A static state is looked up where the stream is, at the
-        version that is recorded with the batch.
+        version that is recorded with the batch; in a query at the newest one.
         """
         if isinstance(state, StaticState):
             return self._then(self._looked_up_static(state, on, output, when))
@@ -148,12 +148,7 @@ class Stream(Operations):
         return self._then(look_up(self.fields, state, on, output, when))
 
     def _looked_up_static(self, state: StaticState, on: Any, output: Any, when: str) -> LookUpStatic:
-        if self._declarations.queried is not None:
-            raise ConfigError(
-                f"state_query: {self._declarations} is answered from the states of the topology as of a transaction; a "
-                "static state has no transactions: look it up in the topology, and keep what is found"
-            )
-        if state.declarations is not self._declarations:
+        if state.declarations is not (self._declarations.queried or self._declarations):
             raise ConfigError(f"state_query: {state!r} is one of {state.declarations}, not of {self._declarations}")
         if when != "after":
             raise ConfigError(f"state_query: no transaction changes a static state, so there is no {when!r}")

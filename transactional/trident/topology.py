@@ -99,7 +99,7 @@ class TridentTopology(NamesOfStreams):
 
     def merge(self, *streams: Stream) -> Stream:
         """The tuples of several streams, which have the same fields."""
-        return merged(self._declarations, streams)
+        return merged(self._declarations_of(streams), streams)
 
     @overload
     def join(
@@ -146,12 +146,13 @@ class TridentTopology(NamesOfStreams):
         arrive. `state` keeps those of windows that are open, at most `limit` of one key and window, or it is
         `TooManyCollected`; `name` is the id of its committer. `on` are the fields with the time, one of each stream.
         """
-        join, sides = checked_join(self._declarations, streams, how, keeps_all=keep_all, output=output)
+        declarations = self._declarations_of(streams)
+        join, sides = checked_join(declarations, streams, how, keeps_all=keep_all, output=output)
         if window is not None:
             return joined_windows(sides, join, WindowOfJoin(window, **of_windows))
         if of_windows:
             raise ConfigError(f"join: {', '.join(of_windows)} has no meaning without window=")
-        return met(self._declarations, sides, join)
+        return met(declarations, sides, join)
 
     def multi_reduce(self, *streams: Stream | tuple[Any, ...], reducer: MultiReducer) -> Stream:
         """What your own code makes of the tuples of one batch of several streams:
@@ -160,7 +161,15 @@ class TridentTopology(NamesOfStreams):
         Tuples with equal values in the fields meet, as in `group_by`, and each result is preceded by these values,
         under their names in the first stream. Without fields the tuples of each task meet, where they are.
         """
-        return multi_reduced(self._declarations, streams, reducer)
+        return multi_reduced(self._declarations_of(streams), streams, reducer)
+
+    def _declarations_of(self, given: Sequence[Any]) -> Declarations:
+        """Those of the topology, or of the query whose streams are given."""
+        for each in given:
+            stream = each[0] if isinstance(each, tuple | list) and each else each
+            if isinstance(stream, Stream) and stream._declarations.queried is self._declarations:
+                return stream._declarations
+        return self._declarations
 
     def query(self, name: str, fields: str) -> Callable[[F], F]:
         """Declare a query from outside: `@topology.query("count_of", "word string")`.

@@ -194,12 +194,6 @@ def test_a_key_with_several_rows_is_refused() -> None:
         TopologyDriver(made, MemoryCoordinatorStore(), LocalExecutor(made), config).run()
 
 
-def in_a_query(topology: TridentTopology, stream: Stream) -> Any:
-    """A query has no batch."""
-    labels = topology.static_state(Versions("labels"))
-    return topology.query("label_of", "word string")(lambda questions: questions.state_query(labels))
-
-
 MISTAKES: dict[str, tuple[Callable[[TridentTopology, Stream], Any], str]] = {
     "no table": (
         lambda t, s: t.static_state(cast("Any", "users")),
@@ -209,7 +203,6 @@ MISTAKES: dict[str, tuple[Callable[[TridentTopology, Stream], Any], str]] = {
         lambda t, s: (t.static_state(Versions("x")), t.static_state(Versions("x", Schema.parse("w long")))),
         "static_state: x is declared twice",
     ),
-    "in a query": (in_a_query, "a static state has no transactions"),
     "another topology's": (
         lambda t, s: s.state_query(TridentTopology("other").static_state(Versions("x"))),
         "is one of topology 'other', not of topology 'words'",
