@@ -109,7 +109,7 @@ def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_th
         state.tidy(TxId(txid), lambda: True)
         apart: FoldsApart = state._open_table.folds.apart  # type: ignore[attr-defined]
         if apart._future is not None:
-            apart._future.exception(timeout=60)
+            apart._future.exception(timeout=240)
         assert content(state) == model
         assert content(state, txid - 1) == before
     assert model == {}

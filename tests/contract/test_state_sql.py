@@ -113,7 +113,7 @@ def test_columns_are_added_once_a_pinned_reader_is_done(postgres_place: Place) -
         wait_until(is_waiting)
         assert reader.rows(TxId(1)).equals(before)
         reader.release()
-        fenced.result(timeout=60)
+        fenced.result(timeout=240)
     assert content(gained) == {"a": (1, None)}
     reader.pin()
     assert reader.rows(TxId(1)).equals(before)

@@ -128,7 +128,7 @@ def fold_apart(state: DeltaMapState, place: Place) -> None:
     table = state._open_table
     assert isinstance(table, SegmentsTable)
     if (future := table.folds.apart._future) is not None:
-        future.exception(timeout=60)
+        future.exception(timeout=240)
     state.tidy(TxId(4), lambda: True)
 
 

@@ -133,7 +133,7 @@ def spark_environment(directory: Path) -> Mapping[str, str]:
     return {"SPARK_CONF_DIR": str(settings), "SPARK_LOCAL_DIRS": str(local), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
 
 
-def finished(command: Sequence[str], directory: Path, *, timeout_s: float = 60, **variables: str) -> Program:
+def finished(command: Sequence[str], directory: Path, *, timeout_s: float = PATIENCE_S, **variables: str) -> Program:
     """Run a program to its end."""
     with Program(command, directory, **variables) as program:
         code = program.wait(timeout_s=timeout_s)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-PATIENCE_S = 180
+PATIENCE_S = 240
 """So long a line or an end is waited for: with ten others at work a start of Spark alone takes a minute. What hangs is
 stopped by pytest, before that unless a test has asked for longer."""
 

@@ -57,11 +57,13 @@ def state(name: str, key: Any = None, values: str = "") -> Any:
 
 def build(*, is_mended: bool = False, is_swapped: bool = False) -> Topology:
     topology = TridentTopology(TOPOLOGY, parallelism=2)
-    spouts = SOURCES[os.environ["SOURCE"]].spouts(is_mended=is_mended)
-    delay = timedelta(minutes=MAX_DELAY_MINUTES)
+    source = SOURCES[os.environ["SOURCE"]]
+    spouts = source.spouts(is_mended=is_mended)
+    times: dict[str, Any] = {"event_time": "at", "max_delay": timedelta(minutes=MAX_DELAY_MINUTES)}
+    if source.idle:  # windows wait for a silent partition as long as any journey takes
+        times["idle_after"] = timedelta(hours=1)
     streams = {
-        name: topology.new_stream(name, spouts[name], event_time="at", max_delay=delay)
-        for name in list(spouts)[:: -1 if is_swapped else 1]
+        name: topology.new_stream(name, spouts[name], **times) for name in list(spouts)[:: -1 if is_swapped else 1]
     }
     first, *others = (streams[name] for name in spouts)
     read = first.merge(*others) if others else first

@@ -75,7 +75,7 @@ class Onlooker(Watcher):
 
     def _fetched(self, path: str) -> str:
         try:
-            with self._opener.open(self.base + path, timeout=60) as answer:
+            with self._opener.open(self.base + path, timeout=240) as answer:
                 self.answers[answer.status] += 1
                 text: str = answer.read().decode()
                 return text

@@ -158,7 +158,6 @@ def sample(names: Names, coverage: Coverage, seed: int) -> Sample:
 
 
 @pytest.mark.sample
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
 def test_some_crash_points(setting: Setting, sample: Sample, tmp_path: Path, coverage: Coverage) -> None:
     for point in sample[setting]:

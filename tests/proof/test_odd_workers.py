@@ -60,7 +60,7 @@ def run_with(disk: str | None, folder: Path, *run: str, **variables: str) -> Ite
 def test_a_worker_that_does_not_see_the_folder_is_one_clear_line(tmp_path: Path) -> None:
     arguments = ["tests.integration.cluster.slow_steps:build", "--set", "commit_steps=jobs"]
     with run_with(f"seen/{RUNS}", tmp_path, *arguments) as (program, _):
-        assert program.wait(timeout_s=200) == 1, program.text
+        assert program.wait() == 1, program.text
         told = program.lines[-1]
         assert "component 'seen': " in told, program.text
         assert "put it on storage that the driver and every executor mount at the same path" in told
@@ -75,13 +75,13 @@ def test_a_worker_whose_disk_is_full_is_an_outage(tmp_path: Path) -> None:
     arguments = ["tests.integration.cluster.killed_executor:build", "--set", "attempts_max=1"]
     with Signals(tmp_path) as signals, run_with("cluster/spark-local", tmp_path, *arguments) as (program, disk):
         for _ in range(killed_executor.PARTITIONS):
-            assert signals.receive(timeout_s=200).startswith("tokens ")
+            assert signals.receive().startswith("tokens ")
         filler = fill(disk)
         gate.open()
         told = program.await_line(rf"transaction {killed_executor.MEETS}:\d+ failed in .*").string
         filler.unlink()
         assert "No space left on device" in told
-        assert program.wait(timeout_s=200) == 0, program.text
+        assert program.wait() == 0, program.text
         assert "Traceback" not in program.text
     assert counts(tmp_path / "words", "word") == dict(killed_executor.expected())
 
@@ -92,7 +92,7 @@ def test_a_worker_whose_clock_is_off_by_an_hour_is_harmless(tmp_path: Path) -> N
     (tmp_path / "shim" / "sitecustomize.py").write_text(OFF_BY_AN_HOUR, "utf-8")
     target = "tests.integration.command_line.many_words:build"
     with run_with(None, tmp_path, target, PYTHONPATH=f"{tmp_path}/shim") as (program, _):
-        assert program.wait(timeout_s=200) == 0, program.text
+        assert program.wait() == 0, program.text
         assert "0 attempts failed" in program.text
     assert (tmp_path / "shim" / "was_off").exists()
     assert counts(tmp_path / "count", "word") == dict(many_words.expected())

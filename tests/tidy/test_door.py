@@ -79,7 +79,7 @@ def test_the_package_and_the_command_line_load_what_they_need_alone() -> None:
         "from transactional.commands.main import app; app(['--help'], standalone_mode=False)\n"
         "sys.stderr.write(json.dumps([package, list(sys.modules)]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True)
     package, help_text = (set(names) for names in json.loads(done.stderr))
     assert {name for name in package if name.startswith("transactional")} == {"transactional"}
     assert {name.partition(".")[0] for name in help_text} & set(HOMES) == {"rich", "typer"}

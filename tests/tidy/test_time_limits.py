@@ -49,7 +49,7 @@ def test_what_hangs_ends(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPa
     pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text() + limits)
     pytester.makeini("[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider\ntimeout = 0.2")
     pytester.makepyfile(HANGING)
-    done = pytester.runpytest_subprocess("--quiet", timeout=60)
+    done = pytester.runpytest_subprocess("--quiet", timeout=240)
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     text = done.stdout.str()
     for scope in "session", "module":

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The finished command, its output as text."""
     environment = {"PATH": "/usr/bin:/bin", **environment}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 def check_java(folder: Path, banner: str) -> subprocess.CompletedProcess[str]:

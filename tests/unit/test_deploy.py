@@ -31,7 +31,7 @@ def settings(text: str) -> dict[str, list[str]]:
 def linted(text: str) -> subprocess.CompletedProcess[str]:
     """What hadolint says of a Dockerfile."""
     program = Path(sys.executable).parent / "hadolint"
-    return subprocess.run([str(program), "-"], input=text, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([str(program), "-"], input=text, capture_output=True, text=True, check=False, timeout=240)
 
 
 def verified(text: str, tmp_path: Path) -> str:
@@ -41,7 +41,7 @@ def verified(text: str, tmp_path: Path) -> str:
         return ""
     unit = tmp_path / "transactional@flights.service"
     unit.write_text(text.replace(PROGRAM, sys.executable))
-    done = subprocess.run([systemd, "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([systemd, "verify", str(unit)], capture_output=True, text=True, check=False, timeout=240)
     return done.stdout + done.stderr + (f"exit code {done.returncode}" if done.returncode else "")
 
 

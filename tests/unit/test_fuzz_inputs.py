@@ -50,8 +50,6 @@ from verifier.evidence.storage import FolderStorage
 
 T = TypeVar("T")
 
-pytestmark = pytest.mark.timeout(100)
-
 # One folder serves all examples of a test: each writes its files anew.
 SHARED_FOLDER = [HealthCheck.function_scoped_fixture]
 

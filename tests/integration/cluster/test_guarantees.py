@@ -25,7 +25,7 @@ CONF = {"at-most-once": (f"{STAGE_ATTEMPTS}=1",), "at-least-once": ()}
 
 def await_tasks(component: str, signals: Signals) -> list[int]:
     """Wait until both tasks wait; the pids of their workers."""
-    lines = [signals.receive(timeout_s=120).split() for _ in range(2)]
+    lines = [signals.receive().split() for _ in range(2)]
     assert [waiting for waiting, _ in lines] == [component, component]
     return [int(pid) for _, pid in lines]
 

@@ -54,13 +54,13 @@ def test_an_executor_killed_in_a_step_costs_an_outage_at_most(
     # Spark repeats a task once. Then it gives the job up, and the attempt is repeated.
     with slow_steps(cluster, tmp_path, task_maxFailures="2") as program:
         for number in (0, 1):
-            told, worker = signals.receive(timeout_s=150).split()
+            told, worker = signals.receive().split()
             assert told == str(number)
             kill_executor(int(worker))
-        assert signals.receive(timeout_s=150).startswith("2 ")
+        assert signals.receive().startswith("2 ")
         for gate in gates:
             gate.open()
-        assert program.wait(timeout_s=200) == 0, program.text
+        assert program.wait() == 0, program.text
     with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/transactional.db")) as store:
         tried = {each.phase: each for each in store.attempts("slow", limit=100) if each.attempt.txid == 2}
     assert set(tried) == {"committed", "failed"}
@@ -72,12 +72,12 @@ def test_a_second_copy_of_a_task_of_a_step_counts_once(cluster: Cluster, tmp_pat
     gates = [Gate(tmp_path, f"gate-{number}") for number in range(EXECUTIONS)]
     speculation = {f"speculation_{name}": value for name, value in {"quantile": "0.5", "interval": "50ms"}.items()}
     with slow_steps(cluster, tmp_path, speculation="true", **speculation) as program:
-        copies = [signals.receive(timeout_s=150).split() for _ in range(2)]
+        copies = [signals.receive().split() for _ in range(2)]
         assert [number for number, _ in copies] == ["0", "1"], "the second one while the first waits"
         assert executor_of(int(copies[0][1])) != executor_of(int(copies[1][1]))
         for gate in gates:
             gate.open()
-        assert program.wait(timeout_s=200) == 0, program.text
+        assert program.wait() == 0, program.text
     with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/transactional.db")) as store:
         assert {each.phase for each in store.attempts("slow", limit=100)} == {"committed"}
     check_steps(tmp_path)

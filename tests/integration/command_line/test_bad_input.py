@@ -17,7 +17,7 @@ from tests.integration.signals import Gate, Signals
 from transactional.errors import by_code
 
 MISTAKES = "tests.integration.command_line.mistakes"
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 def run(target: str, folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:

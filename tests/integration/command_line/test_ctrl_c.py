@@ -36,7 +36,6 @@ def check_lease_is_free(folder: Path) -> None:
     assert status.owner is None
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("master", ["none", pytest.param("local[2]", marks=pytest.mark.spark)])
 def test_an_interrupted_run_ends_well_and_the_next_one_goes_on(master: str, tmp_path: Path) -> None:
     with Program([*RUN, "--master", master], tmp_path) as program:

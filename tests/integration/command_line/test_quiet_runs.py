@@ -14,7 +14,7 @@ from tests.integration.command_line.idle_workers import LAST_WORD
 from tests.integration.programs import Program, finished
 from transactional.spark_session import DELTA_JARS
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[3]
 RUN = [sys.executable, "-m", "examples.transactional_global_count"]
@@ -38,7 +38,7 @@ def test_a_clone_and_a_cache_may_have_a_space_in_their_names(tmp_path: Path) -> 
     DELTA_JARS.files()
     (cache / "transactional").symlink_to(DELTA_JARS.folder().parent)
 
-    run = finished(RUN, clone, timeout_s=120, XDG_CACHE_HOME=str(cache), PYTHONPATH=str(clone))
+    run = finished(RUN, clone, XDG_CACHE_HOME=str(cache), PYTHONPATH=str(clone))
 
     assert run.lines[-1] == "global count: 19 of 19 tuples, from data/global-count/count"
 
@@ -68,7 +68,7 @@ def build():
 def test_a_log_holds_no_word_of_sparks_which_has_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     command = [str(Path(sys.executable).parent / "transactional"), "run", "noisy:build", "--until-drained"]
-    run = finished([*command, "--master", "local[1]", "--log", "json"], tmp_path, timeout_s=120)
+    run = finished([*command, "--master", "local[1]", "--log", "json"], tmp_path)
     assert [json.loads(line)["event"] for line in run.lines] == ["started", "ended"]
     said = (tmp_path / "transactional-spark.log").read_text()
     assert "a worker's own noise" in said

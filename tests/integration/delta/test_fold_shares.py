@@ -192,7 +192,7 @@ def in_shares(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def started(self: FoldsApart, write: Callable[[], WrittenFold]) -> None:
         start(self, write)
         assert self._future is not None
-        self._future.result(timeout=60)
+        self._future.result(timeout=240)
 
     monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
     monkeypatch.setattr(FoldTask, "write", write)

@@ -44,7 +44,7 @@ class TestFoldsApart:
         """Until the fold is written."""
         future = segments(state).folds.apart._future
         assert future is not None
-        future.exception(timeout=60)
+        future.exception(timeout=240)
 
     def test_a_run_that_ends_waits_for_it(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """A process that ends after a few transactions would never commit one."""

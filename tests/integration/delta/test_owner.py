@@ -87,7 +87,7 @@ class TestOwner:
         self, place: Place, layout: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         of_an_earlier_release(place, layout, monkeypatch)
-        both, write = threading.Barrier(2, timeout=60), state.delta.opening._write_owner
+        both, write = threading.Barrier(2, timeout=240), state.delta.opening._write_owner
 
         def together(handle: Any) -> None:
             if handle.snapshot.version() == 0:

@@ -75,7 +75,6 @@ def test_a_crash_in_a_write_changes_no_count(point: str, kafka_broker: LocalBrok
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_a_crash_on_spark_changes_no_count(kafka_broker: LocalBroker, tmp_path: Path) -> None:
     crash_and_finish("at the rows of letters", kafka_broker, tmp_path, "local[2]")
 

@@ -23,13 +23,12 @@ def status(folder: Path) -> TopologyStatus:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")
 def test_the_second_run_counts_nothing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "data" / "global-count"
-    first = finished([sys.executable, "-m", "examples.transactional_global_count"], tmp_path, timeout_s=120)
+    first = finished([sys.executable, "-m", "examples.transactional_global_count"], tmp_path)
     assert first.lines[-1] == "global count: 19 of 19 tuples, from data/global-count/count"
     assert len([line for line in first.lines if " committed: " in line]) == 3
     assert "Traceback" not in first.text

@@ -32,8 +32,7 @@ def test_the_command_line_runs_and_describes_it_without_spark(tmp_path: Path) ->
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_on_spark_it_prints_both_tables(tmp_path: Path) -> None:
-    lines = finished([sys.executable, "-m", "examples.stateful_words"], tmp_path, timeout_s=120).lines
+    lines = finished([sys.executable, "-m", "examples.stateful_words"], tmp_path).lines
     assert lines[-2:] == ["counts: apple 2, banana 1, cat 8, chicken 1, dog 7", "leader: cat 8, 2 changes"]
     check(f"sqlite:///{tmp_path}/data/stateful-words/words.db")

@@ -11,7 +11,6 @@ from examples.guarantees import EXPECTED, FAULTS, LEVELS, run, svg, told
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.timeout(180)
 def test_a_level_loses_and_repeats_what_it_may(level: str, tmp_path: Path) -> None:
     counts = run(level, tmp_path, "none")
     lost, twice = EXPECTED - counts, counts - EXPECTED

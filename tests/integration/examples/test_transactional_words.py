@@ -56,9 +56,8 @@ def test_the_command_line_runs_it_without_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_on_spark_it_prints_both_tables(tmp_path: Path) -> None:
-    lines = finished([sys.executable, "-m", "examples.transactional_words"], tmp_path, timeout_s=120).lines
+    lines = finished([sys.executable, "-m", "examples.transactional_words"], tmp_path).lines
     assert lines[-2:] == ["words: apple 2, banana 1, cat 8, chicken 1, dog 7", "buckets: 0 5"]
     folder = tmp_path / "data" / "words"
     check(f"sqlite:///{folder}/words.db", f"sqlite:///{folder}/buckets.db", BUCKETS)

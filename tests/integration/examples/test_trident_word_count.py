@@ -33,9 +33,8 @@ def test_the_command_line_runs_it_without_spark(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_on_spark_it_counts_what_is_in_kafka(tmp_path: Path) -> None:
-    lines = finished([sys.executable, "-m", "examples.trident_word_count"], tmp_path, timeout_s=200).lines
+    lines = finished([sys.executable, "-m", "examples.trident_word_count"], tmp_path).lines
     told = ", ".join(f"{word} {count}" for word, count in sorted(FREQUENT_WORDS.items()))
     assert lines[-1] == f"frequent: {told}"
     check(tmp_path / "data" / "trident-words")

@@ -27,7 +27,7 @@ from transactional import FatalError, Topology, TransactionalTopologyBuilder, Tr
 from transactional.errors import StoreMismatch
 from transactional.ports import Partials
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
 class PowerCut(FatalError):

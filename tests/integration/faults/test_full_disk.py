@@ -19,7 +19,7 @@ def test_a_run_waits_until_there_is_room_on_the_disk(tmp_path: Path, gate: Gate)
         assert "No space left on device" in told
         assert f"{tmp_path}/counts/_runs" in told
         gate.open()
-        assert program.wait(timeout_s=60) == 0, program.text
+        assert program.wait() == 0, program.text
 
 
 def test_tables_on_a_disk_that_is_full_forbidden_or_read_only_are_exact(tmp_path: Path) -> None:
@@ -27,6 +27,6 @@ def test_tables_on_a_disk_that_is_full_forbidden_or_read_only_are_exact(tmp_path
     namespace = ["unshare", "--map-root-user", "--mount", "setpriv", "--bounding-set=-dac_override"]
     module = "tests.integration.faults.hindered_tables"
     with Program([*namespace, sys.executable, "-m", module], tmp_path) as program:
-        assert program.wait(timeout_s=60) == 0, program.text
+        assert program.wait() == 0, program.text
         assert len(set(re.findall(r"full but for \d pages|not to be written", program.text))) >= 5, program.text
         assert {*re.findall(r"(\w+) read-only: ", program.text)} == {"tables", "merge", "log"}, program.text

@@ -26,7 +26,6 @@ SHORT_SOAK = 4
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_leaders_that_are_killed_and_stopped_while_data_keeps_arriving(
     kafka_broker: LocalBroker, tmp_path: Path
 ) -> None:

@@ -81,7 +81,7 @@ def _make_keys(folder: Path) -> None:
 def _keytool(folder: Path, store: str, *arguments: str) -> None:
     keytool = Path(find_java().path).resolve().with_name("keytool")
     kept = ["-keystore", store, "-storetype", "PKCS12", "-storepass", STORE_PASSWORD]
-    subprocess.run([keytool, *arguments, *kept], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run([keytool, *arguments, *kept], cwd=folder, check=True, capture_output=True, timeout=240)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -244,7 +244,7 @@ def test_a_process_ends_quietly_with_consumers_open(bootstrap: str) -> None:
         f"reader = R(KafkaConnection({bootstrap!r}), schema)\n"
         f"assert sum(b.num_rows for b in reader.read(PartitionId({topic!r}, 0), OffsetRange(0, 10))) == 10\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

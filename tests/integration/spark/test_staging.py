@@ -123,7 +123,7 @@ def test_spark_folds_and_the_driver_commits(
         before = state.read().sort_by("word")
         state.tidy(TxId(txid), lambda: True)
         if table.folds.apart._future is not None:
-            assert table.folds.apart._future.exception(timeout=100) is None
+            assert table.folds.apart._future.exception(timeout=240) is None
             state.tidy(TxId(txid), lambda: True)
         assert state.read().sort_by("word").equals(before)
     assert (table.folded_txid, len(jobs)) == (4, 2)

@@ -101,7 +101,6 @@ def tables(topology: Topology) -> dict[str, list[Any]]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_on_spark_the_tables_are_those_without_it(tmp_path: Path) -> None:
     found = []
     for master in ("none", "local[2]"):
@@ -157,7 +156,6 @@ def by_hand(folder: Path) -> Topology:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(120)
 def test_two_topics_of_two_kinds_of_spouts_share_transactions(tmp_path: Path, kafka_broker: LocalBroker) -> None:
     """Run twice: in between there is more in one of the topics."""
     bootstrap = kafka_broker.bootstrap
@@ -185,7 +183,6 @@ def test_two_topics_of_two_kinds_of_spouts_share_transactions(tmp_path: Path, ka
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_by_trident_and_by_hand_the_tables_are_equal_under_failures(tmp_path: Path) -> None:
     found = []
     for make in (by_trident, by_hand):

@@ -30,7 +30,7 @@ from transactional.spark.executor import SparkExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology, sliding, tumbling
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 PARTITIONS, MESSAGES, DELAY_S = 2, 1_200, 20
 FIRST_MS = 1_767_225_600_000
 WINDOWS = {

@@ -377,7 +377,7 @@ def test_a_row_belongs_to_the_same_task_in_every_process() -> None:
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": "Asia/Tokyo"}
     done = subprocess.run(
-        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout.strip() == str(tasks_of_keys())
 

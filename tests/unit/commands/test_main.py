@@ -281,7 +281,7 @@ def test_a_signal_drains_the_run(module: str, number: signal.Signals) -> None:
     with started(f"{module}:topology") as process:
         wait_for(process, "transaction 2:3 committed")
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, err) == (0, "")
     assert out.splitlines()[-1] == "2 transactions committed, the last is 2; 0 attempts failed"
 

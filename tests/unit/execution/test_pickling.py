@@ -109,7 +109,7 @@ sys.stdout.buffer.write(dump_instance(bolt, object()))
 def test_a_class_that_was_defined_in_main_travels_with_what_it_uses(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, script], capture_output=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, check=True, timeout=240)
     state = total()
     view = MapStateView("doubled", state, FIRST)
     bolt = load_instance(done.stdout, Nowhere(), view)

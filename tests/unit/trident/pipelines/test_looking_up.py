@@ -163,7 +163,7 @@ MISTAKES: dict[str, tuple[Callable[[TridentTopology, Stream, TridentState], Any]
     ),
     "a query joined with a spout's stream": (
         lambda t, s, c: t.query("q", PAIRS)(lambda q: t.join((s, "word"), (q, "word"))),
-        "join: a stream of query 'q' is used in topology 'pairs'",
+        "join: a stream of topology 'pairs' is used in query 'q'",
     ),
     "a query that returns another stream": (
         lambda t, s, c: t.query("q", PAIRS)(lambda q: c.new_values()),
