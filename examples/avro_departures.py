@@ -1,8 +1,8 @@
 """Departures in Avro, as a producer with Confluent's serializer writes them, counted per carrier into Delta.
 
 `python -m examples.avro_departures` starts a broker and a schema registry of its own, unless `--bootstrap` and
-`--registry` name yours; it registers the schema under `departures-value`, produces 1,000 records, and counts until the
-topic is drained. A consumer of yours would have read them with an AvroDeserializer: the ids are in front.
+`--registry` name yours; it registers the schema `delays-value`, produces 1,000 records, and counts until the topic is
+drained. A consumer of yours would have read them with an AvroDeserializer: the ids are in front.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from spouts.local_registry import LocalRegistry
 from state import DeltaMapState
 from transactional import Topology, TransactionalTopologyBuilder, run_topology
 
-TOPIC, PARTITIONS, RECORDS = "departures", 4, 1_000
+TOPIC, PARTITIONS, RECORDS = "delays", 4, 1_000
 SCHEMA = {
     "type": "record",
     "name": "Departure",

@@ -120,14 +120,14 @@ def cut_counts(told: list[str], counts: Counter[str]) -> Iterator[CutCounts]:
     counts["states after a cut"] += cuts.tried
 
 
-Record = Callable[[Setting], Recorded]
+Record = Callable[..., Recorded]
+"""Records the run of a setting, once; with another number anew."""
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """Records the run of a setting, once."""
-
-    def record(setting: Setting) -> Recorded:
+    def record(setting: Setting, number: int = 0) -> Recorded:
+        del number
         folder = tmp_path_factory.mktemp("cut")
         return Recorded(setting, folder / "disk", folder / "told")
 
@@ -234,13 +234,15 @@ def test_a_sync_that_is_missing_is_found(
 ) -> None:
     """Else the proof would prove nothing."""
     del what
-    run = recorded(Setting(tables))
-    states = list(different(run.states(plain_cuts, forgets), CutCounts(), run.left))
+    # What is deleted after which write depends on when tables were tidied: where a machine is busy, on another run.
+    assert any(is_found(recorded(Setting(tables), number), forgets) for number in range(3))
 
-    def try_all() -> None:
-        # Those that no cut leaves of what was synced; from the end, where most is missing.
-        for number, tree, told in reversed(states):
+
+def is_found(run: Recorded, forgets: Callable[[str], bool]) -> bool:
+    """Whether one of the states is wrong that no cut leaves of what was synced; from the end, where most is missing."""
+    try:
+        for number, tree, told in reversed(list(different(run.states(plain_cuts, forgets), CutCounts(), run.left))):
             go_on_from(run, number, tree, told)
-
-    with pytest.raises((AssertionError, TransactionalError)):
-        try_all()
+    except (AssertionError, TransactionalError):
+        return True
+    return False
