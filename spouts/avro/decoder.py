@@ -7,8 +7,9 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from spouts.avro import nodes
 from spouts.avro.cursor import Cursor
+from spouts.avro.nested import Record
+from spouts.avro.nodes import AvroNode
 from spouts.avro.resolution import record_reader, unread, value_reader
 from spouts.avro.schema import AvroSchemaError, AvroType, parsed
 from spouts.avro.wanted import Wanted, of_arrow, of_avro
@@ -27,7 +28,7 @@ class Decoder:
     def __init__(self, writer: AvroType, wanted: Wanted) -> None:
         self.unread: Sequence[str] = ()
         if writer.kind == "record" or len(wanted.fields) != 1:
-            self._node: nodes.AvroNode = record_reader(writer, wanted)
+            self._node: AvroNode = record_reader(writer, wanted)
             self.unread = tuple(unread(writer, wanted))
         else:
             self._node = value_reader(writer, wanted.fields[0])
@@ -38,7 +39,7 @@ class Decoder:
         entries mean nothing."""
         cursor = Cursor(payloads, self._room)
         lanes = cursor.all()
-        if isinstance(self._node, nodes.Record):
+        if isinstance(self._node, Record):
             columns = self._node.columns(cursor, lanes)
         else:
             columns = [self._node.read(cursor, lanes)]

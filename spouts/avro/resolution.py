@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spouts.avro import nodes
+from spouts.avro import nested, nodes
 from spouts.avro.nodes import AvroNode
 from spouts.avro.schema import AvroSchemaError, AvroType
 from spouts.avro.wanted import Wanted, WantedField
@@ -18,12 +18,12 @@ _INTEGERS = {pa.int8(): ("int",), pa.int16(): ("int",), pa.int32(): ("int",), pa
 _FLOATS = {pa.float32(): ("int", "long", "float"), pa.float64(): ("int", "long", "float", "double")}
 
 
-def record_reader(writer: AvroType, wanted: Wanted) -> nodes.Record:
+def record_reader(writer: AvroType, wanted: Wanted) -> nested.Record:
     """The node that reads a writer's records. Raises `AvroSchemaError` for one that has no records."""
     if writer.kind != "record":
         raise AvroSchemaError(f"it is a {writer}, and no record")
     node = _record(writer, wanted, "")
-    assert isinstance(node, nodes.Record)
+    assert isinstance(node, nested.Record)
     return node
 
 
@@ -35,7 +35,7 @@ def value_reader(writer: AvroType, field: WantedField) -> AvroNode:
 def reading(writer: AvroType, wanted: Wanted, path: str) -> AvroNode:
     """The node that reads one type."""
     if writer.kind == "union":
-        return nodes.Union(path, [reading(each, wanted, path) for each in writer.branches], wanted.type)
+        return nested.Union(path, [reading(each, wanted, path) for each in writer.branches], wanted.type)
     if writer.kind == "null":
         no_null = f"{path}: it is null, which the reader does not allow"
         return nodes.Null(path) if wanted.is_nullable else nodes.Mismatched(path, nodes.Null(path), no_null)
@@ -53,33 +53,41 @@ def _nested(writer: AvroType, wanted: Wanted, path: str) -> AvroNode | None:
     if writer.of is None or wanted.of is None:
         return None
     if writer.kind == "array" and pa.types.is_list(type_):
-        return nodes.Repeated(path, [reading(writer.of, wanted.of, f"{path}[]")], type_)
+        return nested.Repeated(path, [reading(writer.of, wanted.of, f"{path}[]")], type_)
     if writer.kind == "map" and pa.types.is_map(type_) and type_.key_type == pa.string():
         key = nodes.Text(path, is_string=True)
-        return nodes.Repeated(path, [key, reading(writer.of, wanted.of, f"{path}[]")], type_)
+        return nested.Repeated(path, [key, reading(writer.of, wanted.of, f"{path}[]")], type_)
     return None
 
 
 def _record(writer: AvroType, wanted: Wanted, path: str) -> AvroNode:
-    places = dict[str, int]()
-    written = {each.name for each in writer.fields}
-    for place, field in enumerate(wanted.fields):
-        name = next((each for each in field.names if each in written), None)
-        if name is not None:
-            places[name] = place
-    members = list[nodes.Member]()
+    places = _places(writer, wanted)
+    members = list[nested.Member]()
     for each in writer.fields:
         at, below = places.get(each.name), f"{path}.{each.name}" if path else each.name
         node = skipping(each.type, below) if at is None else reading(each.type, wanted.fields[at].wanted, below)
-        members.append(nodes.Member(node, at))
+        members.append(nested.Member(node, at))
     lacking = {place: wanted.fields[place] for place in range(len(wanted.fields)) if place not in places.values()}
     constants = {place: field.default for place, field in lacking.items() if field.default is not None}
-    made = nodes.Record(path, members, wanted.type, constants)
+    made = nested.Record(path, members, wanted.type, constants)
     if len(constants) == len(lacking):
         return made
     name = next(field.names[0] for place, field in lacking.items() if place not in constants)
     why = f"{path and path + ': '}the record's schema has no field {name!r}, and the reader no default for it"
-    return nodes.Unreadable(path, members, wanted.type, why)
+    return nested.Unreadable(path, members, wanted.type, why)
+
+
+def _places(writer: AvroType, wanted: Wanted) -> dict[str, int]:
+    """By the writer's fields that are read, their places among the reader's. A field of the same name comes before one
+    that has it as an alias."""
+    written = {each.name for each in writer.fields}
+    places = {field.names[0]: place for place, field in enumerate(wanted.fields) if field.names[0] in written}
+    for place, field in enumerate(wanted.fields):
+        if field.names[0] not in places:
+            name = next((each for each in field.names[1:] if each in written - places.keys()), None)
+            if name is not None:
+                places[name] = place
+    return places
 
 
 def _plain(writer: AvroType, wanted: Wanted, path: str) -> AvroNode | None:
@@ -158,26 +166,26 @@ class _Skipping:
     """Knows the records that it is within."""
 
     def __init__(self) -> None:
-        self._within = dict[int, list[nodes.Recursive]]()
+        self._within = dict[int, list[nested.Recursive]]()
 
     def node(self, writer: AvroType, path: str) -> AvroNode:
         if writer.kind == "union":
-            return nodes.Union(path, [self.node(each, path) for each in writer.branches], None)
+            return nested.Union(path, [self.node(each, path) for each in writer.branches], None)
         if writer.kind == "record":
             return self._record(writer, path)
         if writer.of is not None:
             below = self.node(writer.of, f"{path}[]")
-            return nodes.Repeated(path, [nodes.Text(path, is_string=False)] * (writer.kind == "map") + [below], None)
+            return nested.Repeated(path, [nodes.Text(path, is_string=False)] * (writer.kind == "map") + [below], None)
         return _skipping_plain(writer, path)
 
     def _record(self, writer: AvroType, path: str) -> AvroNode:
         if (waiting := self._within.get(id(writer))) is not None:
-            waiting.append(again := nodes.Recursive(path))
+            waiting.append(again := nested.Recursive(path))
             return again
         recursive = self._within[id(writer)] = []
-        members = [nodes.Member(self.node(each.type, f"{path}.{each.name}"), None) for each in writer.fields]
+        members = [nested.Member(self.node(each.type, f"{path}.{each.name}"), None) for each in writer.fields]
         del self._within[id(writer)]
-        made = nodes.Record(path, members, None, {})
+        made = nested.Record(path, members, None, {})
         for each in recursive:
             each.node = made
         return made
@@ -196,5 +204,5 @@ def _skipping_plain(writer: AvroType, path: str) -> AvroNode:
 
 def unread(writer: AvroType, wanted: Wanted) -> Iterator[str]:
     """The writer's fields that nobody reads."""
-    names = {name for field in wanted.fields for name in field.names}
-    return (each.name for each in writer.fields if each.name not in names)
+    places = _places(writer, wanted)
+    return (each.name for each in writer.fields if each.name not in places)

@@ -73,7 +73,7 @@ def parsed(text: str, references: Sequence[str] = ()) -> AvroType:
         for each in references:
             names.type_of(json.loads(each), "")
         return names.type_of(json.loads(text), "")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AvroSchemaError(f"it is no Avro schema ({type(error).__name__}: {error})") from None
 
 

@@ -106,7 +106,8 @@ class AvroTranslator(DecodingTranslator):
             if isinstance(made, str):
                 problems |= dict.fromkeys(rows.to_pylist(), made)
                 continue
-            _report(made, schema_id, records)
+            if len(rows):
+                _report(made, schema_id, records)
             is_all = len(rows) == records.num_rows
             columns, found = made.decode(payloads.column if is_all else payloads.column.take(rows))
             problems |= zip(rows.take(pa.array(list(found), pa.int64())).to_pylist(), found.values(), strict=True)
@@ -138,10 +139,8 @@ def _in_order(parts: Sequence[_Part], type_: pa.StructType, count: int) -> list[
     """The columns of all records, in order; NULL in those that are in no part."""
     if len(parts) == 1 and len(parts[0][0]) == count:
         return parts[0][1]
-    order = [-1] * count
-    for place, row in enumerate(row for rows, _ in parts for row in rows.to_pylist()):
-        order[row] = place
-    taken = pa.array([None if place < 0 else place for place in order], pa.int64())
+    rows = pa.concat_arrays([pa.nulls(0, pa.int64()), *(rows for rows, _ in parts)])
+    taken = pc.index_in(pa.array(range(count), pa.int64()), value_set=rows)
     together = ([columns[place] for _, columns in parts] for place in range(len(type_)))
     return [
         pa.concat_arrays(each).take(taken) if each else pa.nulls(count, field.type)

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import pytest
 
-from spouts import JsonTranslator
+from spouts import AvroTranslator, JsonTranslator
+from spouts.decoding.translator import DecodingTranslator
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
 from spouts.kafka_admin import produce
 from spouts.local_registry import LocalRegistry
@@ -62,14 +63,41 @@ def parse(tuple: Tuple) -> Any:
     return (tuple["n"],)
 
 
-def registered(registry: LocalRegistry) -> int:
-    """The id of a new schema, which is one more than that of the last."""
-    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "title": str(next(_NUMBERS))}
-    return registry.register("numbers", json.dumps(schema), kind="JSON")
+class Json:
+    """Numbers in JSON."""
+
+    def translator(self, registry: str | Registry) -> DecodingTranslator:
+        return JsonTranslator("n long", registry=registry, on_error="dead_letter")
+
+    def registered(self, registry: LocalRegistry) -> int:
+        """The id of a new schema, which is one more than that of the last."""
+        schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "title": str(next(_NUMBERS))}
+        return registry.register("numbers", json.dumps(schema), kind="JSON")
+
+    def payload(self, number: int) -> bytes:
+        return json.dumps({"n": number}).encode()
 
 
-def framed(schema_id: int, number: int) -> bytes:
-    return b"\0" + schema_id.to_bytes(4, "big") + json.dumps({"n": number}).encode()
+class Avro(Json):
+    """Numbers in Avro."""
+
+    def translator(self, registry: str | Registry) -> DecodingTranslator:
+        return AvroTranslator(registry, "n long", on_error="dead_letter")
+
+    def registered(self, registry: LocalRegistry) -> int:
+        schema = {"type": "record", "name": f"Number{next(_NUMBERS)}", "fields": [{"name": "n", "type": "long"}]}
+        return registry.register("avro-numbers", json.dumps(schema))
+
+    def payload(self, number: int) -> bytes:
+        return bytes([2 * number])
+
+
+JSON, AVRO = Json(), Avro()
+BOTH_FORMATS = pytest.mark.parametrize("form", [JSON, AVRO], ids=["JSON", "Avro"])
+
+
+def framed(schema_id: int, number: int, form: Json = JSON) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + form.payload(number)
 
 
 @dataclass
@@ -79,7 +107,7 @@ class World:
     bootstrap: str
     kind: type[KafkaSpout]
     folder: Path
-    translator: JsonTranslator
+    translator: DecodingTranslator
     records: Sequence[bytes]
     batch: int = BATCH
     counts: MemoryTable = field(default_factory=lambda: MemoryTable("counts"))
@@ -153,13 +181,20 @@ Mended = list[tuple[type[Exception] | None, Callable[[], None]]]
 
 
 @BOTH
+@BOTH_FORMATS
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_registry_that_is_away_is_an_outage(
-    how: str, kind: type[KafkaSpout], bootstrap: str, registry: LocalRegistry, mended: Mended, tmp_path: Path
+    how: str,
+    form: Json,
+    kind: type[KafkaSpout],
+    bootstrap: str,
+    registry: LocalRegistry,
+    mended: Mended,
+    tmp_path: Path,
 ) -> None:
-    schema_id = registered(registry)
-    translator = JsonTranslator("n long", registry=Registry(registry.url, timeout_ms=300), on_error="dead_letter")
-    world = World(bootstrap, kind, tmp_path, translator, [framed(schema_id, n) for n in range(RECORDS)])
+    schema_id = form.registered(registry)
+    translator = form.translator(Registry(registry.url, timeout_ms=300))
+    world = World(bootstrap, kind, tmp_path, translator, [framed(schema_id, n, form) for n in range(RECORDS)])
 
     def goes_away() -> None:
         forget()
@@ -175,32 +210,34 @@ def test_a_registry_that_is_away_is_an_outage(
 
 
 @BOTH
+@BOTH_FORMATS
 def test_a_schema_that_is_registered_after_its_record_is_waited_for(
-    kind: type[KafkaSpout], bootstrap: str, registry: LocalRegistry, mended: Mended, tmp_path: Path
+    form: Json, kind: type[KafkaSpout], bootstrap: str, registry: LocalRegistry, mended: Mended, tmp_path: Path
 ) -> None:
-    first = registered(registry)
-    translator = JsonTranslator("n long", registry=registry.url, on_error="dead_letter")
-    records = [framed(first + (n >= BATCH + 3), n) for n in range(RECORDS)]
+    first = form.registered(registry)
+    translator = form.translator(registry.url)
+    records = [framed(first + (n >= BATCH + 3), n, form) for n in range(RECORDS)]
     world = World(bootstrap, kind, tmp_path, translator, records)
-    mended.append((None, lambda: registered_next(registry, first)))
+    mended.append((None, lambda: registered_next(registry, first, form)))
     assert world.run().failures == 0
     assert (world.counted, world.set_aside) == (each_once(), {})
 
 
-def registered_next(registry: LocalRegistry, first: int) -> None:
-    assert registered(registry) == first + 1
+def registered_next(registry: LocalRegistry, first: int, form: Json = JSON) -> None:
+    assert form.registered(registry) == first + 1
 
 
 @BOTH
+@BOTH_FORMATS
 def test_an_id_that_was_found_unknown_is_so_for_all_attempts_at_the_batch(
-    kind: type[KafkaSpout], bootstrap: str, registry: LocalRegistry, mended: Mended, tmp_path: Path
+    form: Json, kind: type[KafkaSpout], bootstrap: str, registry: LocalRegistry, mended: Mended, tmp_path: Path
 ) -> None:
-    first = registered(registry)
+    first = form.registered(registry)
     patient = Registry(registry.url, unknown_id_wait_ms=0)
-    translator = JsonTranslator("n long", registry=patient, on_error="dead_letter")
+    translator = form.translator(patient)
     late = (BATCH + 3, BATCH + 4, 3 * BATCH)
-    world = World(bootstrap, kind, tmp_path, translator, [framed(first + (n in late), n) for n in range(RECORDS)])
-    mended.append((None, lambda: registered_next(registry, first)))
+    world = World(bootstrap, kind, tmp_path, translator, [framed(first + (n in late), n, form) for n in range(RECORDS)])
+    mended.append((None, lambda: registered_next(registry, first, form)))
     INTERRUPTIONS[BATCH + 5] = forget  # the attempt after the one that has found out
     assert world.run().failures == 2
     assert world.counted == each_once([n for n in range(RECORDS) if n not in late[:2]])
@@ -225,7 +262,7 @@ def test_a_wrong_registry_ends_the_run(
 def test_records_of_other_formats_are_at_fault_by_themselves(
     bootstrap: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    schema_id = registered(registry)
+    schema_id = JSON.registered(registry)
     of_avro = registry.register("strings", '"string"')
     translator = JsonTranslator("n long", registry=registry.url, on_error="dead_letter")
     bad = [b'{"n": 1}', framed(of_avro, 2), framed(schema_id, 3)[:-1], b"\0\0"]
@@ -251,7 +288,7 @@ def test_what_is_recorded_as_unknown_is_so_without_letters(
     mended: Mended,
     tmp_path: Path,
 ) -> None:
-    first = registered(registry)
+    first = JSON.registered(registry)
     patient = Registry(registry.url, unknown_id_wait_ms=0)
     translator = JsonTranslator("n long", registry=patient, on_error=on_error)
     late = (BATCH + 3, BATCH + 4, 3 * BATCH)

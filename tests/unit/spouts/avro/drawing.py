@@ -7,10 +7,11 @@ import json
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -20,14 +21,23 @@ from spouts.avro.schema import AvroField, AvroType, parsed
 from spouts.avro.wanted import Wanted, of_avro
 
 DEPTH = 3
+UNREAD = "unread"
+"""Names of fields that no reader has begin with it: their types are such as no column holds."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DECIMAL = {"logicalType": "decimal", "precision": 12, "scale": 3}
 LEAVES: Sequence[Any] = (
     *("boolean", "int", "long", "float", "double", "bytes", "string"),
     {"type": "int", "logicalType": "date"},
     {"type": "long", "logicalType": "timestamp-millis"},
     {"type": "long", "logicalType": "timestamp-micros"},
-    {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 3},
+    {"type": "bytes", **DECIMAL},
 )
+UNREAD_LEAVES: Sequence[Any] = (
+    {"type": "string", "logicalType": "uuid"},
+    {"type": "long", "logicalType": "local-timestamp-micros"},
+    {"type": "long", "logicalType": "time-micros"},
+)
+"""Of which fastavro makes other values than ours."""
 
 
 @dataclass
@@ -35,7 +45,10 @@ class Drawn:
     """Draws with a seed of its own."""
 
     random: Random
-    names: int = field(default=0)
+    names: int = 0
+    defined: dict[str, Any] = field(default_factory=dict)
+    """Types that are used again, by name."""
+    depth: int = 0
 
     def name(self, prefix: str) -> str:
         self.names += 1
@@ -49,7 +62,24 @@ class Drawn:
         fields = [
             {"name": self.name("f"), "type": self.type(depth + 1)} for _ in range(self.random.randint(1, 4 - depth))
         ]
+        if self.random.random() < 0.3:
+            unread = {"name": self.name(UNREAD), "type": self.unread()}
+            fields.insert(self.random.randint(0, len(fields)), unread)
         return {"type": "record", "name": self.name("R"), "fields": fields}
+
+    def unread(self) -> Any:
+        """A type that is only passed by."""
+        name, kind = self.name("T"), self.random.randrange(6)
+        if kind < 2:  # it contains itself
+            again = [["null", name], {"type": "array", "items": name}][kind]
+            fields = [{"name": "n", "type": "int"}, {"name": "again", "type": again}, {"name": "s", "type": "string"}]
+            made = self.defined[name] = {"type": "record", "name": name, "fields": fields}
+            return made
+        if kind == 2 and self.defined:
+            return self.random.choice(list(self.defined))
+        if kind == 3:
+            return {"type": "map", "values": [{"type": "array", "items": "string"}, "null", "double"]}
+        return ["null", "int", "string", {"type": "fixed", "name": name, "size": 3}, self.random.choice(UNREAD_LEAVES)]
 
     def type(self, depth: int) -> Any:
         drawn = self.random.random()
@@ -67,6 +97,8 @@ class Drawn:
 
     def leaf(self) -> Any:
         drawn = self.random.random()
+        if drawn < 0.05:
+            return {"type": "fixed", "name": self.name("X"), "size": self.random.choice([6, 20]), **DECIMAL}
         if drawn < 0.1:
             return {"type": "enum", "name": self.name("E"), "symbols": ["A", "B", "C"][: self.random.randint(1, 3)]}
         if drawn < 0.2:
@@ -76,12 +108,16 @@ class Drawn:
     def value(self, schema: Any) -> Any:
         """A value of a schema, as fastavro writes it."""
         if isinstance(schema, list):
-            return self.value(self.random.choice(schema))
+            return self.value(schema[0] if self.depth > DEPTH else self.random.choice(schema))
+        if isinstance(schema, str) and schema in self.defined:
+            return self.nested(self.defined[schema])
         kind = schema["type"] if isinstance(schema, dict) else schema
         if isinstance(schema, dict) and "logicalType" in schema:
             return self.logical(schema)
         if kind == "record":
             return {each["name"]: self.value(each["type"]) for each in schema["fields"]}
+        if kind == "array" and self.depth > DEPTH:
+            return []
         if kind == "array":
             return [self.value(schema["items"]) for _ in range(self.count())]
         if kind == "map":
@@ -91,6 +127,12 @@ class Drawn:
         if kind == "fixed":
             return self.random.randbytes(schema["size"])
         return self.primitive(kind)
+
+    def nested(self, schema: Any) -> Any:
+        self.depth += 1
+        value = self.value(schema)
+        self.depth -= 1
+        return value
 
     def count(self) -> int:
         return self.random.choice([0, 0, 1, 2, 5])
@@ -122,10 +164,28 @@ class Drawn:
                 return date(1970, 1, 1) + timedelta(days=random.randint(-100_000, 100_000))
             case "decimal":
                 return Decimal(random.randint(-(10**12) + 1, 10**12 - 1)).scaleb(-schema["scale"])
+            case "uuid":
+                return UUID(int=random.getrandbits(128))
+            case "time-micros":
+                return time(12, 30, random.randrange(60), random.randrange(10**6))
+            case "local-timestamp-micros":
+                return datetime(2024, 5, 1) + timedelta(microseconds=random.randrange(10**12))  # noqa: DTZ001
             case "timestamp-millis":
                 return EPOCH + timedelta(milliseconds=random.randint(-(10**13), 10**13))
             case _:
                 return EPOCH + timedelta(microseconds=random.randint(-(10**15), 10**15))
+
+
+def read_of(schema: Any) -> Any:
+    """The schema of a reader, without what no column holds."""
+    if isinstance(schema, list):
+        return [read_of(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema["type"] == "record":
+        kept = [each for each in schema["fields"] if not each["name"].startswith(UNREAD)]
+        return {**schema, "fields": [{**each, "type": read_of(each["type"])} for each in kept]}
+    return {name: read_of(each) if name in ("items", "values") else each for name, each in schema.items()}
 
 
 def written(schema: Any, values: Sequence[Any]) -> list[bytes]:
@@ -147,9 +207,9 @@ def by_fastavro(payload: bytes, writer: Any, reader: Any = None) -> Any:
     return value
 
 
-def decoded(schema: Any, payloads: Sequence[bytes], reader: Any = None) -> list[Any]:
+def decoded(schema: Any, payloads: Sequence[bytes], reader: Any) -> list[Any]:
     """What ours reads of each, as Python has it; an `Exception` for those that can't be read."""
-    wanted = of_avro(parsed(json.dumps(reader if reader is not None else schema)))
+    wanted = of_avro(parsed(json.dumps(reader)))
     columns, problems = Decoder(parsed(json.dumps(schema)), wanted).decode(pa.array(payloads, pa.binary()))
     batch = pa.StructArray.from_arrays(columns, fields=list(wanted.type))
     batch.validate(full=True)
@@ -179,4 +239,4 @@ def of_scalar(scalar: pa.Scalar, wanted: Wanted) -> Any:
     return scalar.as_py()
 
 
-__all__ = ["AvroField", "AvroType", "Drawn", "by_fastavro", "decoded", "written"]
+__all__ = ["AvroField", "AvroType", "Drawn", "by_fastavro", "decoded", "read_of", "written"]

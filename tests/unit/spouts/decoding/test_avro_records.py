@@ -101,6 +101,54 @@ def test_a_reader_has_a_schema_of_its_own(registry: Registry, tmp_path: Path) ->
     assert pickled.translate(records(translator, GOOD)).to_pylist() == [{"airline": "AA", "gate": "?"}]
 
 
+def test_a_field_of_the_same_name_comes_before_one_with_an_alias(caplog: pytest.LogCaptureFixture) -> None:
+    """An alias that is left over is not read twice; what neither wants is reported."""
+    fields = [
+        {"name": "airline", "type": "string", "aliases": ["carrier", "gate"]},
+        {"name": "carrier", "type": "string"},
+    ]
+    reader, writer = (json.dumps({**OLD, "fields": each}) for each in (fields, NEW["fields"]))
+    translator = AvroTranslator(framing="none", schema=reader, writer=writer)
+    [payload] = written(NEW, [{"gate": "B7", "carrier": "BA", "delay": None}])
+    with caplog.at_level(logging.INFO):
+        assert translator.translate(records(translator, payload)).to_pylist() == [{"airline": "B7", "carrier": "BA"}]
+    [line] = [each.getMessage() for each in caplog.records]
+    assert line.endswith("have fields that are not read: delay")
+
+
+def test_texts_that_are_none_are_found_among_many() -> None:
+    """Each is at fault by itself, wherever it stands."""
+    translator = AvroTranslator(framing="none", fields="carrier string", writer=json.dumps(OLD), on_error="dead_letter")
+    bad = {0, 1, 500, 998, 999}
+    values = [b"\4\xff\xfe\0" if number in bad else GOOD[5:] for number in range(1_000)]
+    found, refused = translator.translate_or_refuse(records(translator, *values))
+    assert (found.num_rows, {position for position, _ in refused}) == (995, bad)
+    assert "carrier: Invalid UTF8" in refused[0][1]
+
+
+def test_a_piece_may_have_no_records(registry: Registry) -> None:
+    for translator in (
+        AvroTranslator(registry, "carrier string, delay long"),
+        AvroTranslator(framing="none", fields="carrier string, delay long", writer=json.dumps(OLD)),
+    ):
+        found = translator.translate(records(translator))
+        assert (found.num_rows, found.schema) == (0, arrow_schema(translator.output))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *("3", "null", '{"type": 3}', '{"type": "enum", "name": "E"}', '{"type": "record", "name": 3, "fields": []}'),
+        *('{"type": "record", "name": "R", "fields": [3]}', '{"type": "fixed", "name": "F", "size": -1}'),
+        '{"type": "array", "items": "Nowhere"}',
+    ],
+)
+def test_a_writers_schema_may_be_none(schema: str) -> None:
+    """It is a reason, and no error from the depths."""
+    with pytest.raises(ConfigError, match="the writer schema of AvroTranslator can't be used: it is no Avro schema"):
+        AvroTranslator(framing="none", fields="n long", writer=f" {schema}" if schema[0] == "{" else f"[{schema}]")
+
+
 def test_keys_are_read_as_well(registry: Registry) -> None:
     """One that is no record is its one field; a record without a key has NULL."""
     translator = AvroTranslator(registry, "carrier string", key="number long")
