@@ -90,16 +90,7 @@ class LocalRegistry:
         self, subject: str, text: str, *, kind: str = "AVRO", references: Iterable[tuple[str, str, int]] = ()
     ) -> int:
         """Register a schema, and return its id. `references` are names, subjects and versions."""
-        names = ("name", "subject", "version")
-        given = [dict(zip(names, each, strict=True)) for each in references]
-        document = {"schema": text, "schemaType": kind, "references": given}
-        request = urllib.request.Request(
-            f"{self.url}/subjects/{quote(subject, safe='')}/versions",
-            data=json.dumps(document).encode(),
-            headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
-        )
-        with urllib.request.urlopen(request, timeout=_ASK_TIMEOUT_S) as answer:
-            return int(json.load(answer)["id"])
+        return register(self.url, subject, text, kind=kind, references=references)
 
     def kill(self) -> None:
         """Stop it with SIGKILL, like a crash; does nothing if it is not running. Its schemas are kept."""
@@ -143,6 +134,22 @@ class LocalRegistry:
         # A forked child runs our exit handlers too, but the registry is not its own.
         if os.getpid() == owner:
             self.close()
+
+
+def register(
+    url: str, subject: str, text: str, *, kind: str = "AVRO", references: Iterable[tuple[str, str, int]] = ()
+) -> int:
+    """Register a schema at a registry, and return its id. `references` are names, subjects and versions."""
+    names = ("name", "subject", "version")
+    given = [dict(zip(names, each, strict=True)) for each in references]
+    document = {"schema": text, "schemaType": kind, "references": given}
+    request = urllib.request.Request(
+        f"{url}/subjects/{quote(subject, safe='')}/versions",
+        data=json.dumps(document).encode(),
+        headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+    )
+    with urllib.request.urlopen(request, timeout=_ASK_TIMEOUT_S) as answer:
+        return int(json.load(answer)["id"])
 
 
 def _unpacked() -> Path:

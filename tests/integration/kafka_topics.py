@@ -31,7 +31,7 @@ def new_topic(bootstrap: str, partitions: int = 1, config: dict[str, str] | None
     return name
 
 
-def put(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0) -> None:
+def put(bootstrap: str, topic: str, values: Sequence[str | bytes], partition: int = 0) -> None:
     """Write records without key."""
     # An idempotent producer takes half a second to start; no test here needs one.
     records = [(partition, None, value) for value in values]

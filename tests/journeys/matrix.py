@@ -40,8 +40,8 @@ def none(why: str) -> Cell:
 
 QUEUE = "`QueueSpout`"
 SOURCES = (
-    *("Kafka, opaque", "Kafka, transactional", "two streams", "two streams, one idle"),
-    *("memory", "contract", QUEUE),
+    *("Kafka, opaque", "Kafka, transactional", "Kafka, Avro"),
+    *("two streams", "two streams, one idle", "memory", "contract", QUEUE),
 )
 DELTA = ("merge layout", "log layout")
 DATABASES = ("SQLite", "PostgreSQL", "Redis")
@@ -90,4 +90,4 @@ def cell(command: str, source: str, states: Iterable[str] = ()) -> Cell:
 
 
 JOURNEYS = tuple((source, states) for source in SOURCES if source != QUEUE for states in (DELTA, DATABASES))
-"""Twelve journeys: each has all commands, and so meets each pair of them; see also the one of the queue."""
+"""Fourteen journeys: each has all commands, and so meets each pair of them; see also the one of the queue."""

@@ -14,15 +14,19 @@ from typing import Any
 import pyarrow as pa
 
 from spouts import (
+    AvroTranslator,
     JsonTranslator,
     MemoryTransactionalSpout,
     OpaqueKafkaSpout,
     PartitionedTransactionalSpout,
     TransactionalKafkaSpout,
 )
+from spouts.decoding.translator import DecodingTranslator
 from spouts.kafka_admin import create_topic
+from spouts.local_registry import register
 from tests.integration.kafka_topics import put
 from tests.journeys.matrix import QUEUE
+from tests.unit.spouts.avro.drawing import written
 from transactional.ports import Spout, SpoutMaker
 from transactional.reliable import QueueSpout
 
@@ -31,7 +35,15 @@ FIELDS = "id string, item string, at timestamp, price string"
 BATCH_MAX = 5
 """Records of a partition in a batch, about."""
 GARBLED = "?"
-"""What stands before the JSON of a garbled record, which a mended release can read."""
+"""What stands before a garbled record, which a mended release can read."""
+SCHEMA = {
+    "type": "record",
+    "name": "Sale",
+    "fields": [
+        *({"name": name, "type": "string"} for name in ("id", "item", "price")),
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
 Place = tuple[str, int]
 """A stream, and a partition of it."""
 
@@ -64,7 +76,7 @@ class Source(ABC):
         """The spout of each stream."""
 
 
-class Ungarbling(JsonTranslator):
+class Ungarbling(DecodingTranslator):
     """The translator of a mended release."""
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
@@ -73,6 +85,14 @@ class Ungarbling(JsonTranslator):
         return super().translate_or_refuse(
             records.set_column(place, records.schema.field(place), pa.array(values, records.schema.field(place).type))
         )
+
+
+class UngarblingJson(Ungarbling, JsonTranslator):
+    """Of JSON."""
+
+
+class UngarblingAvro(Ungarbling, AvroTranslator):
+    """Of Avro."""
 
 
 @dataclass
@@ -91,12 +111,33 @@ class Kafka(Source):
 
     def send(self, place: Place, records: Sequence[str]) -> None:
         stream, partition = place
-        put(os.environ["BOOTSTRAP"], topic_of(stream), records, partition)
+        put(os.environ["BOOTSTRAP"], topic_of(stream), [self.value(each) for each in records], partition)
+
+    def value(self, record: str) -> bytes:
+        """The value of the topic's record."""
+        return record.encode()
+
+    def translator(self, *, is_mended: bool) -> DecodingTranslator:
+        return (UngarblingJson if is_mended else JsonTranslator)(FIELDS, on_error="dead_letter")
 
     def spouts(self, *, is_mended: bool) -> Mapping[str, Spout | SpoutMaker]:
-        translator = (Ungarbling if is_mended else JsonTranslator)(FIELDS, on_error="dead_letter")
+        translator = self.translator(is_mended=is_mended)
         options: dict[str, Any] = {"translator": translator, "batch_records_max": 2 * BATCH_MAX, "timeout_ms": 5_000}
         return {each: self.spout(os.environ["BOOTSTRAP"], [topic_of(each)], **options) for each in self.streams}
+
+
+class KafkaAvro(Kafka):
+    """Records in Avro, by a schema of the registry that the variable REGISTRY names."""
+
+    def value(self, record: str) -> bytes:
+        garbled = record.startswith(GARBLED)
+        values = json.loads(record.removeprefix(GARBLED))
+        [payload] = written(SCHEMA, [values | {"at": datetime.fromisoformat(values["at"])}])
+        schema_id = register(os.environ["REGISTRY"], "journeys-value", json.dumps(SCHEMA))
+        return GARBLED.encode() * garbled + b"\0" + schema_id.to_bytes(4, "big") + payload
+
+    def translator(self, *, is_mended: bool) -> DecodingTranslator:
+        return (UngarblingAvro if is_mended else AvroTranslator)(os.environ["REGISTRY"], FIELDS, on_error="dead_letter")
 
 
 def topic_of(stream: str) -> str:
@@ -195,6 +236,7 @@ TWO = ((WEB, 0), (WEB, 1), (APP, 0), (APP, 1))
 SOURCES: Mapping[str, Source] = {
     "Kafka, opaque": Kafka(OpaqueKafkaSpout),
     "Kafka, transactional": Kafka(TransactionalKafkaSpout),
+    "Kafka, Avro": KafkaAvro(OpaqueKafkaSpout),
     "two streams": Kafka(OpaqueKafkaSpout, TWO),
     "two streams, one idle": Kafka(OpaqueKafkaSpout, ((WEB, 0), (WEB, 1), (APP, 0)), idle=((APP, 0),)),
     "memory": Memory(),

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spouts.local_broker import LocalBroker
+from spouts.local_registry import LocalRegistry
 from tests.contract.redis_server import RedisServer
 from tests.integration.postgres import url_of
 from tests.journeys.journey import MASTER
@@ -20,6 +21,7 @@ from tests.unit.command_line import Command
 
 @pytest.mark.spark
 @pytest.mark.kafka
+@pytest.mark.registry
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.parametrize("number", range(len(JOURNEYS)), ids=[f"{name}-{states[0]}" for name, states in JOURNEYS])
@@ -27,6 +29,7 @@ def test_a_journey(
     number: int,
     tmp_path: Path,
     kafka_broker: LocalBroker,
+    schema_registry: LocalRegistry,
     redis_server: RedisServer,
     postgres_sockets: Path,
     postgres_schema: str,
@@ -38,6 +41,7 @@ def test_a_journey(
     given = {
         "WINDOWS": (TUMBLING, SLIDING)[(number + number // 2) % 2],
         "BOOTSTRAP": kafka_broker.bootstrap,
+        "REGISTRY": schema_registry.url,
         "POSTGRES": url_of(postgres_sockets, postgres_schema),
         "TOPICS": f"{postgres_schema}-",
         "REDIS": redis_server.url,

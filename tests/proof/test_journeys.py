@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spouts.local_broker import LocalBroker
+from spouts.local_registry import LocalRegistry
 from tests.contract.conftest import postgres_sockets, redis_server
 from tests.contract.redis_server import RedisServer
 from tests.integration.postgres import new_schema
@@ -28,6 +29,7 @@ __all__ = ["command", "module", "postgres_sockets", "redis_server"]
 @pytest.mark.timeout(600)
 @pytest.mark.spark
 @pytest.mark.kafka
+@pytest.mark.registry
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.parametrize("name", [name for name in SOURCES if name != QUEUE])
@@ -35,6 +37,7 @@ def test_journeys(
     name: str,
     tmp_path: Path,
     kafka_broker: LocalBroker,
+    schema_registry: LocalRegistry,
     redis_server: RedisServer,
     postgres_sockets: Path,
     spark: SparkSession,
@@ -47,6 +50,7 @@ def test_journeys(
         given = {
             "WINDOWS": f"{TUMBLING},{SLIDING}",
             "BOOTSTRAP": kafka_broker.bootstrap,
+            "REGISTRY": schema_registry.url,
             "POSTGRES": new_schema(postgres_sockets, schema),
             "TOPICS": f"{schema}-",
             "REDIS": redis_server.url,
