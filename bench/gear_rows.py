@@ -133,10 +133,8 @@ def cost() -> dict[str, float]:
 class TimedSpout(BoundedKafkaSpout):
     """Notes when it had planned each batch, how long that took, and when each was committed."""
 
-    def __init__(self, bootstrap: str, topic: Workload, row: Row) -> None:
-        until = topic.until(row.messages)
-        options: dict[str, Any] = {"fields": ("key",), "key_type": "string", "batch_records_max": row.batch}
-        super().__init__(bootstrap, topic.topic, until, **options)
+    def __init__(self, bootstrap: str, topic: Workload, row: Row, **options: Any) -> None:
+        super().__init__(bootstrap, topic.topic, topic.until(row.messages), batch_records_max=row.batch, **options)
         self.row = row
         self.planned_s: list[float] = []
         self.planning_ms: list[float] = []
@@ -161,18 +159,21 @@ class TimedSpout(BoundedKafkaSpout):
 
 
 class OurRow:
-    """The topology of a row, in a run of its own."""
+    """The topology of a row, in a run of its own: a count by `key`."""
 
-    def __init__(self, row: Row, bootstrap: str, folder: Path) -> None:
-        self.row, self.bootstrap, self.name = row, bootstrap, row.system
-        self.topic, self.path, self.folder = topic_of(row.partitions), str(folder / "counts"), folder
+    def __init__(
+        self, row: Row, bootstrap: str, folder: Path, *, topic: Workload | None = None, key: str = "key"
+    ) -> None:
+        self.row, self.bootstrap, self.name, self.key = row, bootstrap, row.system, key
+        self.topic, self.path, self.folder = topic or topic_of(row.partitions), str(folder / "counts"), folder
+        self.options: dict[str, Any] = {"fields": ("key",), "key_type": "string"}
 
     def course(self) -> Course:
         """Run until all is read. Raises `WrongResult` if an attempt failed."""
-        spout = TimedSpout(self.bootstrap, self.topic, self.row)
+        spout = TimedSpout(self.bootstrap, self.topic, self.row, **self.options)
         builder = TransactionalTopologyBuilder("gears", "messages", spout, parallelism=TASKS)
-        counts = DeltaMapState(self.path, "key string").count()
-        builder.set_committer_bolt("counts", counts).fields_grouping("messages", "key")
+        counts = DeltaMapState(self.path, f"{self.key} string").count()
+        builder.set_committer_bolt("counts", counts).fields_grouping("messages", self.key)
         master, processing = OURS[self.row.system]
         config = {"max_spout_pending": self.row.in_flight, "stop_when_drained": True, "processing": processing}
         store, begun_s = f"sqlite:///{self.folder}/store.db", now_s()
@@ -183,8 +184,8 @@ class OurRow:
 
     def counts(self) -> dict[str, int]:
         """The table's contents."""
-        found = DeltaMapState(self.path, "key string").read()
-        return dict(zip(found["key"].to_pylist(), found["count"].to_pylist(), strict=True))
+        found = DeltaMapState(self.path, f"{self.key} string").read()
+        return dict(zip(found[self.key].to_pylist(), found["count"].to_pylist(), strict=True))
 
 
 def measured(row: Row, bootstrap: str) -> dict[str, Any]:
