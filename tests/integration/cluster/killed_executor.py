@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
@@ -27,8 +28,12 @@ from transactional import (
 )
 from transactional.batch import BatchMetadata
 from transactional.commands.display import Display
+from transactional.gears.executor import GearedExecutor
+from transactional.gears.places import ProcessingPlace, ProcessingPlaces
 from transactional.running import make_executor
+from transactional.spark.executor import SparkExecutor
 from transactional.store import Lease
+from transactional.workers.executor import WorkerExecutor
 
 PARTITIONS, ROWS, TAKE = 2, 300, 100
 MEETS = 1
@@ -78,6 +83,37 @@ def meet(context: TopologyContext, attempt: TransactionAttempt) -> None:
     if attempt.txid == MEETS and is_first(f"{folder}/{component}-{context.task_index}"):
         send(f"{folder}/signals", f"{component} {os.getpid()}")
         wait_at(f"{folder}/gate-{component}")
+
+
+class PlacedTokens(Tokens):
+    """Its tokens say where it runs. The first task on Spark meets the test."""
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
+        super().prepare(context, collector, attempt)
+        on_spark = TaskContext.get() is not None
+        self.token = f"{'Spark' if on_spark else 'workers'} {self.token}"
+        folder = context.options["folder"]
+        if on_spark and is_first(f"{folder}/on-spark"):
+            send(f"{folder}/signals", f"{attempt.txid} {os.getpid()}")
+            wait_at(f"{folder}/gate-on-spark")
+
+
+class ByTurns(ProcessingPlaces):
+    """Each second attempt is processed on Spark."""
+
+    number = 0
+
+    def place(self, records: int) -> ProcessingPlace:
+        self.number += 1
+        return ProcessingPlace(self.number % 2 == 0, "by turns")
+
+
+class StartedExecutor(GearedExecutor):
+    """Its Spark is there from the start."""
+
+    def open(self) -> None:
+        super().open()
+        self._open_spark()
 
 
 class Tells(BatchBolt):
@@ -151,6 +187,22 @@ def run(session: SparkSession) -> None:
     topology = build()
     with Display(topology) as display:
         run_topology(topology, config={"stop_when_drained": True}, session=session, observers=[display])
+
+
+def run_by_turns(session: SparkSession) -> None:
+    """Run one that changes its gear with each attempt, three in flight."""
+    folder = os.getcwd()
+    spout = OpaqueMemoryTransactionalSpout(words(), fields="word string", take=TAKE // 10)
+    builder = TransactionalTopologyBuilder("by-turns", "words", spout, PARTITIONS)
+    builder.set_bolt("tokens", PlacedTokens(), PARTITIONS).shuffle_grouping("words")
+    for name, key in (("words", ("word",)), ("tokens", ("batch", "task", "token"))):
+        count = DeltaMapState(f"{folder}/{name}", key=key).count()
+        builder.set_committer_bolt(f"count-{name}", count).shuffle_grouping("tokens")
+    topology = builder.build(options={"folder": folder})
+    config = TopologyConfig(max_spout_pending=3, stop_when_drained=True, lease_ms=120_000)
+    executor = StartedExecutor(WorkerExecutor(topology), SparkExecutor(topology, session), ByTurns(PARTITIONS))
+    with closing(SqlCoordinatorStore("sqlite:///transactional.db")) as store:
+        TopologyDriver(topology, store, executor, config).run()
 
 
 def run_to_be_processed(session: SparkSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -48,6 +49,26 @@ def test_an_executor_killed_in_the_middle_of_a_shuffle_changes_no_count(
         (txid, task) for txid in range(1, ROWS // TAKE + 1) for task in range(PARTITIONS)
     ]
     assert sum(count for _, _, _, count in tokens) == PARTITIONS * ROWS
+
+
+def test_an_executor_killed_while_the_gear_changes_changes_no_count(
+    driver: OneDriver, tmp_path: Path, signals: Signals
+) -> None:
+    """Others are processed in workers while it dies, and on Spark again afterwards."""
+    gate = Gate(tmp_path, "gate-on-spark")
+    with driver.running("tests.integration.cluster.killed_executor:run_by_turns", tmp_path):
+        killed_in, worker = map(int, signals.receive().split())
+        kill_executor(worker)
+        gate.open()
+
+    assert counts(tmp_path / "words", "word") == dict(expected())
+    tokens = rows(tmp_path / "tokens", "batch", "task", "token", "count")
+    assert [(txid, task) for txid, task, _, _ in tokens] == [
+        (txid, task) for txid in range(1, 10 * ROWS // TAKE + 1) for task in range(PARTITIONS)
+    ]
+    assert sum(count for *_, count in tokens) == PARTITIONS * ROWS
+    later = Counter(token.split()[0] for txid, _, token, _ in tokens if txid > killed_in)
+    assert min(later["Spark"], later["workers"]) > 10, later
 
 
 def test_an_executor_killed_between_processing_and_commit_changes_no_count(
