@@ -54,11 +54,18 @@ class Grouping:
     fields: tuple[str, ...] = ()
     stream: str = DEFAULT_STREAM
     custom: CustomStreamGrouping | None = None
+    spout: str = ""
+    """Of several spouts the one that is meant: it is the stream of the component that reads all of them."""
 
     @property
     def origin(self) -> tuple[str, str]:
         """Component and stream."""
         return self.source, self.stream
+
+    @property
+    def shown_origin(self) -> tuple[str, str]:
+        """The same as bolts see it."""
+        return (self.spout, DEFAULT_STREAM) if self.spout else self.origin
 
     def __str__(self) -> str:
         fields = f"({', '.join(self.fields)})" if self.fields else ""

@@ -78,11 +78,12 @@ def of_sources(
     sources: Sequence[KafkaSource], partitions: Iterable[Partition]
 ) -> list[tuple[KafkaSource, list[Partition]]]:
     """The partitions of each source, sorted: those whose names begin with its prefix, and with no longer one. Those of
-    none are the first one's: earlier releases named its partitions without the stream."""
+    none are the first one's, or the only one's: its partitions are named without the stream."""
     parts: dict[str, list[Partition]] = {source.prefix: [] for source in sources}
     for partition in sorted(partitions):
-        own = [prefix for prefix in parts if partition[0].startswith(prefix)]
-        if own or "/" not in partition[0]:
+        is_named = "/" in partition[0]
+        own = [prefix for prefix in parts if partition[0].startswith(prefix) and bool(prefix) == is_named]
+        if own or not is_named:
             parts[max(own, key=len, default=sources[0].prefix)].append(partition)
     return [(source, parts[source.prefix]) for source in sources]
 

@@ -17,10 +17,10 @@ from tests.tidy.rooms import PACKAGES
 from transactional.engine.letter_spout import LetterSpout
 from transactional.execution.program import NoReader
 from transactional.ports import PartitionReader, Spout
+from transactional.ports.several import SeveralReaders, SeveralSpouts
 from transactional.reliable.queue_spout import QueueInstances, QueueReader
 from transactional.testing.rows_spout import RowsReader, RowsSpout
 from transactional.trident.questions import QuestionReader, Questions
-from transactional.trident.several import SeveralReaders, SeveralSpouts
 
 WRAPPERS = (SeveralSpouts, SeveralReaders, LetterSpout)
 """What passes calls on to other spouts or readers."""

@@ -31,7 +31,8 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
     after = committed_batch(store, topology)
     where = f"source of {topology.spout_id!r}"
     try:
-        held = topology.spout.held(after.ranges.keys())
+        names = stream_names(topology, store)
+        held = topology.spout.held([partition for partition in after.ranges if not names.is_gone(partition)])
         positions = list(_examine_positions(topology.spout, after, held, where))
         yield from positions
         with topology.examined() as examined:

@@ -114,6 +114,10 @@ class LetterSpout(Spout):
         """The spout's."""
         return self._spout.streams
 
+    def described(self, tasks: int) -> Sequence[Mapping[str, Any]]:
+        """The spout's."""
+        return self._spout.described(tasks)
+
     @property
     def event_times(self) -> Mapping[str, EventTime]:
         """The spout's."""

@@ -7,29 +7,54 @@ skipped: the topology is refused. Which stream is declared first makes no differ
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, overload
 
 from transactional.attempt import NO_TRANSACTION
 from transactional.errors import TopologyChanged
 from transactional.ports.stream_names import RUNS_MAX, StreamNames, taken_apart
 from transactional.store import StoreReader
+from transactional.store.history import RunRecord
 from transactional.store.progress import Progress
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
 
 
+class _Runs(Sequence[RunRecord]):
+    """The runs of a topology, which the store is queried for once, and only if they are needed."""
+
+    def __init__(self, query: Callable[[], Sequence[RunRecord]]) -> None:
+        self._query = query
+
+    @cached_property
+    def _rows(self) -> Sequence[RunRecord]:
+        return self._query()
+
+    @overload
+    def __getitem__(self, index: int) -> RunRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RunRecord]: ...
+
+    def __getitem__(self, index: int | slice) -> RunRecord | Sequence[RunRecord]:
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
 def stream_names(topology: Topology, store: StoreReader) -> StreamNames:
     """The names of its streams' partitions. Raises `StoreUnavailable`."""
-    streams = topology.spout.streams
-    return StreamNames(streams, store.runs(topology.id, limit=RUNS_MAX) if streams else ())
+    runs = _Runs(partial(store.runs, topology.id, limit=RUNS_MAX))
+    return StreamNames(topology.spout.streams, runs, topology.spout_id)
 
 
 def fingerprint_as_stored(topology: Topology, store: StoreReader, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A fingerprint of the topology to be compared with the stored one. Raises `StoreUnavailable`."""
-    status = next(iter(store.status(topology.id)), None) if topology.spout.streams else None
+    status = next(iter(store.status(topology.id)), None)
     if status is None:
         return given
     return stream_names(topology, store).fingerprint(given, status.fingerprint, status.committed_txid)
@@ -44,8 +69,6 @@ def progress_of_streams(
     no run says whose recorded positions are.
     """
     names, txid = stream_names(topology, store), progress.committed_txid
-    if not names.streams:
-        return progress
     for batch in (progress.committed_batch, *progress.recorded.values()):
         if names.is_guess(batch, txid) and not accept_changes:
             raise TopologyChanged(
@@ -64,7 +87,7 @@ def progress_of_streams(
                     f"of stream {stream!r}, which the topology no longer has: they would be lost. Run it with this "
                     "stream until it is drained, and take the stream out then"
                 )
-    if txid != NO_TRANSACTION:
+    if txid != NO_TRANSACTION and names.streams:
         _tell(names, topology, {taken_apart(partition)[0] for partition in committed.ranges})
     return replace(progress, committed_batch=committed, recorded=recorded)
 

@@ -42,6 +42,8 @@ class Operator(ABC):
         self.faults = Faults()
         self.fresh: Callable[[Emitter], Operator] | None = None
         """Creates another one, prepared; None if the bolt keeps nothing from tuple to tuple."""
+        self.shown: Mapping[tuple[str, str], tuple[str, str]] = {}
+        """How the bolt sees where its tuples come from, if it is another way."""
         self.notes_origin = False
         """True for a bolt on Arrow data with several inputs: each record batch carries its origin."""
         self._has_failed = False
@@ -50,15 +52,17 @@ class Operator(ABC):
         """Pass the bolt some of its tuples, which `source` has emitted on `stream`."""
         subscription = (source, stream, self.component)
         self.received[subscription] = self.received.get(subscription, 0) + batch.num_rows
+        is_silent = (source, stream) in self.silent
+        source, stream = self.shown.get((source, stream), (source, stream))
         if self.excluded:
-            batch = self._without_excluded(batch, source, stream)
+            batch = self._without_excluded(batch, source, stream, is_silent=is_silent)
         if self.notes_origin:
             batch = with_origin(batch, source, stream)
         with guarded(self.component, is_of_many=True):
             self.execute(batch, source, stream)
 
-    def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str) -> pa.RecordBatch:
-        kept, is_silent = [], (source, stream) in self.silent
+    def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str, *, is_silent: bool) -> pa.RecordBatch:
+        kept = []
         for number, row in enumerate(tuples(batch, source, stream)):
             names = fingerprint(row, self.faults.spout), fingerprint(row)
             exclusion = next((self.excluded[name] for name in names if name in self.excluded), None)

@@ -82,6 +82,7 @@ class TaskInfo:
         operator.excluded = {e.fingerprint: e for e in self.excluded if e.component == operator.component}
         inputs = self.program.bolts[operator.component].inputs
         operator.silent = [g.origin for g in inputs if not makes_letters(g, self.task)]
+        operator.shown = {g.origin: g.shown_origin for g in inputs if g.spout}
         return operator
 
     def context(self, spec: BoltSpec, metrics: BoltMetrics) -> TopologyContext:

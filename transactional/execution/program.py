@@ -198,14 +198,16 @@ class AttemptInput:
     """How bolts look states up that are read from outside, in the process that has them open."""
 
     @classmethod
-    def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, task_count: int) -> AttemptInput:
-        """Distribute the partitions: partition i of the sorted list always goes to task i mod `task_count`, so that its
-        reader continues where it stopped. The portions of a split one go to this task and the following ones."""
+    def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, spout: SpoutSpec) -> AttemptInput:
+        """Distribute the partitions: partition i of the sorted list always goes to task i mod the number of tasks, so
+        that its reader continues where it stopped. The portions of a split one go to this task and the following ones.
+        Of several spouts those that fewer tasks read go to the first ones."""
+        task_count = spout.parallelism
         portions: list[list[tuple[PartitionId, OffsetRange, Any]]] = [[] for _ in range(task_count)]
         first_task = {partition: position for position, partition in enumerate(sorted(batch.ranges))}
         for partition, offsets in batch.portions():
             number = offsets.start // batch.split_records if batch.split_records else 0
-            task = (first_task[partition] + number) % task_count
+            task = (first_task[partition] + number) % spout.reader.tasks_of(partition, task_count)
             portions[task].append((partition, offsets, batch.metadata.get(partition)))
         excluded = tuple(replace(exclusion, error="") for exclusion in batch.excluded)  # `gather` knows the errors
         again: list[list[tuple[PartitionId, OffsetRange]]] = [[] for _ in range(task_count)]

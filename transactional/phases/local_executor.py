@@ -58,7 +58,7 @@ class LocalExecutor:
                 self._cancelled.discard(attempt)
 
     def _run_levels(self, attempt: TransactionAttempt, batch: BatchMetadata, lookups: Lookups | None) -> list[Item]:
-        inputs = replace(AttemptInput.of(attempt, batch, self.program.spout.parallelism), lookups=lookups)
+        inputs = replace(AttemptInput.of(attempt, batch, self.program.spout), lookups=lookups)
         items: list[Item] = []
         for level in range(self.program.plan.depth):
             for slot in range(len(self.program.plan.slots(level))):

@@ -76,6 +76,10 @@ class PartitionReader(ABC):
         """Called before a task reads these ranges, in this order: all of them may be fetched at once. What can't be
         read is reported by the method that reads it. Here nothing is fetched ahead."""
 
+    def tasks_of(self, partition: PartitionId, tasks: int) -> int:
+        """How many of the component's `tasks`, the first ones, read the partitions of this one's spout; here all."""
+        return tasks
+
     @property
     def knows_offsets(self) -> bool:
         """Whether there is `read_with_offsets`: what a topology that is at least once needs."""
@@ -213,6 +217,10 @@ class Spout(ABC):
         Here none is: nothing that is not read says when something happened. Raises what `plan` raises.
         """
         return {}
+
+    def described(self, tasks: int) -> Sequence[Mapping[str, Any]]:
+        """The spouts that it is made of: id, kind and parallelism of each; `tasks` is how many read them. Here none."""
+        return ()
 
     # --- sizes ----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ brought into today's form here: who that was stands in the description of the ru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -67,11 +67,13 @@ def run_of(runs: Iterable[RunRecord], txid: TxId) -> RunRecord | None:
 class StreamNames:
     """The streams of a topology, as they are declared today, and the runs that have recorded its batches, newest first.
 
-    Without streams all names stay as they are: the topology is not one of streams.
+    Without streams the topology has one spout, `alone`, whose partitions have its own names. What was recorded when it
+    was one of several loses the name of its stream.
     """
 
     streams: Sequence[str]
     runs: Sequence[RunRecord] = ()
+    alone: str = ""
 
     def first(self, txid: TxId) -> str | None:
         """The stream that the run which has committed a transaction, or the last one before, has declared first; None:
@@ -84,7 +86,9 @@ class StreamNames:
 
     def today(self, batch: BatchMetadata, txid: TxId) -> BatchMetadata:
         """A batch, of this transaction or after it, with the names that its partitions have today."""
-        if not self.streams or all(self._is_named(partition) for partition in batch.ranges):
+        if not self.streams:
+            return self._today_alone(batch, txid)
+        if all(self._is_named(partition) for partition in batch.ranges):
             return batch
         first = self.first(txid) or self.guessed(batch)
         # In a batch of today others with an unknown name in front are those of streams that are gone for long.
@@ -94,23 +98,27 @@ class StreamNames:
             is_kept = self._is_named(partition) or (is_of_today and taken_apart(partition)[0])
             return partition if is_kept else of_stream(first, partition)
 
-        def renamed(of: Mapping[PartitionId, V]) -> dict[PartitionId, V]:
-            # Where the first stream's are there under both names, the ones without are newer.
-            return {name(partition): of[partition] for partition in sorted(of, key=lambda each: name(each) != each)}
+        return _renamed(batch, name)
 
-        def messages(of: Iterable[PendingMessage]) -> tuple[PendingMessage, ...]:
-            return tuple(replace(message, partition=name(message.partition)) for message in of)
+    def _today_alone(self, batch: BatchMetadata, txid: TxId) -> BatchMetadata:
+        if not any(BETWEEN in partition.source for partition in batch.ranges) or self.alone not in self.spouts:
+            return batch
+        before = self.first(txid)
 
-        return replace(
-            batch,
-            ranges=renamed(batch.ranges),
-            digests=renamed(batch.digests),
-            metadata=renamed(batch.metadata),
-            event_times=renamed(batch.event_times),
-            listed=renamed(batch.listed),
-            pending=messages(batch.pending),
-            again=messages(batch.again),
-        )
+        def name(partition: PartitionId) -> PartitionId:
+            stream, own = taken_apart(partition)
+            if stream == self.alone:
+                return own
+            is_of_another = before not in (None, self.alone) and stream not in self.spouts
+            return of_stream(before or "", partition) if is_of_another else partition
+
+        return _renamed(batch, name)
+
+    @property
+    def spouts(self) -> Collection[str]:
+        """The spouts that any run has had together with others."""
+        spouts = ((run.about.topology.get("components") or [{}])[0].get("spouts", ()) for run in self.runs)
+        return {each["id"] for of_run in spouts for each in of_run}
 
     def guessed(self, batch: BatchMetadata) -> str:
         """The stream that was declared first, if no run says so: the first of today's that the batch does not name."""
@@ -125,19 +133,26 @@ class StreamNames:
     def fingerprint(self, given: Mapping[str, Any], stored: Mapping[str, Any], txid: TxId) -> Mapping[str, Any]:
         """The fingerprint of today, in the form of a stored one: that of a single stream did not name it."""
         before = stored.get("spout", {})
-        if not self.streams or not before or all(key.partition(".")[0] in self._known for key in before):
+        if not self.streams:
+            named = {f"{self.alone}.{key}": value for key, value in given["spout"].items()}
+            return {**given, "spout": named} if named.keys() <= before.keys() else given
+        if not before or all(key.partition(".")[0] in self._known for key in before):
             return given
         prefix = f"{self.first(txid) or self.streams[0]}."
         return {**given, "spout": {key.removeprefix(prefix): value for key, value in given["spout"].items()}}
 
     def gone(self, batch: BatchMetadata) -> dict[str, bool]:
         """The streams of a batch that the topology no longer has, and whether the batch has records of them."""
-        gone: dict[str, bool] = {}
-        for partition, offsets in batch.ranges.items() if self.streams else ():
+        gone = dict[str, bool]()
+        for partition in filter(self.is_gone, batch.ranges):
             stream, _ = taken_apart(partition)
-            if stream not in self.streams:
-                gone[stream] = gone.get(stream, False) or bool(len(offsets))
+            gone[stream] = gone.get(stream, False) or bool(len(batch.ranges[partition]))
         return gone
+
+    def is_gone(self, partition: PartitionId) -> bool:
+        """Whether a partition, by its name of today, is one of a stream that the topology no longer has."""
+        stream, _ = taken_apart(partition)
+        return stream not in self.streams if self.streams else bool(stream) and stream in self.spouts
 
     def _is_named(self, partition: PartitionId) -> bool:
         return taken_apart(partition)[0] in self._known
@@ -150,3 +165,25 @@ class StreamNames:
             for component in (run.about.topology.get("components") or [])[:1]:
                 known |= {component.get("id", ""), *component.get("streams", {})} - {"", DEFAULT_STREAM}
         return known
+
+
+def _renamed(batch: BatchMetadata, name: Callable[[PartitionId], PartitionId]) -> BatchMetadata:
+    """The batch with other names of partitions, of which some may already be there."""
+
+    def renamed(of: Mapping[PartitionId, V]) -> dict[PartitionId, V]:
+        # Where the first stream's are there under both names, the ones without are newer.
+        return {name(partition): of[partition] for partition in sorted(of, key=lambda each: name(each) != each)}
+
+    def messages(of: Iterable[PendingMessage]) -> tuple[PendingMessage, ...]:
+        return tuple(replace(message, partition=name(message.partition)) for message in of)
+
+    return replace(
+        batch,
+        ranges=renamed(batch.ranges),
+        digests=renamed(batch.digests),
+        metadata=renamed(batch.metadata),
+        event_times=renamed(batch.event_times),
+        listed=renamed(batch.listed),
+        pending=messages(batch.pending),
+        again=messages(batch.again),
+    )

@@ -10,7 +10,7 @@ from transactional.bolts import BasicBolt, Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
-from transactional.ports import PersistentAggregate, Spout, SpoutMaker, State
+from transactional.ports import PersistentAggregate, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.reliable.bolts import RichBolt
@@ -36,21 +36,9 @@ class TopologyBuilder(TransactionalTopologyBuilder):
 
     def __init__(self, topology_id: str, *, guarantee: str | Guarantee = "exactly-once", ackers: int = 1) -> None:
         self._begin(topology_id)
-        self.spout_id, self.parallelism = "", 1
         self.guarantee, self.ackers = _guarantee(guarantee), ackers
         if type(ackers) is not int or ackers < 0:
             raise ConfigError(f"ackers is a number of tasks, or 0 for none; got {ackers!r}")
-
-    def set_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
-        """Declare the spout, which `parallelism` tasks read. A topology has one.
-
-        Raises `ConfigError` for a second one, and for an object that is not a spout.
-        """
-        if self.spout_id:
-            raise ConfigError(f"topology {self.topology_id!r} has the spout {self.spout_id!r}; it can't have two")
-        if spout_id in self._bolts:
-            raise ConfigError(f"component id {spout_id!r} is used twice")
-        self._take_spout(spout_id, spout, parallelism)
 
     @property
     def _follows(self) -> bool:
@@ -126,7 +114,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         if not self._bolts:
             raise ConfigError(f"topology {self.topology_id!r} has no bolt, so it would have no effect: add set_bolt(…)")
         self._check_spout()
-        declared = {bolt_id: self._running(each) for bolt_id, each in self._bolts.items()}
+        declared = {bolt_id: self._running(each) for bolt_id, each in self._wired(self._bolts).items()}
         if self._follows:
             inputs = [Grouping(GroupingKind.FIELDS, bolt_id, ("root",), ACK_STREAM) for bolt_id in declared]
             declared[ACKER] = BoltDeclarer(ACKER, Acker(), self.ackers, None, inputs)
@@ -201,7 +189,7 @@ def _connect(topology: Topology) -> None:
     running = [component for component in topology.components if isinstance(component.bolt, RunningBolt)]
     for component in running:
         bolt: Any = component.bolt
-        bolt.origins = [grouping.origin for grouping in component.inputs]
+        bolt.origins = [grouping.shown_origin for grouping in component.inputs]
         bolt.direct = _direct(running, component.id)
     if not topology.follows_messages:
         return
@@ -214,7 +202,7 @@ def _connect(topology: Topology) -> None:
             fields = topology.output_of(*grouping.origin).names
             number = 0 if is_direct else numbers.get(grouping.origin, 0)
             is_of_spout = grouping.source == topology.spout_id
-            bolt.receiving[grouping.origin] = Receiving(fields, number, is_per_task, is_of_spout)
+            bolt.receiving[grouping.shown_origin] = Receiving(fields, number, is_per_task, is_of_spout)
             numbers[grouping.origin] = 1 if is_direct else number + (component.parallelism if is_per_task else 1)
     for component in running:
         bolt = component.bolt

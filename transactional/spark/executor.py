@@ -162,7 +162,7 @@ class SparkExecutor:
 
     @contextlib.contextmanager
     def _job(self, attempt: TransactionAttempt, tag: str, batch: BatchMetadata) -> Iterator[None]:
-        inputs = AttemptInput.of(attempt, batch, self.topology.spout_parallelism)
+        inputs = AttemptInput.of(attempt, batch, self.program.spout)
         with self._tagged(tag, f"transaction {attempt.txid}, attempt {attempt.attempt_id}"):
             work_in(PROCESSING, self.context)
             self.context.setLocalProperty(INPUT_PROPERTY, base64.b64encode(pickle.dumps(inputs)).decode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
@@ -17,6 +17,7 @@ from transactional.ports import PersistentAggregate, Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.stateful import StatefulBolt
 from transactional.storm_names import NamesOfBuilders
+from transactional.topology.declared_spouts import DeclaredSpouts
 from transactional.topology.declared_state import (
     STATE_EXAMPLE,
     bind_declared,
@@ -128,27 +129,50 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
     """Builds a transactional topology.
 
     `topology_id` is the name under which progress is stored: a topology started again under the same id continues where
-    it ended. `parallelism` is the number of tasks that read the spout's partitions.
+    it ended. `parallelism` is the number of tasks that read the spout's partitions. `set_spout` adds further spouts.
     """
 
     def __init__(self, topology_id: str, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
         self._begin(topology_id)
-        self._take_spout(spout_id, spout, parallelism)
+        self.set_spout(spout_id, spout, parallelism)
 
     def _begin(self, topology_id: str) -> None:
         """Without a spout."""
         check_id("topology", topology_id)
-        self.topology_id = topology_id
+        self.topology_id, self._spouts = topology_id, DeclaredSpouts()
         self._bolts: dict[str, BoltDeclarer] = {}
         self._dead_letters: State | None = None
         self._provider: str | None = None
         self.event_times: dict[str, EventTime] = {}
 
-    def _take_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int) -> None:
+    def set_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
+        """Add another spout, whose partitions `parallelism` tasks read.
+
+        Bolts subscribe to each spout by its id. Several are read in the same transactions: each has a batch of every
+        spout that has something new. Raises `ConfigError` for an object that is not a spout, for an id that is used,
+        and for one of several spouts that has several streams.
+        """
         check_id("spout", spout_id)
         check_parallelism(spout_id, parallelism)
-        self.spout_id, self.parallelism = spout_id, parallelism
-        self.spout = checked_spout(spout_id, spout, parallelism)
+        self._check_unused(spout_id)
+        if self.spout_id and spout_id == DEFAULT_STREAM:
+            raise ConfigError(f"spout id {spout_id!r} is the name of a stream; only the first spout may have it")
+        self._spouts.add(spout_id, checked_spout(spout_id, spout, parallelism), parallelism)
+
+    @property
+    def spout_id(self) -> str:
+        """The id of the first spout; "" as long as there is none."""
+        return self._spouts.first
+
+    @property
+    def spout(self) -> Spout:
+        """The spout; several as one."""
+        return self._spouts.as_one()
+
+    @property
+    def parallelism(self) -> int:
+        """The number of tasks that read; of several spouts the largest."""
+        return self._spouts.tasks
 
     def set_bolt(
         self, bolt_id: str, bolt: Bolt | Callable[..., Any], parallelism: int = 1, *, output: str | None = None
@@ -264,9 +288,10 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
 
         A tuple may be older than the newest one of its partition by `max_delay` without being late. A partition without
         a record for `idle_after` is waited for no longer (None: it always is; but for a minute only as long as it has
-        had none). A time further ahead of the clock than `max_ahead` (None: no limit) makes nothing else late. Raises
-        `ConfigError`.
+        had none). A time further ahead of the clock than `max_ahead` (None: no limit) makes nothing else late. Of
+        several spouts `stream` is the id of one. Raises `ConfigError`.
         """
+        stream = DEFAULT_STREAM if stream == self.spout_id else stream
         used_by = f"spout {self.spout_id!r}" if stream == DEFAULT_STREAM else f"stream {stream!r}"
         outputs = outputs_of(self.spout)
         if stream not in outputs:
@@ -289,7 +314,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         and state that is not exactly once is a `WeakerGuaranteeWarning`, or with `strict` an error.
         """
         provider = self._provide_states(config or {})
-        components = wire(self.spout_id, self.spout, self._bolts)
+        components = wire(self.spout_id, self.spout, self._wired(self._bolts))
         topology = self._frozen(components, options, config, state_provider=provider)
         check_states(topology, strict=strict)
         check_windows(topology)
@@ -298,6 +323,13 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
     def build_query(self) -> Topology:
         """A topology without states, for questions from outside. Raises `ConfigError`."""
         return self._frozen(wire(self.spout_id, self.spout, self._bolts), None, None)
+
+    def _wired(self, bolts: Mapping[str, BoltDeclarer]) -> dict[str, BoltDeclarer]:
+        """The bolts, with subscriptions to the component that reads all spouts."""
+        return {
+            bolt_id: replace(each, inputs=[self._spouts.resolved(grouping) for grouping in each.inputs])
+            for bolt_id, each in bolts.items()
+        }
 
     def _frozen(
         self,
@@ -367,8 +399,11 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
 
     def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: State | None) -> BoltDeclarer:
         check_parallelism(bolt_id, parallelism)
-        if bolt_id == self.spout_id or bolt_id in self._bolts:
-            raise ConfigError(f"component id {bolt_id!r} is used twice")
+        self._check_unused(bolt_id)
         declarer = BoltDeclarer(bolt_id, bolt, parallelism, state)
         self._bolts[bolt_id] = declarer
         return declarer
+
+    def _check_unused(self, component_id: str) -> None:
+        if component_id in self._spouts or component_id in self._bolts:
+            raise ConfigError(f"component id {component_id!r} is used twice")

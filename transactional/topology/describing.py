@@ -31,6 +31,8 @@ def described(topology: Topology) -> dict[str, Any]:
         "streams": _streams(topology.outputs_of(topology.spout_id)),
         "replays": "exactly" if topology.spout.replays_exactly else "as far as it can",
     }
+    if parts := topology.spout.described(topology.spout_parallelism):
+        spout["spouts"] = list(parts)
     steps = {step.component: step for step in plan_steps(topology)}
     bolts = [_component(component, plan, steps.get(component.id)) for component in topology.components]
     return {"topology": topology.id, "guarantee": topology.guarantee.value, "components": [spout, *bolts]}
@@ -90,17 +92,21 @@ def in_lines(topology: Topology) -> list[Described]:
 
 
 def _in_lines(component: dict[str, Any], *, can_move: bool) -> Described:
-    tasks = f"{component['parallelism']} task{'' if component['parallelism'] == 1 else 's'}"
     phase = component["phase"] + (" (driver or job)" if can_move else "")
     inputs, state = component["inputs"], component.get("state")
     lines = [
-        f"{component['id']}: {component['kind']}, {tasks}, {phase}",
+        f"{component['id']}: {component['kind']}, {_tasks(component)}, {phase}",
+        *(f"reads  {each['id']}: {each['kind']}, {_tasks(each)}" for each in component.get("spouts", ())),
         *(f"does   {step}" for step in component.get("steps", ())),
         *(f"reads  {_grouping(each)} {each['source']}{_of_stream(each['stream'])}" for each in inputs),
         *(f"emits  {schema}{_of_stream(stream)}" for stream, schema in component["streams"].items()),
         *(() if state is None else (f"state  {state['kind']}",)),
     ]
     return Described(component["id"], inputs[0]["source"] if inputs else None, tuple(lines))
+
+
+def _tasks(given: Mapping[str, Any]) -> str:
+    return f"{given['parallelism']} task{'' if given['parallelism'] == 1 else 's'}"
 
 
 def _grouping(given: dict[str, Any]) -> str:

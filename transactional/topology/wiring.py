@@ -78,7 +78,8 @@ def wire(
 ) -> tuple[Component, ...]:
     """The components, each after those that it reads from; `is_followed` if the spout's tuples carry hidden fields.
     Raises `ConfigError`."""
-    return _Wiring(spout_id, outputs_of(spout, is_followed=is_followed), bolts).components()
+    spouts = spout.streams or (spout_id,)
+    return _Wiring(spout_id, spouts, outputs_of(spout, is_followed=is_followed), bolts).components()
 
 
 def check_states(topology: Topology, *, strict: bool) -> None:
@@ -154,8 +155,10 @@ def _check_guarantee(topology: Topology, component_id: str, kind: StateKind, *, 
 
 
 class _Wiring:
-    def __init__(self, spout_id: str, outputs: dict[str, Schema], bolts: Mapping[str, Declared]) -> None:
-        self.spout_id, self.bolts = spout_id, bolts
+    def __init__(
+        self, spout_id: str, spouts: Sequence[str], outputs: dict[str, Schema], bolts: Mapping[str, Declared]
+    ) -> None:
+        self.spout_id, self.spouts, self.bolts = spout_id, spouts, bolts
         self.outputs: dict[str, dict[str, Schema]] = {spout_id: outputs}
         self.phases = {spout_id: WorkPhase.PROCESSING}
 
@@ -178,7 +181,7 @@ class _Wiring:
             return
         for grouping in self.bolts[bolt_id].inputs:
             if grouping.source != self.spout_id and grouping.source not in self.bolts:
-                known = [self.spout_id, *self.bolts]
+                known = [*self.spouts, *self.bolts]
                 raise ConfigError(
                     f"bolt {bolt_id!r} subscribes to {grouping.source!r}, which is not a component of this topology; "
                     f"its components are: {', '.join(known)}{did_you_mean(grouping.source, known)}"

@@ -12,6 +12,7 @@ from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM
 from transactional.ports import Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
+from transactional.ports.several import SeveralSpouts
 from transactional.reading import StaticTable
 from transactional.storm_names import NamesOfStreams
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -26,7 +27,6 @@ from transactional.trident.graph import Origin, StreamNode
 from transactional.trident.meeting import checked_join, met, multi_reduced
 from transactional.trident.pipelines.functions import parsed
 from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query
-from transactional.trident.several import SeveralSpouts
 from transactional.trident.static import StaticState
 from transactional.trident.streams import Stream, merged
 from transactional.trident.windowed_joins import JoinedWindows, WindowOfJoin, joined_windows

@@ -66,7 +66,7 @@ class WorkerExecutor:
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run level after level. Raises `AttemptLost` if the attempt is cancelled, or a process of it has ended."""
         records = sum(len(offsets) for offsets in batch.ranges.values())
-        inputs = AttemptInput.of(attempt, batch, self.program.spout.parallelism)
+        inputs = AttemptInput.of(attempt, batch, self.program.spout)
         with self._lock:
             processes = self._packing.tasks(records)
         items: list[Item] = []

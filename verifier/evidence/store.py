@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -153,35 +152,36 @@ def _history(connection: Connection, topology_id: str) -> StoreHistory:
 
 
 def in_one_form(batches: Sequence[CommittedBatch]) -> tuple[CommittedBatch, ...]:
-    """The batches, in order of txids, with every partition under the name that it has last: `stream/source`.
+    """The batches, in order of txids, with every partition under the name that it has last: its own, as that of the
+    only spout, or `stream/source`.
 
     Earlier releases left the stream out where it was declared first. The form of today carries every position on from
-    the one before: so a partition without its stream is the one that takes its place in the first batch that has it; of
+    the one before: so a partition that is gone is the one that takes its place in the first batch that has it; of
     several with its source and index, the one that continues where it ended. A wrong position is still found.
     """
     names: dict[_Partition, _Partition] = {}
-    until = 0
-    for number, (before, batch) in enumerate(pairwise(batches), start=1):
-        if before.ranges.keys() != batch.ranges.keys() and (new := dict(_renamed(before, batch))):
-            names |= new
-            until = number
-    if not names:
-        return tuple(batches)
-    renamed = [
-        replace(batch, ranges={names.get(at, at): ranges for at, ranges in batch.ranges.items()})
-        for batch in batches[:until]
-    ]
-    return (*renamed, *batches[until:])
+    found = list(batches[-1:])
+    for before, batch in zip(reversed(batches[:-1]), reversed(batches), strict=False):
+        if before.ranges.keys() != batch.ranges.keys():
+            names |= {old: names.get(new, new) for old, new in _renamed(before, batch)}
+        ranges = {names.get(at, at): offsets for at, offsets in before.ranges.items()} if names else before.ranges
+        found.append(replace(before, ranges=ranges) if names else before)
+    return tuple(reversed(found))
 
 
 def _renamed(before: CommittedBatch, batch: CommittedBatch) -> Iterator[tuple[_Partition, _Partition]]:
     added = batch.ranges.keys() - before.ranges.keys()
     for partition in sorted(before.ranges.keys() - batch.ranges.keys()):
         source, index = partition
-        found = sorted(new for new in added if new[1] == index and new[0].partition("/")[2] == source)
+        found = sorted(new for new in added if new[1] == index and _is_of(new[0], source))
         going_on = [new for new in found if batch.ranges[new][0] == before.ranges[partition][1]]
         if found:
             yield partition, (going_on or found)[0]
+
+
+def _is_of(one: str, other: str) -> bool:
+    """Whether a source is the other one with the name of a stream, or without it."""
+    return one.partition("/")[2] == other or other.partition("/")[2] == one
 
 
 def _batches(rows: list[Any]) -> list[CommittedBatch]:

@@ -37,7 +37,7 @@ from transactional.execution.items import (
     is_for_level,
     is_for_task,
 )
-from transactional.execution.program import AttemptInput, NoReader, TaskProgram, make_program
+from transactional.execution.program import AttemptInput, NoReader, SpoutSpec, TaskProgram, make_program
 from transactional.groupings import GroupingKind
 from transactional.letters import Exclusion
 from transactional.phases.gathering import gather
@@ -56,13 +56,17 @@ def offsets(start: int, until: int) -> OffsetRange:
     return OffsetRange(Offset(start), Offset(until))
 
 
+def spout_of(tasks: int) -> SpoutSpec:
+    return SpoutSpec("spout", {}, tasks, NoReader(), with_checksum=False)
+
+
 # --- input --------------------------------------------------------------------------------------------------------
 
 
 def test_partitions_are_dealt_out_by_their_position_and_empty_ranges_left_out() -> None:
     """Storm row T22: task i has partitions i, i + P, …"""
     ranges = {partition(3): offsets(0, 2), partition(1): offsets(5, 5), partition(0): offsets(1, 4)}
-    inputs = AttemptInput.of(FIRST, BatchMetadata(ranges), 2)
+    inputs = AttemptInput.of(FIRST, BatchMetadata(ranges), spout_of(2))
     first = ((partition(0), offsets(1, 4), None), (partition(3), offsets(0, 2), None))
     assert inputs == AttemptInput(FIRST, (first, ()))
 
@@ -70,7 +74,7 @@ def test_partitions_are_dealt_out_by_their_position_and_empty_ranges_left_out() 
 def test_a_partition_that_joins_may_move_others_but_is_dealt_once() -> None:
     for count in range(1, 6):
         batch = BatchMetadata({partition(index): offsets(0, 1) for index in range(count)})
-        dealt = [p for task in AttemptInput.of(FIRST, batch, 3).portions for p, _, _ in task]
+        dealt = [p for task in AttemptInput.of(FIRST, batch, spout_of(3)).portions for p, _, _ in task]
         assert sorted(dealt) == [partition(index) for index in range(count)]
 
 
@@ -250,7 +254,7 @@ Tamper = Callable[[list[Item]], list[Item]]
 def run_tampered(topology: Topology, tamper: Tamper) -> Processed:
     """An attempt whose items are tampered with on their way, level by level."""
     program, batch = make_program(topology, topology.spout.reader()), everything(topology)
-    inputs = AttemptInput.of(FIRST, batch, topology.spout_parallelism)
+    inputs = AttemptInput.of(FIRST, batch, program.spout)
     items: list[Item] = []
     for level in range(program.plan.depth):
         items = tamper([*items, *level_items(program, inputs, level, items)])
@@ -432,7 +436,7 @@ def test_a_long_partition_is_read_by_several_tasks_and_its_digest_does_not_depen
     update.fields_grouping("spout", "word")
     topology = made.build()
     batch = BatchMetadata({partition(0): offsets(3, 23), partition(1): offsets(0, 2)}, split_records=5)
-    dealt = AttemptInput.of(FIRST, batch, parallelism).portions
+    dealt = AttemptInput.of(FIRST, batch, spout_of(parallelism)).portions
     parts = sorted((p.index, part.start, part.until) for task in dealt for p, part, _ in task)
     assert parts == [(0, 3, 5), (0, 5, 10), (0, 10, 15), (0, 15, 20), (0, 20, 23), (1, 0, 2)]
     assert max(len(task) for task in dealt) <= -(-6 // parallelism) + 1, "spread over the tasks"

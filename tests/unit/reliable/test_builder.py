@@ -160,7 +160,7 @@ def no_bolt(made: TopologyBuilder) -> None:
         (lambda made: made.set_bolt("acks", Acks), "is the class Acks; pass an instance"),
         (lambda made: made.set_bolt("acks", Acks(), output="a long"), "declares its own output"),
         (lambda made: made.set_bolt("__acker", Acks()), "component id '__acker' is that of the ackers"),
-        (lambda made: made.set_spout("two", lines()), "has the spout 'spout'; it can't have two"),
+        (lambda made: made.set_spout("spout", lines()), "component id 'spout' is used twice"),
         (no_bolt, "topology 'words' has no bolt"),
         (custom, "may give a tuple to several tasks or to none, so it can't be followed"),
     ],

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, Self
-
-import pyarrow as pa
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import ConfigError
@@ -19,6 +17,9 @@ from transactional.ports.examining import SourceAddress
 from transactional.ports.stream_names import BETWEEN, of_stream, taken_apart
 from transactional.schema import Schema
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 @dataclass(frozen=True, slots=True)
 class SeveralReaders(PartitionReader):
@@ -26,11 +27,17 @@ class SeveralReaders(PartitionReader):
 
     readers: Mapping[str, PartitionReader]
     first: str
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    """How many tasks read a spout's partitions; all of them, if it is not there."""
 
     def stream_of(self, partition: PartitionId) -> str:
         """The first spout has the default stream, or streams of its own."""
         stream, own = taken_apart(partition)
         return self.readers[stream].stream_of(own) if stream == self.first else stream
+
+    def tasks_of(self, partition: PartitionId, tasks: int) -> int:
+        """As many as its spout has."""
+        return min(tasks, self.tasks.get(taken_apart(partition)[0], tasks))
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """As the spout's own reader."""
@@ -85,14 +92,15 @@ class SeveralReaders(PartitionReader):
 class SeveralSpouts(Spout):
     """Spouts by the name of their stream, as a `Spout`.
 
-    There is a batch when any of them has one. It is replayed exactly if all of them can be.
+    There is a batch when any of them has one. It is replayed exactly if all of them can be. `tasks` are how many tasks
+    read a spout, if not all of the component's do.
     """
 
-    def __init__(self, spouts: Mapping[str, Spout]) -> None:
+    def __init__(self, spouts: Mapping[str, Spout], tasks: Mapping[str, int] | None = None) -> None:
         for name, spout in spouts.items():
             if len(spouts) > 1 and len(spout.outputs) > 1:
                 raise ConfigError(f"stream {name!r}: its spout has several streams, so it must be the only one")
-        self.spouts = dict(spouts)
+        self.spouts, self.tasks = dict(spouts), dict(tasks or {})
         self.first = next(iter(spouts))
         self._limit: BatchLimit | None = None
 
@@ -130,7 +138,7 @@ class SeveralSpouts(Spout):
 
     def reader(self) -> SeveralReaders:
         """Their readers."""
-        return SeveralReaders({name: spout.reader() for name, spout in self.spouts.items()}, self.first)
+        return SeveralReaders({name: spout.reader() for name, spout in self.spouts.items()}, self.first, self.tasks)
 
     @property
     def kind(self) -> str:
@@ -141,6 +149,14 @@ class SeveralSpouts(Spout):
     def streams(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(self.spouts)
+
+    def described(self, tasks: int) -> Sequence[Mapping[str, Any]]:
+        """Each of them, if there are several."""
+        each = [
+            {"id": name, "kind": spout.kind, "parallelism": self.tasks.get(name, tasks)}
+            for name, spout in self.spouts.items()
+        ]
+        return each if len(each) > 1 else ()
 
     # --- connections ----------------------------------------------------------------------------------------------
 
@@ -163,7 +179,7 @@ class SeveralSpouts(Spout):
 
     def apart(self) -> Self:
         """All of them apart."""
-        return type(self)({name: spout.apart() for name, spout in self.spouts.items()})
+        return type(self)({name: spout.apart() for name, spout in self.spouts.items()}, self.tasks)
 
     # --- what happens to a batch ----------------------------------------------------------------------------------
 

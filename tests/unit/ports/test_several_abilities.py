@@ -34,12 +34,12 @@ from transactional.facts import Listing
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import PartitionReader, Spout
 from transactional.ports.examining import Problem
+from transactional.ports.several import SeveralReaders, SeveralSpouts
 from transactional.ports.stream_names import of_stream
 from transactional.schema import Schema
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
-from transactional.trident.several import SeveralReaders, SeveralSpouts
 
 WORD = "word string"
 CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=1, idle_pause_ms=1, retry_pause_ms=1, tick_ms=1)

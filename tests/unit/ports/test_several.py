@@ -22,12 +22,12 @@ from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, RetriesExhausted, TopologyChanged
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
+from transactional.ports.several import SeveralSpouts
 from transactional.testing import complete_topology
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology, field
-from transactional.trident.several import SeveralSpouts
 
 WORD = "word string"
 rows = st.lists(st.sampled_from(["a", "b", "c"]).map(lambda word: (word,)), max_size=6)
