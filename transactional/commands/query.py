@@ -31,14 +31,16 @@ def query(
     from transactional.queries import QueryClient
     from transactional.queries.texts import values_of
 
-    with QueryClient(load_topology(target), store) as client:
+    topology = load_topology(target)
+    with QueryClient(topology, store) as client:
         known = client.queries
         if name not in known:
             shown = ", ".join(f"{each.name}({each.fields})" for each in known.values()) or "(none)"
             raise ConfigError(f"there is no query {name!r}; there are: {shown}{did_you_mean(name, known)}")
         answer = client.execute(name, *values_of(known[name], values or ()))
     _print_rows(answer.table.to_pylist())
-    _print_txid(answer.txid)
+    if not topology.has_queries_alone:
+        _print_txid(answer.txid)
 
 
 def read(

@@ -106,6 +106,11 @@ class TopologyDriver:
         inactive: bool = False,
         commit_phase: CommitPhase | None = None,
     ) -> None:
+        if topology.has_queries_alone:
+            raise ConfigError(
+                f"topology {topology.id!r} has queries alone ({', '.join(topology.queries)}), so there is nothing to "
+                "run: `transactional query` and QueryClient answer them"
+            )
         check_places(topology, store, observers)
         self.topology, self.store, self.executor = topology, store, executor
         resolved = config if isinstance(config, ResolvedConfig) else ResolvedConfig(config or TopologyConfig(), ())

@@ -31,7 +31,8 @@ from transactional.trident.questions import batch_of
 
 @dataclass(frozen=True, slots=True)
 class Answer(Sequence[Mapping[str, Any]]):
-    """The tuples of a query's stream, as dicts. `txid` is the committed transaction that they are as of."""
+    """The tuples of a query's stream, as dicts. `txid` is the committed transaction that they are as of; 0 if there is
+    none."""
 
     txid: TxId
     table: pa.Table
@@ -52,14 +53,14 @@ class Answer(Sequence[Mapping[str, Any]]):
 class QueryClient:
     """Executes the queries of a topology, whether or not it runs, in this process or another.
 
-    `store` is the coordinator's store, or its URL. An answer is computed here, without Spark; nothing is written, and
-    no transaction waits. All states are read as of one committed transaction.
-    Several threads may use it; they are answered one after the other.
+    `store` is the coordinator's store, or its URL; a topology of queries alone, which never runs, has none. An answer
+    is computed here, without Spark; nothing is written, and no transaction waits. All states are read as of one
+    committed transaction. Several threads may use it; they are answered one after the other.
     """
 
-    def __init__(self, topology: Topology, store: str | StoreReader) -> None:
-        self._owns_store = isinstance(store, str)
-        self._store = open_for_reading(store) if isinstance(store, str) else store
+    def __init__(self, topology: Topology, store: str | StoreReader | None = None) -> None:
+        self._owns_store = isinstance(store, str) and not topology.has_queries_alone
+        self._store = _store_of(topology, store)
         self._queries = topology.queries
         self._lock, self._numbers = threading.Lock(), count(1)
         self._emitted: list[pa.RecordBatch] = []
@@ -135,8 +136,16 @@ class QueryClient:
         self._close_store()
 
     def _close_store(self) -> None:
-        if self._owns_store:
+        if self._owns_store and self._store is not None:
             self._store.close()
+
+
+def _store_of(topology: Topology, given: str | StoreReader | None) -> StoreReader | None:
+    if topology.has_queries_alone:
+        return None
+    if given is None:
+        raise ConfigError(f"topology {topology.id!r} keeps states: QueryClient takes the store of its coordinator, too")
+    return open_for_reading(given) if isinstance(given, str) else given
 
 
 def _as_batch(query: Query, questions: Sequence[Sequence[Any]]) -> pa.RecordBatch:

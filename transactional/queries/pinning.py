@@ -32,13 +32,14 @@ class Tables:
     """The tables of some committers, by their ids, opened for reading. For one thread at a time."""
 
     topology_id: str
-    store: StoreReader
+    store: StoreReader | None
+    """None for queries of a topology that keeps no states."""
     components: Mapping[str, Component]
     readers: Mapping[str, StateReader]
     _pinned: list[StateReader] = field(default_factory=list)
 
     @classmethod
-    def of(cls, topology: Topology, store: StoreReader, committers: Iterable[str]) -> Tables:
+    def of(cls, topology: Topology, store: StoreReader | None, committers: Iterable[str]) -> Tables:
         """Those of a topology. Raises `ConfigError` for one that can't be read from outside."""
         every = {component.id: component for component in topology.committers}
         components = {each: every[each] for each in committers}
@@ -95,6 +96,8 @@ class Tables:
 
     def _committed(self) -> TxId:
         """The committed transaction. Raises `OperatingError` while tables are put back to an earlier one."""
+        if self.store is None:
+            return NO_TRANSACTION
         found = self.store.position(self.topology_id)
         if found is None:
             raise ConfigError(f"the store does not know topology {self.topology_id!r}: it has never run with it")

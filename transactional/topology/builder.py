@@ -146,7 +146,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         self.event_times: dict[str, EventTime] = {}
 
     def set_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
-        """Add another spout, whose partitions `parallelism` tasks read.
+        """Add a spout, whose partitions `parallelism` tasks read.
 
         Bolts subscribe to each spout by its id. Several are read in the same transactions: each has a batch of every
         spout that has something new. Raises `ConfigError` for an object that is not a spout, for an id that is used,

@@ -206,6 +206,11 @@ class Topology:
         return facts is not None and any(waits_for_silence(known, facts.of(at), us) for at, us in longest.items())
 
     @property
+    def has_queries_alone(self) -> bool:
+        """Whether there is nothing to run: it only answers queries."""
+        return bool(self.queries) and not self.components
+
+    @property
     def closes_by_event_time(self) -> bool:
         """Whether there are windows that close as event time advances."""
         return any(not bolt.closes_without_input for bolt in self._windowed)

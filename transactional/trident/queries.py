@@ -9,7 +9,7 @@ from typing import Any
 from transactional.errors import ConfigError
 from transactional.schema import Schema
 from transactional.topology.builder import TransactionalTopologyBuilder
-from transactional.topology.topology import Query
+from transactional.topology.topology import Query, Topology
 from transactional.topology.wiring import check_id
 from transactional.trident.compiling import declare
 from transactional.trident.declarations import Declarations
@@ -44,6 +44,11 @@ def declared_query(of: Declarations, name: str, fields: Schema, function: Callab
     # What the stream is read by besides must not end up in one component with it.
     result = graph.add(StreamNode(returned.fields, parents=(returned._node.number,)))
     return DeclaredQuery(name, fields, graph, result.number)
+
+
+def queries_alone(topology_id: str, declared: DeclaredQuery) -> Topology:
+    """A topology of queries, which has no stream of its own: that of the questions stands for it."""
+    return TransactionalTopologyBuilder(topology_id, QUESTIONS, Questions(declared.fields)).build_query()
 
 
 def compiled_query(topology_id: str, declared: DeclaredQuery) -> Query:

@@ -26,7 +26,7 @@ from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Origin, StreamNode
 from transactional.trident.meeting import checked_join, met, multi_reduced
 from transactional.trident.pipelines.functions import parsed
-from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query
+from transactional.trident.queries import DeclaredQuery, compiled_query, declared_query, queries_alone
 from transactional.trident.static import StaticState
 from transactional.trident.streams import Stream, merged
 from transactional.trident.windowed_joins import JoinedWindows, WindowOfJoin, joined_windows
@@ -218,7 +218,10 @@ class TridentTopology(NamesOfStreams):
         config: Mapping[str, Any] | None = None,
     ) -> Topology:
         """Compile the streams to a topology. `strict`, `options` and `config` are those of
-        `TransactionalTopologyBuilder.build`. Raises `ConfigError`."""
+        `TransactionalTopologyBuilder.build`. Without a stream there have to be queries, and there is nothing to run:
+        they look up tables of others. Raises `ConfigError`."""
+        if not self._spouts and self._queries:
+            return self._with_queries(queries_alone(self.id, next(iter(self._queries.values()))))
         if not self._spouts:
             raise ConfigError(f"topology {self.id!r} has no stream: begin with new_stream('name', a spout)")
         if not self._declarations.graph.persisted:
@@ -233,6 +236,8 @@ class TridentTopology(NamesOfStreams):
         builder.event_times.update(self._event_times)
         if self._dead_letters is not None:
             builder.set_dead_letters(self._dead_letters)
-        topology = builder.build(strict=strict, options=options, config=config)
+        return self._with_queries(builder.build(strict=strict, options=options, config=config))
+
+    def _with_queries(self, topology: Topology) -> Topology:
         queries = {name: compiled_query(self.id, each) for name, each in self._queries.items()}
         return replace(topology, queries=queries, static_tables=tuple(self._static_tables))

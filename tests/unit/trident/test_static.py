@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from examples.trident_reach import FOLLOWERS, POSTED
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional.attempt import TxId
@@ -17,6 +18,7 @@ from transactional.core.coordinator import Coordinator
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
+from transactional.queries import QueryClient
 from transactional.reading import StaticTable
 from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore
@@ -26,6 +28,7 @@ from transactional.trident.pipelines.looking_up import LookUpStatic
 
 TABLES: dict[str, list[dict[str, str]]] = {}
 """The versions of each table, which somebody else writes."""
+WORD = "word string"
 KEY, LABEL = Schema.parse("word string"), Schema.parse("label string")
 ROWS = [(word,) for word in "abcabdaccbad"]
 
@@ -239,3 +242,39 @@ def test_describe_shows_it() -> None:
     [bolt] = [component for component in made.components if not component.is_committer]
     assert "state_query(labels, on=(word), static)" in bolt.bolt.steps_shown  # type: ignore[union-attr]
     assert not bolt.reads
+
+
+def followers() -> TridentTopology:
+    """Storm's reach as it was: everything that it looks up is a table of others, and nothing is read from a source."""
+    TABLES["posted"] = [{url: " ".join(people) for url, people in POSTED.items()}]
+    TABLES["followers"] = [{name: " ".join(people) for name, people in FOLLOWERS.items()}]
+    topology = TridentTopology("reach")
+    posted, follow = (topology.static_state(Versions(name)) for name in ("posted", "followers"))
+
+    @topology.query("reach", "word string")
+    def reach(urls: Stream) -> Stream:
+        people = urls.state_query(posted, output=["people"]).flat_map(each_of("people"), WORD)
+        them = people.state_query(follow, output=["people"]).flat_map(each_of("people"), WORD)
+        return them.group_by("word").aggregate(Count()).aggregate(reach=Count())
+
+    return topology
+
+
+def each_of(field: str) -> Callable[[Any], list[tuple[str]]]:
+    return lambda row: [(word,) for word in (row[field] or "").split()]
+
+
+@pytest.mark.parametrize(("url", "reach"), [("foo.com/blog/1", 16), ("engineering.twitter.com/blog/5", 14), ("aaa", 0)])
+def test_a_topology_of_queries_alone_answers_without_a_run(url: str, reach: int) -> None:
+    """The numbers of Storm's TridentReach."""
+    with QueryClient(followers().build()) as client:
+        answer = client.execute("reach", url)
+    assert (list(answer), answer.txid) == ([{"reach": reach}], 0)
+
+
+def test_a_topology_of_queries_alone_is_not_run() -> None:
+    topology = followers().build()
+    with pytest.raises(ConfigError, match=r"topology 'reach' has queries alone \(reach\), so there is nothing to run"):
+        TopologyDriver(topology, MemoryCoordinatorStore(), LocalExecutor(topology))
+    with pytest.raises(ConfigError, match="topology 'words' keeps states: QueryClient takes the store"):
+        QueryClient(world(MemoryTransactionalSpout, "before")[0].build())
