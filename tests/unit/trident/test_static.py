@@ -23,7 +23,7 @@ from transactional.reading import StaticTable
 from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
-from transactional.trident import Count, Stream, TridentTopology
+from transactional.trident import BatchAggregator, Count, Stream, TridentTopology
 from transactional.trident.pipelines.looking_up import LookUpStatic
 
 TABLES: dict[str, list[dict[str, str]]] = {}
@@ -278,3 +278,33 @@ def test_a_topology_of_queries_alone_is_not_run() -> None:
         TopologyDriver(topology, MemoryCoordinatorStore(), LocalExecutor(topology))
     with pytest.raises(ConfigError, match="topology 'words' keeps states: QueryClient takes the store"):
         QueryClient(world(MemoryTransactionalSpout, "before")[0].build())
+
+
+class Longest(BatchAggregator):
+    """The longest words, as many as there are."""
+
+    output = "longest string"
+
+    def init(self) -> list[str]:
+        return []
+
+    def aggregate(self, kept: list[str], row: Any) -> list[str]:
+        longest = max([*kept, row["word"]], key=len)
+        return [word for word in [*kept, row["word"]] if len(word) == len(longest)]
+
+    def complete(self, kept: list[str]) -> list[tuple[str]]:
+        return [(word,) for word in kept]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_query_may_have_a_batch_aggregator_of_ones_own(*, grouped: bool) -> None:
+    topology = followers()
+
+    @topology.query("longest", "at long, words string")
+    def longest(questions: Stream) -> Stream:
+        words = questions.flat_map(lambda row: [(row["at"], word) for word in row.words.split()], f"at long, {WORD}")
+        return words.group_by("at").aggregate(Longest()) if grouped else words.aggregate(Longest())
+
+    with QueryClient(topology.build()) as client:
+        found = [row["longest"] for row in client.execute_many("longest", [(1, "a bbb ccc"), (2, "ddd")])]
+    assert sorted(found) == ["bbb", "ccc", "ddd"]
