@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
@@ -36,6 +36,8 @@ from transactional.store import Lease
 from transactional.workers.executor import WorkerExecutor
 
 PARTITIONS, ROWS, TAKE = 2, 300, 100
+WORKER = "transactional.workers.serving"
+"""What the process of a worker runs."""
 MEETS = 1
 """The transaction that waits for the test: the first one. A later batch, once known to be small, may be worth one Spark
 task only, and its tasks would wait one after another."""
@@ -89,9 +91,9 @@ class PlacedTokens(Tokens):
     """Its tokens say where it runs. The first task on Spark meets the test."""
 
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        super().prepare(context, collector, attempt)
-        on_spark = TaskContext.get() is not None
-        self.token = f"{'Spark' if on_spark else 'workers'} {self.token}"
+        self.collector, self.txid, self.task = collector, attempt.txid, context.task_index
+        on_spark = WORKER not in sys.orig_argv  # a bolt that uses PySpark would have to run on Spark
+        self.token = f"{'Spark' if on_spark else 'workers'} {uuid.uuid4().hex}"
         folder = context.options["folder"]
         if on_spark and is_first(f"{folder}/on-spark"):
             send(f"{folder}/signals", f"{attempt.txid} {os.getpid()}")
