@@ -147,6 +147,7 @@ PAGES = {
             "transactional.stateful.KeyValueState",
             "transactional.windowed.WindowedBolt",
             "transactional.windowed.TupleWindow",
+            "transactional.topology.join_bolt.JoinBolt",
             "transactional.topology.functions.FunctionKind",
             "transactional.bolts.Tuple",
             "transactional.bolts.OutputCollector",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from transactional.schema import Schema
     from transactional.stateful import KeyValueState, StatefulBolt
     from transactional.topology.builder import TransactionalTopologyBuilder
+    from transactional.topology.join_bolt import JoinBolt
     from transactional.topology.topology import Topology
     from transactional.topology.windows import count, sliding, tumbling
     from transactional.topology.wiring import WeakerGuaranteeWarning
@@ -49,6 +50,7 @@ __all__ = [
     "CustomStreamGrouping",
     "FailedException",
     "FatalError",
+    "JoinBolt",
     "KeyValueState",
     "MapState",
     "OffsetRange",
@@ -95,6 +97,7 @@ _HOMES: Final = {
     "schema": "Schema",
     "stateful": "KeyValueState StatefulBolt",
     "topology.builder": "TransactionalTopologyBuilder",
+    "topology.join_bolt": "JoinBolt",
     "topology.topology": "Topology",
     "topology.windows": "count sliding tumbling",
     "topology.wiring": "WeakerGuaranteeWarning",

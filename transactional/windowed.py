@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from transactional.bolts import Bolt, OutputCollector, TopologyContext, Tuple
+from transactional.schema import Schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -49,6 +50,10 @@ class WindowedBolt(Bolt, ABC):
     """
 
     collector: OutputCollector
+
+    def declare_output(self, name: str, inputs: Mapping[tuple[str, str], Schema]) -> None:
+        """Called by `build`, before `output` and `streams` are read, with the fields of each component and stream that
+        the bolt subscribes to: one whose output depends on them sets it here. `name` is for messages."""
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
         """Called once per attempt, first. Keeps the collector as `self.collector`."""

@@ -36,11 +36,11 @@ def duration_us(what: str, value: Any, *, may_be_nothing: bool = False) -> int:
     return us
 
 
-def check_time(what: str, fields: Schema, field: Any) -> None:
+def check_time(what: str, fields: Schema, field: Any, *, of: str = "the stream") -> None:
     """Raise `ConfigError` unless a field is a timestamp."""
     if not isinstance(field, str):
         raise ConfigError(f"{what} is the name of a field; got {field!r}")
-    fields.require([field], of="the stream", used_by=what)
+    fields.require([field], of=of, used_by=what)
     if (type_ := fields[field].type) != "timestamp":
         advice = ": declare it as one where it is read" if type_ in ("int", "long", "double", "string", "date") else ""
         raise ConfigError(f"{what}: field {field!r} is a {type_}, and times are timestamps{advice}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from transactional.errors import ConfigError
 from transactional.facts import BatchFacts
 from transactional.groupings import Grouping
 from transactional.ports import CountsLate, Windowed
-from transactional.schema import Schema
+from transactional.schema import Field, Schema
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import Topology
@@ -54,7 +54,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         self.bolt, self.window, self.key, self.time, self.late = bolt, window, tuple(key), time, late
         self.state = STATE  # type: ignore[misc]
         self.output, self.streams = bolt.output, bolt.streams  # type: ignore[misc]
-        self.inputs: list[tuple[str, str]] = []
+        self.inputs: dict[tuple[str, str], Schema] = {}
         self.fields = Schema(())
 
     @classmethod
@@ -99,7 +99,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
 
     @property
     def kept_fields(self) -> Schema:
-        """Those of its input."""
+        """Those of all its inputs."""
         return self.fields
 
     @property
@@ -134,21 +134,17 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         return isinstance(self.window, CountWindow)
 
     def check_inputs(self, name: str, inputs: Iterable[tuple[Grouping, Schema]]) -> None:
-        """Keep what it reads, which is to be of the same fields. Raises `ConfigError`."""
-        known = list(inputs)
-        self.fields = known[0][1]
-        for grouping, fields in known:
-            if fields != self.fields:
-                raise ConfigError(
-                    f"{name} has windows of tuples with the fields '{self.fields}', and of '{fields}' from "
-                    f"{grouping.source!r}: make them equal in a bolt before it"
-                )
-        self.fields.require(self.key, of="its input", used_by=f"{name}: key")
-        if self.time is not None:
-            check_time(f"{name}: time", self.fields, self.time)
+        """Keep what it reads, and what the bolt makes of it. Raises `ConfigError`."""
+        self.inputs = {grouping.shown_origin: fields for grouping, fields in inputs}
+        self.fields = _fields_of_all(name, self.inputs)
+        for (source, _), fields in self.inputs.items():
+            fields.require(self.key, of=repr(source), used_by=f"{name}: key")
+            if self.time is not None:
+                check_time(f"{name}: time", fields, self.time, of=repr(source))
+        self.bolt.declare_output(name, self.inputs)
+        self.output, self.streams = self.bolt.output, self.bolt.streams  # type: ignore[misc]
         if self.late is not None:
             self.fields.require(self.late_fields, of="its input", used_by=f"{name}: its stream {self.late!r}")
-        self.inputs = [grouping.origin for grouping, _ in known]
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -174,7 +170,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         return json.dumps(self._key_of(tuple), default=str)
 
     def _key_of(self, tuple: Tuple) -> Key:
-        fields = dict(zip(self.fields.names, tuple.values, strict=True))
+        fields = dict(zip(tuple.fields, tuple.values, strict=True))
         return comparable_key(fields[name] for name in self.key)
 
     def pre_prepare(self, txid: int) -> None:
@@ -207,7 +203,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
     def _is_late(self, each: Tuple) -> None:
         self.left_out[self._component] += 1
         if self.late is not None:
-            self.collector.emit(*(each[name] for name in self.late_fields), stream=self.late)
+            self.collector.emit(*_values_of(each, self.late_fields), stream=self.late)
 
     @property
     def late_fields(self) -> tuple[str, ...]:
@@ -287,7 +283,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
     def _packed(self, rows: list[tuple[int, int, Tuple]]) -> bytes:
         places: dict[tuple[str, str], int] = {}
         made = [
-            (*each, first, number, places.setdefault((each.source, each.stream), len(places)))
+            (*_values_of(each, self.fields.names), first, number, places.setdefault(_origin_of(each), len(places)))
             for first, number, each in rows
         ]
         return rows_to_ipc(made, self.fields, _NUMBERS, json.dumps(list(places)))
@@ -296,10 +292,40 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         """With the fields of today, and from where they came, also if the topology has changed since."""
         noted, rows = rows_from_ipc(packed, self.fields, _NUMBERS)
         # Earlier releases have noted no inputs: they are those of the bolt, in order.
-        inputs = self.inputs if noted is None else json.loads(noted)
-        classes = [tuple_class(self.fields.names, *origin) for origin in inputs]
+        inputs = list(self.inputs) if noted is None else [(source, stream) for source, stream in json.loads(noted)]
+        made = [self._class_of(origin) for origin in inputs]
         for *values, first, number, source in rows:
-            yield first, number, classes[source](values)
+            class_, places = made[source]
+            yield first, number, class_(values[place] for place in places)
+
+    def _class_of(self, origin: tuple[str, str]) -> tuple[Callable[[Iterable[Any]], Tuple], list[int]]:
+        """The class of an input's tuples, and where their values stand among those that are kept. The fields of an
+        input that is gone are no longer known: its tuples have those of all."""
+        names = self.inputs.get(origin, self.fields).names
+        return tuple_class(names, *origin), [self.fields.names.index(name) for name in names]
+
+
+def _fields_of_all(name: str, inputs: Mapping[tuple[str, str], Schema]) -> Schema:
+    """The fields of all inputs, each once. Raises `ConfigError` for one that has two types."""
+    fields: dict[str, tuple[Field, str]] = {}
+    for (source, _), schema in inputs.items():
+        for each in schema:
+            known, first = fields.setdefault(each.name, (each, source))
+            if known != each:
+                raise ConfigError(
+                    f"{name} has windows of tuples whose field {each.name!r} is {known.type} from {first!r}, and "
+                    f"{each.type} from {source!r}: rename one of them, or make them equal, in a bolt before it"
+                )
+    return Schema(tuple(field for field, _ in fields.values()))
+
+
+def _values_of(each: Tuple, names: Iterable[str]) -> Iterator[Any]:
+    """The values of these fields, None for one that the tuple does not have."""
+    return (each[name] if name in each.fields else None for name in names)
+
+
+def _origin_of(each: Tuple) -> tuple[str, str]:
+    return each.source, each.stream
 
 
 def check_windows(topology: Topology) -> None:

@@ -307,13 +307,83 @@ def test_other_mistakes(make: Any, message: str) -> None:
         make()
 
 
-def test_inputs_of_other_fields_are_refused() -> None:
-    builder = builder_of([])
-    builder.set_bolt("other", lambda t: (t.n,), output="n long").shuffle_grouping("spout")
-    declarer = builder.set_windowed_bolt("w", Shown(), window=count(3), state=MemoryMapState())
-    declarer.global_grouping("spout").global_grouping("other")
-    with pytest.raises(ConfigError, match="make them equal in a bolt before it"):
-        builder.build()
+class Origins(WindowedBolt):
+    """Emits what each tuple has, and from where it came."""
+
+    output = "tuples string"
+
+    def execute(self, window: TupleWindow) -> None:
+        shown = [
+            f"{t.source}:{','.join(f'{k}={v}' for k, v in t.as_dict().items() if k != 'at')}" for t in window.get()
+        ]
+        self.collector.emit(" ".join(sorted(shown)))
+
+
+def unlike(output: str, **how: Any) -> TransactionalTopologyBuilder:
+    """A windowed bolt whose inputs are a spout and a bolt with other fields."""
+    builder = builder_of([("a", 1, 1), ("b", 2, 2), ("a", 40, 3), ("a", 40, 4), ("a", 41, 5)], take=2)
+    builder.set_event_time("at")
+    builder.set_bolt("names", lambda t: (t.user, t.at, t.n * 10), output=output).global_grouping("spout")
+    builder.set_bolt("bare", lambda t: (t.n, t.at, t.user), output="n long, at timestamp, user string").global_grouping(
+        "spout"
+    )
+    declarer = builder.set_windowed_bolt("w", how.pop("bolt", Origins()), state=MemoryMapState(), **how)
+    declarer.global_grouping("bare").global_grouping("names")
+    return builder
+
+
+@pytest.mark.parametrize("window", [{"window": count(2)}, {"window": tumbling("10 seconds"), "time": "at"}])
+def test_inputs_may_have_other_fields(window: dict[str, Any]) -> None:
+    """Each tuple has those of its input, in its order, after it was kept, too."""
+    builder = unlike("user string, at timestamp, tens long", key="user", **window)
+    shown = [row.tuples for row in complete_topology(builder.build(strict=True))["w"]]
+    assert "bare:n=1,user=a names:user=a,tens=10" in shown
+    assert "bare:n=2,user=b names:user=b,tens=20" in shown
+
+
+class Lates(Origins):
+    """With a stream of late tuples."""
+
+    streams = {"late": "n long, tens long"}  # noqa: RUF012
+
+
+def test_late_tuples_have_none_of_what_their_input_lacks() -> None:
+    rows: list[tuple[str, float | None, int]] = [("a", 1, 1), ("a", 31, 2), ("a", 4, 3), ("a", 32, 4)]
+    builder = builder_of(rows)
+    builder.set_event_time("at")
+    builder.set_bolt("tens", lambda t: (t.at, t.n * 10), output="at timestamp, tens long").global_grouping("spout")
+    how: dict[str, Any] = {"window": tumbling("10 seconds"), "time": "at", "late": "late", "state": MemoryMapState()}
+    builder.set_windowed_bolt("w", Lates(), **how).global_grouping("spout").global_grouping("tens")
+    late = complete_topology(builder.build(strict=True))["w", "late"]
+    assert sorted((row.n, row.tens) for row in late if row.n) + [(row.n, row.tens) for row in late if row.tens] == [
+        (3, None),
+        (None, 30),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("output", "how", "message"),
+    [
+        (
+            "user string, at timestamp, n string",
+            {"window": count(3)},
+            "'n' is long from 'bare', and string from 'names'",
+        ),
+        (
+            "name string, at timestamp, n long",
+            {"window": count(3), "key": "user"},
+            "'user', which 'names' does not have",
+        ),
+        (
+            "user string, then timestamp, n long",
+            {"window": tumbling("1 minute"), "time": "at"},
+            "'at', which 'names' does not have",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(output: str, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        unlike(output, **how).build()
 
 
 def test_its_state_may_be_that_of_the_provider() -> None:
