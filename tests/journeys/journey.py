@@ -139,7 +139,10 @@ class Journey:
             found["windows"] = {**open_windows, **closed}
             found["open and closed"] = sorted(open_windows.keys() & closed.keys())
             found["wrong closings"] = self.plain.wrong_closings(closed)
+        if "late" in rows:
             found["late"] = {row["id"]: row["count"] for row in rows["late"]}
+        if "pairs" in rows:
+            found["wrong pairs"] = self.plain.wrong_pairs({row["id"]: row["count"] for row in rows["pairs"]})
         if "slid" in rows:
             panes = windows(rows["panes"], start="pane_start")
             found["wrong slides"] = self.plain.wrong_slides(windows(rows["slid"]), panes)

@@ -39,9 +39,10 @@ def none(why: str) -> Cell:
 
 
 QUEUE = "`QueueSpout`"
+BOLTS = "two spouts, of bolts"
 SOURCES = (
     *("Kafka, opaque", "Kafka, transactional", "Kafka, Avro"),
-    *("two streams", "two streams, one idle", "memory", "contract", QUEUE),
+    *("two streams", "two streams, one idle", "memory", "contract", BOLTS, QUEUE),
 )
 DELTA = ("merge layout", "log layout")
 DATABASES = ("SQLite", "PostgreSQL", "Redis")
@@ -65,6 +66,7 @@ BY_SOURCE: Mapping[tuple[str, str], Cell] = {
     **{("lag", source): _NO_LAG for source in ("contract", QUEUE)},
     **{(command, QUEUE): _HANDED_OUT_ONCE for command in ("savepoint", "rewind by a transaction", "rewind further")},
     **{(command, QUEUE): _STATELESS for command in ("query", "read", "read --as-of")},
+    ("query", BOLTS): none("queries are of streams"),
     ("doctor --repair", QUEUE): none("no table says what a lost store knew"),
     ("deadletters --replay, of a bolt", QUEUE): none("what has failed is given back to the queue"),
 }
@@ -90,4 +92,4 @@ def cell(command: str, source: str, states: Iterable[str] = ()) -> Cell:
 
 
 JOURNEYS = tuple((source, states) for source in SOURCES if source != QUEUE for states in (DELTA, DATABASES))
-"""Fourteen journeys: each has all commands, and so meets each pair of them; see also the one of the queue."""
+"""Sixteen journeys: each has all commands, and so meets each pair of them; see also the one of the queue."""

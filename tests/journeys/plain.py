@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.journeys.sales import EVERY_S, MAX_DELAY_MINUTES, SLIDING_MINUTES, WINDOW_MINUTES, WORDS
-from tests.journeys.sources import GARBLED, Place
+from tests.journeys.sources import APP, GARBLED, WEB, Place
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 Window = tuple[str, float]
@@ -122,6 +122,7 @@ class Plain:
             "wrong closings": [],
             "late": {sale.id: 1 for sale in late},
             "wrong slides": [],
+            "wrong pairs": [],
             "letters": sorted(sale.id for sale in self.letters),
         }
 
@@ -143,6 +144,23 @@ class Plain:
                 for pane, n in counted.items()
                 if pane[1] + SLIDING_MINUTES > self.late_before and panes.get(pane, 0) != n
             ),
+        ]
+
+    def wrong_pairs(self, pairs: Mapping[str, int]) -> list[Any]:
+        """The same of windows in which sales of the two streams meet: how many partners each sale has had."""
+        since = dict(self.replayed)
+        in_time = [sale for sale in self.counted if sale.window[1] + WINDOW_MINUTES > since.get(sale, NEVER)]
+        partners = Counter(sale.window for sale in in_time if sale.source[0] == APP)
+        met = {sale.id: sale.window for sale in in_time if sale.source[0] == WEB and partners[sale.window]}
+        unknown = [("unknown", each) for each in pairs if each not in met]
+        wrong = [(each, pairs[each], partners[met[each]]) for each in pairs.keys() & met.keys()]
+        closed = {met[each] for each in pairs.keys() & met.keys()}
+        apart = [each for each, window in met.items() if window in closed and each not in pairs]
+        return [
+            *unknown,
+            *(each for each in wrong if each[1] != each[2]),
+            *(("alone", each) for each in apart),
+            *self._wrong(met.values(), closed, length=WINDOW_MINUTES),
         ]
 
     def _wrong(self, windows: Iterable[Window], closed: Iterable[Window], *, length: int) -> list[Any]:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from state import DeltaMapState, RedisMapState, SqlMapState
 from state.delta.segments.folding import LogLayout
-from tests.journeys.sources import SOURCES
-from transactional import Topology, Tuple
+from tests.journeys.matrix import BOLTS
+from tests.journeys.sources import APP, FIELDS, SOURCES, WEB
+from transactional import BasicBolt, JoinBolt, OutputCollector, Topology, TransactionalTopologyBuilder, Tuple
+from transactional.ports import Spout, SpoutMaker
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.trident import Count, Stream, Sum, TridentTopology, sliding, tumbling
 
 TOPOLOGY = "sales"
-TABLES = ("letters", "ids", "items", "open", "closed", "late", "panes", "slid")
+TABLES = ("letters", "ids", "items", "open", "closed", "late", "panes", "slid", "meeting", "pairs")
 TUMBLING, SLIDING = "tumbling", "sliding"
 WINDOW_MINUTES = 5
 SLIDING_MINUTES, EVERY_S = 10, 30
@@ -35,6 +38,10 @@ def pricing(words: Mapping[str, int]) -> Callable[[Tuple], int]:
         return words.get(sale.price) or int(sale.price)
 
     return price
+
+
+def is_of(name: str, sale: Tuple) -> bool:
+    return bool(sale.id.startswith(name))
 
 
 def state(name: str, key: Any = None, values: str = "") -> Any:
@@ -55,25 +62,81 @@ def state(name: str, key: Any = None, values: str = "") -> Any:
     raise AssertionError(kind)
 
 
+class Pricing(BasicBolt):
+    """The same as a bolt of two spouts, which passes the sales of each on apart, too."""
+
+    output = f"{FIELDS}, paid long"
+    streams = {WEB: FIELDS, APP: "id string, item string, at timestamp"}  # noqa: RUF012
+
+    def __init__(self, words: Mapping[str, int]) -> None:
+        self.price = pricing(words)
+
+    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
+        collector.emit(*tuple, self.price(tuple))
+        collector.emit(*tuple[: len(tuple) - (tuple.source == APP)], stream=tuple.source)
+
+
+class Meeting(JoinBolt):
+    """Sales of both streams that are of one item, and too late for their window."""
+
+    streams = {"late": "id string"}  # noqa: RUF012
+
+
+SPAN = tumbling(timedelta(minutes=WINDOW_MINUTES))
+CONFIG = {"attempts_max": 2, "max_spout_pending": 3}
+
+
 def build(*, is_mended: bool = False, is_swapped: bool = False) -> Topology:
-    topology = TridentTopology(TOPOLOGY, parallelism=2)
     source = SOURCES[os.environ["SOURCE"]]
-    spouts = source.spouts(is_mended=is_mended)
-    times: dict[str, Any] = {"event_time": "at", "max_delay": timedelta(minutes=MAX_DELAY_MINUTES)}
+    made = source.spouts(is_mended=is_mended)
+    spouts = {name: made[name] for name in list(made)[:: -1 if is_swapped else 1]}
+    words = WORDS if is_mended else {}
+    times: dict[str, Any] = {"max_delay": timedelta(minutes=MAX_DELAY_MINUTES)}
     if source.idle:  # windows wait for a silent partition as long as any journey takes
         times["idle_after"] = timedelta(hours=1)
-    streams = {
-        name: topology.new_stream(name, spouts[name], **times) for name in list(spouts)[:: -1 if is_swapped else 1]
-    }
-    first, *others = (streams[name] for name in spouts)
+    if os.environ["SOURCE"] == BOLTS:
+        return of_bolts(spouts, words, times)
+    return of_streams(spouts, words, times, joins=len(spouts) > 1 and not source.idle)
+
+
+def of_bolts(spouts: Mapping[str, Spout | SpoutMaker], words: Mapping[str, int], times: Mapping[str, Any]) -> Topology:
+    first, *others = spouts
+    builder = TransactionalTopologyBuilder(TOPOLOGY, first, spouts[first], 2)
+    for name in others:
+        builder.set_spout(name, spouts[name])
+    sales = builder.set_bolt("sales", Pricing(words), 2)
+    for name in spouts:
+        builder.set_event_time("at", stream=name, **times)
+        sales.shuffle_grouping(name)
+    builder.set_committer_bolt("ids", state("ids").count().group_by("id")).fields_grouping("sales", "id")
+    items = state("items").aggregate(count=Count(), paid=Sum("paid")).group_by("item")
+    builder.set_committer_bolt("items", items).fields_grouping("sales", "item")
+    joins = Meeting(WEB, "item", by="stream").join(APP, "item", WEB).select("web:id as id, app:id as other")
+    meeting = builder.set_windowed_bolt(
+        "meeting", joins, window=SPAN, key="item", time="at", late="late", state=state("meeting")
+    )
+    for name in (WEB, APP):
+        meeting.fields_grouping("sales", "item", stream=name)
+    builder.set_committer_bolt("pairs", state("pairs").count().group_by("id")).fields_grouping("meeting", "id")
+    late = state("late").count().group_by("id")
+    builder.set_committer_bolt("late", late).fields_grouping("meeting", "id", stream="late")
+    builder.set_dead_letters(state("letters", LETTER_KEY, LETTER_VALUES))
+    return builder.build(strict=True, config=CONFIG)
+
+
+def of_streams(
+    spouts: Mapping[str, Spout | SpoutMaker], words: Mapping[str, int], times: Mapping[str, Any], *, joins: bool
+) -> Topology:
+    topology = TridentTopology(TOPOLOGY, parallelism=2)
+    streams = {name: topology.new_stream(name, spout, event_time="at", **times) for name, spout in spouts.items()}
+    first, *others = (streams[name] for name in sorted(streams, reverse=True))
     read = first.merge(*others) if others else first
-    sales = read.each(pricing(WORDS if is_mended else {}), "paid long")
+    sales = read.each(pricing(words), "paid long")
     sales.group_by("id").persistent_aggregate(state("ids"), Count(), name="ids")
     items = sales.group_by("item").persistent_aggregate(state("items"), Count(), paid=Sum("paid"), name="items")
     windows = os.environ["WINDOWS"].split(",")
     if TUMBLING in windows:
-        span = tumbling(timedelta(minutes=WINDOW_MINUTES))
-        counts = sales.group_by("item").window(span).persistent_aggregate(state("open"), Count(), name="open")
+        counts = sales.group_by("item").window(SPAN).persistent_aggregate(state("open"), Count(), name="open")
         counts.closed().persist(state("closed", ("item", "window_start")), name="closed")
         counts.late().group_by("id").persistent_aggregate(state("late"), Count(), name="late")
     if SLIDING in windows:
@@ -82,13 +145,24 @@ def build(*, is_mended: bool = False, is_swapped: bool = False) -> Topology:
         )
         slides = window.persistent_aggregate(state("panes"), Count(), name="panes")
         slides.closed().persist(state("slid", ("item", "window_start")), name="slid")
+    if joins:
+        sides = [sales.filter(partial(is_of, name)).project("item", "id", "at") for name in (WEB, APP)]
+        pairs = topology.join(
+            *((side, "item") for side in sides),
+            output=["item", "id", "at", "other", "other_at"],
+            window=SPAN,
+            on=["at", "at"],
+            state=state("meeting"),
+            name="meeting",
+        )
+        pairs.closed().group_by("id").persistent_aggregate(state("pairs"), Count(), name="pairs")
     topology.set_dead_letters(state("letters", LETTER_KEY, LETTER_VALUES))
 
     @topology.query("count_of", "item string")
     def count_of(questions: Stream) -> Stream:
         return questions.state_query(items, on="item")
 
-    return topology.build(strict=True, config={"attempts_max": 2, "max_spout_pending": 3})
+    return topology.build(strict=True, config=CONFIG)
 
 
 def swapped() -> Topology:

@@ -25,7 +25,7 @@ from spouts.decoding.translator import DecodingTranslator
 from spouts.kafka_admin import create_topic
 from spouts.local_registry import register
 from tests.integration.kafka_topics import put
-from tests.journeys.matrix import QUEUE
+from tests.journeys.matrix import BOLTS, QUEUE
 from tests.unit.spouts.avro.drawing import written
 from transactional.ports import Spout, SpoutMaker
 from transactional.reliable import QueueSpout
@@ -241,5 +241,6 @@ SOURCES: Mapping[str, Source] = {
     "two streams, one idle": Kafka(OpaqueKafkaSpout, ((WEB, 0), (WEB, 1), (APP, 0)), idle=((APP, 0),)),
     "memory": Memory(),
     "contract": Folder(),
+    BOLTS: Kafka(OpaqueKafkaSpout, TWO),
     QUEUE: Queue(),
 }

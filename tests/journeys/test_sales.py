@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.browser]
 
 LEADERS = {WEB: [FIRST, FIRST], APP: [FIRST, SECOND]}
 AWAY = APP, 1
-TABLES = 6
+TABLES = 8
 
 
 def without_one(journey: StartedJourney) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.sweep import run_some
+from tests.windows.join_bolt_world import JoinBoltWorld
 from tests.windows.join_world import JoinWorld
 from tests.windows.world import run_seeds
 
@@ -47,7 +48,8 @@ def test_worlds_of_windows(first: int, seed: int, counts: Counter[str]) -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("first", range(0, JOINED, PART))
-def test_worlds_of_joins(first: int, seed: int, counts: Counter[str]) -> None:
-    reached = run_seeds(seed * FAR + first, PART, None, JoinWorld)
+@pytest.mark.parametrize("world", [JoinWorld, JoinBoltWorld])
+def test_worlds_of_joins(world: type[JoinWorld], first: int, seed: int, counts: Counter[str]) -> None:
+    reached = run_seeds(seed * FAR + first, PART, None, world)
     assert [name for name in (*REACHED, "pairs", "without a partner") if not reached[name]] == []
     counts["worlds"] += PART

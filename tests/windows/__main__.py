@@ -10,11 +10,19 @@ from collections import Counter
 from tests.windows.bolt_world import BoltWorld
 from tests.windows.cascade_world import CascadeWorld
 from tests.windows.count_world import CountWorld
+from tests.windows.join_bolt_world import JoinBoltWorld
 from tests.windows.join_world import JoinWorld
 from tests.windows.world import World, run_seeds
 
 CHUNK = 100
-WORLDS = {"time": World, "bolts": BoltWorld, "counts": CountWorld, "cascades": CascadeWorld, "joins": JoinWorld}
+WORLDS = {
+    "time": World,
+    "bolts": BoltWorld,
+    "counts": CountWorld,
+    "cascades": CascadeWorld,
+    "joins": JoinWorld,
+    "join-bolts": JoinBoltWorld,
+}
 
 
 def main() -> None:

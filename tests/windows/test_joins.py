@@ -6,14 +6,17 @@ Storm row C14.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.windows.join_bolt_world import JoinBoltWorld
 from tests.windows.join_world import JoinWorld
 from tests.windows.test_worlds import CHUNK, NowLate, ReadsItsOwn, in_database, in_delta, in_log, is_found
 from tests.windows.world import Parts, run_seeds
+from transactional.topology import join_bolt
 from transactional.trident import windowed_joins
 from transactional.trident.windowed_joins import AsSide, OfWindow, keeps_lonely
 
@@ -25,6 +28,14 @@ join_rows = windowed_joins._met
 def test_what_a_window_joins_is_joined_once(first: int) -> None:
     """The first of those that `python -m tests.windows --of joins` runs through."""
     reached = run_seeds(first, CHUNK, None, JoinWorld)
+    assert reached["transactions"] > CHUNK
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("first", range(0, 10, CHUNK))
+def test_a_bolt_joins_what_streams_do(first: int) -> None:
+    """Of two spouts whose tuples have unlike fields."""
+    reached = run_seeds(first, CHUNK, None, JoinBoltWorld)
     assert reached["transactions"] > CHUNK
 
 
@@ -89,3 +100,22 @@ def test_windows_that_are_joined_twice_are_found(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(OfWindow, "__call__", twice)
     assert is_found(world=JoinWorld)
+
+
+def one_partner_is_enough(self: Any, before: Any, tuples: Any) -> Iterator[Any]:
+    """As if no two tuples of an input had the same key."""
+    return meet(self, before, list({self.own.of(each): each for each in tuples}.values()))
+
+
+def nobody_waits(self: Any, before: Any, tuples: Any) -> Iterator[Any]:
+    """As if all joins were inner."""
+    return meet(replace(self, kind="inner"), before, tuples)
+
+
+meet = join_bolt._Join.met
+
+
+@pytest.mark.parametrize("wrong", [one_partner_is_enough, nobody_waits])
+def test_a_bolt_that_joins_by_another_rule_is_found(wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_bolt._Join, "met", wrong)
+    assert is_found(world=JoinBoltWorld)

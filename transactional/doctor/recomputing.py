@@ -160,6 +160,8 @@ class _Recomputing:
         expected, found = (
             _rows(table, *columns) for table in (replay.states[component.id].read(), state.read(committed))
         )
+        if (windows := component.windows) is not None:
+            expected, found = ({k: dict(windows.comparable(v)) for k, v in rows.items()} for rows in (expected, found))
         check_windows(f"table of {component.id!r}", expected, found, self.findings, "row")
 
 

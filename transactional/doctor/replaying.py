@@ -20,13 +20,6 @@ IN_MEMORY = "memory"
 """The provider of the states."""
 
 
-class NoLetters:
-    """What was set aside stays aside; nobody needs it twice."""
-
-    def put(self, *given: Any) -> None:
-        """Forget them."""
-
-
 def expiry_of(component: Component) -> Expiry | None:
     """When the rows of a committer's table expire, as far as its address says so."""
     address = None if component.state is None else component.state.address()
@@ -45,8 +38,6 @@ def in_memory(topology: Topology) -> tuple[Topology, dict[str, Any]]:
         states[component.id] = known[id(component.state)] = state
     kept: list[Any] = [topology.spout, *topology.static_tables]
     known |= {id(each): each for each in kept}
-    if topology.dead_letters is not None:
-        known[id(topology.dead_letters)] = NoLetters()
     return deepcopy(topology, known), states
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transactional.arrow.computed import ComputedColumns
 from transactional.attempt import TransactionAttempt
@@ -183,6 +183,10 @@ class Windowed(ABC):
         """How many windows can still get tuples that are not late, up to the one of the newest event time, whatever the
         number of keys. None: no time says so, or none is known yet."""
         return None
+
+    def comparable(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of a row of its state, so that those of equal windows are equal."""
+        return values
 
     @abstractmethod
     def first_time(self, late_before_us: int, *, by_end: bool) -> int:

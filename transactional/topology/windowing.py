@@ -146,6 +146,17 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         if self.late is not None:
             self.fields.require(self.late_fields, of="its input", used_by=f"{name}: its stream {self.late!r}")
 
+    def comparable(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The tuples that a row has, in no order: they are kept as they came, of each transaction in any order."""
+        [packed] = values.values()
+        if packed.isdigit():
+            return values
+        return {
+            "tuples": sorted(
+                repr((first, _origin_of(each), each.as_dict())) for first, _, each in self._unpacked(packed)
+            )
+        }
+
     # --- running ------------------------------------------------------------------------------------------------------
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:

@@ -15,7 +15,7 @@ TOPOLOGY = '''
 from datetime import UTC, datetime, timedelta
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
-from state import DeltaMapState
+from state import DeadLetterTable, DeltaMapState
 from transactional.trident import TridentTopology, tumbling
 
 NOON = datetime(2020, 5, 1, 12, tzinfo=UTC)
@@ -34,7 +34,8 @@ def build():
     window = tumbling("5 minutes")
     joined = topology.join(*sides, how="left", window=window, state=DeltaMapState("open"), name="open")
     joined.closed().persist(DeltaMapState("closed", ("ordered", "paid")), name="closed")
-    return topology.build(strict=True)
+    topology.set_dead_letters(DeadLetterTable("letters"))
+    return topology.build(strict=True, config={"attempts_max": 2})
 '''
 
 

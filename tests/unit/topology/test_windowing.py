@@ -19,6 +19,7 @@ from tests.examples import examples
 from transactional import (
     ConfigError,
     TransactionalTopologyBuilder,
+    Tuple,
     TupleWindow,
     WindowedBolt,
     count,
@@ -28,9 +29,12 @@ from transactional import (
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import TopologyChanged
+from transactional.groupings import Grouping, GroupingKind
 from transactional.phases.local_executor import LocalExecutor
+from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.describing import described
+from transactional.topology.windowing import Windowing
 from transactional.trident import session
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -391,3 +395,15 @@ def test_its_state_may_be_that_of_the_provider() -> None:
     builder.set_windowed_bolt("w", Shown(), window=count(3)).global_grouping("spout")
     topology = builder.build(config={"state_provider": "memory"})
     assert [row.tuples for row in complete_topology(topology)["w"]] == ["0,1,2"]
+
+
+def test_rows_that_keep_the_same_tuples_are_comparable() -> None:
+    """Tuples of a transaction come in any order; which there are does not depend on it."""
+    windowing = Windowing.of("w", Shown(), count(9), "user", None, None)
+    windowing.check_inputs("w", [(Grouping(GroupingKind.GLOBAL, "spout"), Schema.parse(FIELDS))])
+    rows = []
+    for numbers in ((1, 2, 3), (3, 1, 2), (1, 2), (1, 2, 2), (1, 2, 4)):
+        came = [(0, place, Tuple(("user", "at", "n"), ("a", NOON, n), "spout")) for place, n in enumerate(numbers)]
+        rows.append(windowing.comparable({"tuples": windowing._packed(came)}))
+    assert [row == rows[0] for row in rows] == [True, True, False, False, False]
+    assert windowing.comparable({"tuples": b"12"}) == {"tuples": b"12"}
