@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
 from transactional.bolts import Tuple
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, TopologyChanged
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Field, Schema, did_you_mean
 from transactional.windowed import TupleWindow, WindowedBolt
@@ -59,12 +59,9 @@ class _Column:
             raise ConfigError(f"{used_by}: {self.name!r} is of {self.source!r}, which is not part of the join{hint}")
         field, *names = self.path
         schemas = inputs.values() if self.source is None else [inputs[self.source]]
-        for schema in schemas:
-            if field in schema.names:
-                return _inner_type(used_by, ".".join(self.path), schema[field].type, names)
-        known = Schema(tuple({each.name: each for schema in schemas for each in schema}.values()))
-        known.require([field], of=self.source or "the join", used_by=used_by)
-        raise AssertionError(field)
+        fields = Schema(tuple({each.name: each for schema in schemas for each in schema}.values()))
+        fields.require([field], of=self.source or "the join", used_by=used_by)
+        return _inner_type(used_by, ".".join(self.path), fields[field].type, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,8 @@ class JoinBolt(WindowedBolt):
     Its inputs are known by their component, or with `by="stream"` by their stream. Each is compared by one field, `x.y`
     for what is in a map or a struct, with that of an input before it; the types have to be equal. `select` is needed.
     Late tuples go to a stream of a subclass that declares it in `streams`. Every call raises `ConfigError` for what is
-    wrong on its own, and `build` for what its inputs do not have.
+    wrong on its own, and `build` for what its inputs do not have. Tuples in open windows of an input that is gone end a run
+    with `TopologyChanged`, and are not lost.
     """
 
     def __init__(self, source: str, field: str, *, by: Literal["source", "stream"] = "source") -> None:
@@ -110,6 +108,7 @@ class JoinBolt(WindowedBolt):
         self._joins: list[_Join] = []
         self._columns: tuple[_Column, ...] = ()
         self._stream: str | None = None
+        self._name = "a JoinBolt"
 
     def join(self, source: str, field: str, prior: str) -> Self:
         """Join one more input: pairs whose `field` equals that of `prior`, an input before it."""
@@ -141,6 +140,7 @@ class JoinBolt(WindowedBolt):
 
     def declare_output(self, name: str, inputs: Mapping[tuple[str, str], Schema]) -> None:
         """The selected fields, with the types of the inputs."""
+        self._name = name
         fields = self._fields_of(name, inputs)
         if not self._columns:
             raise ConfigError(f"{name} is a JoinBolt without .select('…'), so it emits nothing")
@@ -171,6 +171,11 @@ class JoinBolt(WindowedBolt):
         joined: list[Joined] = [{self._first: each} for each in by_source[self._first]]
         for join in self._joins:
             joined = list(join.met(joined, by_source[join.source]))
+        if gone := sorted(by_source.keys() - self._fields.keys()):
+            raise TopologyChanged(
+                f"{self._name} has open windows with tuples of {', '.join(gone)}, which it no longer joins: let it, "
+                "until they have closed; or give the bolt another id and its state another table"
+            )
         return joined
 
     def _add(self, kind: Literal["inner", "left", "right", "outer"], source: str, field: str, prior: str) -> Self:

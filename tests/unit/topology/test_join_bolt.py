@@ -14,11 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spouts.memory import MemoryTransactionalSpout
-from state.memory import MemoryMapState
+from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from transactional import ConfigError, JoinBolt, TransactionalTopologyBuilder, Tuple, TupleWindow, count, tumbling
+from transactional.config import TopologyConfig
+from transactional.engine.driver import TopologyDriver
+from transactional.errors import TopologyChanged
+from transactional.phases.local_executor import LocalExecutor
 from transactional.schema import Schema
-from transactional.testing import complete_topology
+from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.trident import TridentTopology
 
 USERS = "userId long, name string, city string"
@@ -272,3 +276,32 @@ def pair(prior: str = "genders", field: str = "id") -> JoinBolt:
 def test_mistakes_are_reported(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         example(make(), window=count(20)).build()
+
+
+# --- between two runs -------------------------------------------------------------------------------------------------
+
+
+def test_tuples_of_an_input_that_is_gone_are_not_lost() -> None:
+    """They are in an open window; the run ends, and a release that joins them again goes on."""
+    store, open_, seen = MemoryCoordinatorStore(), MemoryTable(), MemoryTable()
+
+    def run(rows: int, left: str) -> list[Any]:
+        spout = MemoryTransactionalSpout([[(n,) for n in range(rows)]], "id long", take=1)
+        builder = TransactionalTopologyBuilder("t", "spout", spout)
+        for name in (left, "right"):
+            builder.set_bolt(name, lambda t: (t.id,), output="id long").global_grouping("spout")
+        bolt = JoinBolt(left, "id").join("right", "id", left).select(f"{left}:id as id")
+        builder.set_windowed_bolt("w", bolt, window=count(6), state=MemoryMapState(table=open_)).global_grouping(
+            left
+        ).global_grouping("right")
+        counts = MemoryMapState(table=seen).count().group_by("id")
+        builder.set_committer_bolt("seen", counts).fields_grouping("w", "id")
+        topology = builder.build(strict=True)
+        config = TopologyConfig(stop_when_drained=True, idle_pause_ms=1)
+        TopologyDriver(topology, store, LocalExecutor(topology), config, accept_changes=True).run()
+        return sorted(key for [key] in seen.rows)
+
+    assert run(2, "left") == []
+    with pytest.raises(TopologyChanged, match="'w' has open windows with tuples of left, which it no longer joins"):
+        run(3, "other")
+    assert run(3, "left") == [0, 1, 2]
