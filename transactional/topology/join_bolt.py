@@ -96,8 +96,8 @@ class JoinBolt(WindowedBolt):
     Its inputs are known by their component, or with `by="stream"` by their stream. Each is compared by one field, `x.y`
     for what is in a map or a struct, with that of an input before it; the types have to be equal. `select` is needed.
     Late tuples go to a stream of a subclass that declares it in `streams`. Every call raises `ConfigError` for what is
-    wrong on its own, and `build` for what its inputs do not have. Tuples in open windows of an input that is gone end a run
-    with `TopologyChanged`, and are not lost.
+    wrong on its own, and `build` for what its inputs do not have. Tuples in open windows of an input that is gone end a
+    run with `TopologyChanged`, and are not lost.
     """
 
     def __init__(self, source: str, field: str, *, by: Literal["source", "stream"] = "source") -> None:
