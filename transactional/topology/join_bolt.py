@@ -168,14 +168,14 @@ class JoinBolt(WindowedBolt):
         by_source = defaultdict[str, list[Tuple]](list)
         for each in tuples:
             by_source[each.source if self.by == "source" else each.stream].append(each)
-        joined: list[Joined] = [{self._first: each} for each in by_source[self._first]]
-        for join in self._joins:
-            joined = list(join.met(joined, by_source[join.source]))
         if gone := sorted(by_source.keys() - self._fields.keys()):
             raise TopologyChanged(
                 f"{self._name} has open windows with tuples of {', '.join(gone)}, which it no longer joins: let it, "
                 "until they have closed; or give the bolt another id and its state another table"
             )
+        joined: list[Joined] = [{self._first: each} for each in by_source[self._first]]
+        for join in self._joins:
+            joined = list(join.met(joined, by_source[join.source]))
         return joined
 
     def _add(self, kind: Literal["inner", "left", "right", "outer"], source: str, field: str, prior: str) -> Self:

@@ -330,9 +330,9 @@ def _fields_of_all(name: str, inputs: Mapping[tuple[str, str], Schema]) -> Schem
     return Schema(tuple(field for field, _ in fields.values()))
 
 
-def _values_of(each: Tuple, names: Iterable[str]) -> Iterator[Any]:
+def _values_of(each: Tuple, names: tuple[str, ...]) -> Iterable[Any]:
     """The values of these fields, None for one that the tuple does not have."""
-    return (each[name] if name in each.fields else None for name in names)
+    return each if each.fields == names else (each[name] if name in each.fields else None for name in names)
 
 
 def _origin_of(each: Tuple) -> tuple[str, str]:

@@ -86,6 +86,13 @@ def by_stream(name: str, field: str) -> JoinBolt:
     return JoinBolt(name, field, by="stream")
 
 
+def left_and_right(kind: str) -> JoinBolt:
+    """Two streams, joined by their field `key`."""
+    bolt = by_stream("left", "key")
+    add = {"inner": bolt.join, "left": bolt.left_join, "right": bolt.right_join, "outer": bolt.outer_join}[kind]
+    return add("right", "key", "left")
+
+
 # --- TestJoinBolt -----------------------------------------------------------------------------------------------------
 
 
@@ -162,11 +169,8 @@ PROCESSED = {
 
 @pytest.mark.parametrize("kind", PROCESSED)
 def test_kinds_of_join_in_a_window(kind: str) -> None:
-    bolt = by_stream("left", "key")
-    add = bolt.join if kind == "inner" else getattr(bolt, f"{kind}_join")
-    add("right", "key", "left")
     streams = {"left": ("key long, value long", LEFT), "right": ("key long, other long", RIGHT)}
-    rows = joined(bolt.select("key, value, other"), "left", "right", streams=streams)
+    rows = joined(left_and_right(kind).select("key, value, other"), "left", "right", streams=streams)
     assert sorted(rows) == PROCESSED[kind]
 
 
@@ -196,11 +200,9 @@ keys = st.lists(st.sampled_from([None, 0.0, -0.0, float("nan"), 1.0]), max_size=
 @given(keys, keys, st.sampled_from(["inner", "left", "right", "outer"]))
 @settings(max_examples=examples(100), deadline=None)
 def test_pairs_are_those_of_plain_python(left: list[Any], right: list[Any], kind: str) -> None:
-    bolt = by_stream("left", "key")
-    (bolt.join if kind == "inner" else getattr(bolt, f"{kind}_join"))("right", "key", "left")
     sides = [[(key, n) for n, key in enumerate(side)] for side in (left, right)]
     streams = {"left": ("key double, a long", sides[0]), "right": ("key double, b long", sides[1])}
-    rows = joined(bolt.select("a, b"), "left", "right", streams=streams)
+    rows = joined(left_and_right(kind).select("a, b"), "left", "right", streams=streams)
     pairs = [
         (a, b)
         for a, key in enumerate(left)
