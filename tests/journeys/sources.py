@@ -126,6 +126,14 @@ class Kafka(Source):
         return {each: self.spout(os.environ["BOOTSTRAP"], [topic_of(each)], **options) for each in self.streams}
 
 
+class KafkaOfBothKinds(Kafka):
+    """The second stream by a transactional spout."""
+
+    def spouts(self, *, is_mended: bool) -> Mapping[str, Spout | SpoutMaker]:
+        transactional = Kafka(TransactionalKafkaSpout, self.places)
+        return {**super().spouts(is_mended=is_mended), APP: transactional.spouts(is_mended=is_mended)[APP]}
+
+
 class KafkaAvro(Kafka):
     """Records in Avro, by a schema of the registry that the variable REGISTRY names."""
 
@@ -241,6 +249,6 @@ SOURCES: Mapping[str, Source] = {
     "two streams, one idle": Kafka(OpaqueKafkaSpout, ((WEB, 0), (WEB, 1), (APP, 0)), idle=((APP, 0),)),
     "memory": Memory(),
     "contract": Folder(),
-    BOLTS: Kafka(OpaqueKafkaSpout, TWO),
+    BOLTS: KafkaOfBothKinds(OpaqueKafkaSpout, TWO),
     QUEUE: Queue(),
 }
