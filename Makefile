@@ -1,7 +1,7 @@
 # What a person or a machine runs. Each target sets up what it needs: Python 3.11-3.13 and Java 17+ suffice.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help audit run check test bench docs docs-site wheel screenshots sim proof mutants soak experiment lock clean java postgres pgbouncer redis strace chromium promtool npm weed
+.PHONY: help audit run check test test-all bench docs docs-site wheel screenshots sim proof mutants soak experiment lock clean java postgres pgbouncer redis strace chromium promtool npm weed
 
 PYTHON ?=
 IN_VENV := .venv/bin/python
@@ -10,11 +10,11 @@ READY := .venv/.ready
 INSTALLED := $(if $(wildcard $(READY)),$(READY),.venv/.installed)
 OTHER_PYTHON := .venv/newest/.ready
 MERMAID := .venv/mermaid/mermaid.min.js
-TIMED := tools/timed.sh
-# What needs no server: what does is marked. Of what is marked as sampled each n-th case is run. The longest files come first,
-# so that the processes that share them end together.
-FAST_TESTS := $(IN_VENV) -m pytest --quiet --no-skips --sample --hypothesis-profile=check -m "not spark and not kafka and not postgres and not redis and not registry and not browser and not promtool"
-FOLDERS := tests/simulation tests/windows tests/changes tests/docs tests/integration/delta tests/contract tests/tidy tests/unit tests/scenarios
+# One selection for `make check` and `make test`: of what is marked as sampled each n-th case, of what is marked as long none.
+# `make check` leaves out what needs a server, too; `make test-all` runs what the sample leaves out.
+PYTEST := $(IN_VENV) -m pytest --quiet --no-skips -p tests.processes
+SAMPLE := --sample --hypothesis-profile=check
+STYLE := '$(IN_VENV) -m mypy' '$(IN_VENV) -m ruff check --quiet .' '$(IN_VENV) -m ruff format --check --quiet .'
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r target what; do \
@@ -24,23 +24,25 @@ run: java $(INSTALLED) ## Run the global count example on a local Spark (needs J
 	@$(IN_VENV) -m examples.transactional_global_count
 
 # Compiled once, whatever a machine says: each of some hundred processes would compile all of it anew.
-check test proof: export PYTHONDONTWRITEBYTECODE :=
+check test test-all proof: export PYTHONDONTWRITEBYTECODE :=
 
-check: export BUDGET_S := 60
-check: $(READY) ## Style, types and every test without JVM or servers, in under a minute
-	@tools/at_once.sh '$(FAST_TESTS) -p tests.processes $(FOLDERS)' '$(IN_VENV) -m mypy' \
-		'$(IN_VENV) -m ruff check --quiet .' '$(IN_VENV) -m ruff format --check --quiet .'
+check: export LIMITS := 60 s, the processors 110 s
+check: $(READY) ## Did I break something? Style, types and a sample of the tests that need no server, in a minute
+	@tools/at_once.sh '$(PYTEST) $(SAMPLE) --without-servers tests' $(STYLE)
 
-# What each part took is noted there, and told by pytest at the end.
-test: export TOOK := .venv/.took
-test: export BUDGET_S := 900
 test: export TMPDIR ?= /tmp
-test: java postgres pgbouncer redis strace chromium promtool $(READY) $(OTHER_PYTHON) $(MERMAID) ## Everything: check, and the tests with Spark, Delta, Kafka, a schema registry, PostgreSQL and Redis (needs Java)
-	@rm -f $(TOOK)
-	@$(TIMED) "ruff check" $(IN_VENV) -m ruff check --quiet .
-	@$(TIMED) "ruff format" $(IN_VENV) -m ruff format --check --quiet .
-	@$(TIMED) "mypy" $(IN_VENV) -m mypy
-	@tools/at_once.sh '$(IN_VENV) -m pytest --quiet --no-skips --durations=10 -p tests.processes tests'
+test: export LIMITS := 600 s, the processors 750 s
+test: tested ## Does it work here? check, and each mechanism once with Spark, Delta, Kafka, PostgreSQL, Redis ..., in ten minutes (needs Java)
+	@tools/at_once.sh '$(PYTEST) $(SAMPLE) $(if $(WRITE_COSTS),--write-costs,--hold-costs) tests' $(STYLE)
+
+test-all: export TMPDIR ?= /tmp
+test-all: tested ## Everything that is no matter of chance, 40 minutes; SLICE=3/8: an eighth of what test leaves out; SLICE=auto: another one every three hours
+	@$(if $(SLICE),,$(MAKE) --no-print-directory test WRITE_COSTS=1)
+	@tools/at_once.sh '$(PYTEST) $(if $(SLICE),--slice $(SLICE),--slice 1/1 --write-costs) tests'
+
+# What the tests with servers need on this machine.
+.PHONY: tested
+tested: java postgres pgbouncer redis strace chromium promtool $(READY) $(OTHER_PYTHON) $(MERMAID)
 
 bench: java $(READY) ## Measure all of docs/performance.md in 25 minutes (needs Java); ARGS="--short" takes a few
 	@$(IN_VENV) -m bench $(ARGS)

@@ -3,7 +3,8 @@
 # the others print one after the other when it has ended.
 # Ends with code 1 when one of them has failed, after all have ended. Their temporary files are gone then; they are in
 # memory where nobody has said where they belong, there is room and programs may be started there. With
-# BUDGET_S it says at the end how long it took, and of how many seconds; it fails for none: a machine may be busy.
+# LIMITS, such as "60 s, the processors 110 s", it says at the end what it took, and of what; it fails for none of it: a
+# machine may be busy.
 set -u
 
 began=$(date +%s)
@@ -48,9 +49,9 @@ for process in $running; do
     wait "$process" || failed=1
     [ "$number" -eq 1 ] || cat "$folder/$number"
 done
-if [ -n "${BUDGET_S:-}" ]; then
+if [ -n "${LIMITS:-}" ]; then
     times >"$folder/times"
-    processors=$(awk 'END { gsub(/s/, ""); split($1 "m" $2, t, "m"); printf "%.1f", 60 * (t[1] + t[3]) + t[2] + t[4] }' "$folder/times")
-    echo "took $(($(date +%s) - began)) s, the processors ${processors} s; on two quiet ones it has ${BUDGET_S} s"
+    processors=$(awk 'END { gsub(/s/, ""); split($1 "m" $2, t, "m"); printf "%.0f", 60 * (t[1] + t[3]) + t[2] + t[4] }' "$folder/times")
+    echo "took $(($(date +%s) - began)) s, the processors $processors s; two quiet ones have $LIMITS"
 fi
 exit "$failed"
