@@ -201,6 +201,7 @@ def test_every_form_of_the_rule(form: str, case: Case, tmp_path: Path, monkeypat
 
 
 @pytest.mark.spark
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_rule_as_spark_reads_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
     in_delta(tmp_path, case)

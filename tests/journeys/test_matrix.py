@@ -24,6 +24,7 @@ from tests.unit.command_line import Command
 @pytest.mark.registry
 @pytest.mark.postgres
 @pytest.mark.redis
+@pytest.mark.sampled(len(JOURNEYS))
 @pytest.mark.parametrize("number", range(len(JOURNEYS)), ids=[f"{name}-{states[0]}" for name, states in JOURNEYS])
 def test_a_journey(
     number: int,

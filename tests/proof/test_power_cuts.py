@@ -193,6 +193,7 @@ def one_of_each_kind(run: Recorded, chance: Random) -> Mapping[int, list[str]]:
 
 
 @pytest.mark.sample
+@pytest.mark.long("tests/integration/delta/test_syncing.py")
 @pytest.mark.parametrize("setting", SETTINGS[:5], ids=str)
 def test_a_power_cut_of_each_kind(setting: Setting, recorded: Record, cut_counts: CutCounts, seed: int) -> None:
     run, chance = recorded(setting), Random(f"{seed} {setting}")
@@ -228,6 +229,7 @@ PLANTED: list[tuple[str, str, Callable[[str], bool]]] = [
 ]
 
 
+@pytest.mark.long("tests/integration/delta/test_syncing.py")
 @pytest.mark.parametrize(("tables", "what", "forgets"), PLANTED, ids=[f"{each[0]}: {each[1]}" for each in PLANTED])
 def test_a_sync_that_is_missing_is_found(
     tables: str, what: str, forgets: Callable[[str], bool], recorded: Record

@@ -71,6 +71,7 @@ def test_an_executor_killed_while_the_gear_changes_changes_no_count(
     assert min(later["Spark"], later["workers"]) > 10, later
 
 
+@pytest.mark.long("test_an_executor_killed_in_the_middle_of_a_shuffle_changes_no_count")
 def test_an_executor_killed_between_processing_and_commit_changes_no_count(
     driver: OneDriver, tmp_path: Path, signals: Signals
 ) -> None:

@@ -36,6 +36,7 @@ def lost(folder: Path) -> int:
         return sum(each.batch.lost for each in store.attempts("mails", limit=100) if each.phase == "committed")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("guarantee", "waits"), [("at-least-once", "send"), ("at-least-once", "__acker"), ("at-most-once", "send")]
 )
@@ -47,6 +48,7 @@ def test_a_task_dies(guarantee: str, waits: str, driver: OneDriver, tmp_path: Pa
     check(guarantee, tmp_path)
 
 
+@pytest.mark.long("test_a_task_dies, and tests/integration/faults/test_kills.py")
 @pytest.mark.parametrize("guarantee", CONF)
 def test_the_process_of_the_spout_dies(guarantee: str, driver: OneDriver, tmp_path: Path, signals: Signals) -> None:
     gate = Gate(tmp_path)

@@ -17,6 +17,7 @@ BATCH = 40_000
 @pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.timeout(400)
+@pytest.mark.long("tests/integration/faults/test_kills.py")
 def test_a_driver_that_is_killed_counts_every_flight_once(
     cluster: Cluster, kafka_broker: LocalBroker, tmp_path: Path
 ) -> None:

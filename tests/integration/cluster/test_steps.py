@@ -47,6 +47,7 @@ def check_steps(folder: Path) -> dict[TransactionAttempt, int]:
     return dict(orphans)
 
 
+@pytest.mark.long("test_a_second_copy_of_a_task_of_a_step_counts_once")
 def test_an_executor_killed_in_a_step_costs_an_outage_at_most(
     cluster: Cluster, tmp_path: Path, signals: Signals
 ) -> None:

@@ -68,6 +68,7 @@ def crash_and_finish(point: str, broker: LocalBroker, folder: Path, master: str)
 
 
 @pytest.mark.kafka
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("point", dying_duckdb.POINTS)
 def test_a_crash_in_a_write_changes_no_count(point: str, kafka_broker: LocalBroker, tmp_path: Path) -> None:
     crash_and_finish(point, kafka_broker, tmp_path, "none")
@@ -75,6 +76,7 @@ def test_a_crash_in_a_write_changes_no_count(point: str, kafka_broker: LocalBrok
 
 @pytest.mark.kafka
 @pytest.mark.spark
+@pytest.mark.long("test_a_crash_in_a_write_changes_no_count")
 def test_a_crash_on_spark_changes_no_count(kafka_broker: LocalBroker, tmp_path: Path) -> None:
     crash_and_finish("at the rows of letters", kafka_broker, tmp_path, "local[2]")
 

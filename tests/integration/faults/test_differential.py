@@ -131,6 +131,7 @@ def numbered(first: int, until: int) -> list[str]:
     return [f"word-{number}" for number in range(first, until)]
 
 
+@pytest.mark.long("test_a_batch_that_is_planned_anew_and_smaller_counts_twice_with_txn_version")
 def test_with_exact_replays_both_are_right(both: Callable[..., Both]) -> None:
     records = [["cat", "dog", "cat"] * 20, ["owl", "cat"] * 30]
     pair = both(*records)
@@ -157,6 +158,7 @@ def test_a_batch_that_is_planned_anew_and_smaller_counts_twice_with_txn_version(
     assert peer - ours == Counter(numbered(90, 100)), "in the first attempt at micro-batch 1, and again in 2"
 
 
+@pytest.mark.long("test_a_batch_that_is_planned_anew_and_smaller_counts_twice_with_txn_version")
 def test_a_batch_that_is_planned_anew_and_larger_is_lost_with_txn_version(both: Callable[..., Both]) -> None:
     pair = both(numbered(0, 100))
     pair.die(50, "after 1")
@@ -167,6 +169,7 @@ def test_a_batch_that_is_planned_anew_and_larger_is_lost_with_txn_version(both: 
     assert ours - peer == Counter(numbered(100, 130)), "new in the replay of micro-batch 1, which is skipped whole"
 
 
+@pytest.mark.long("test_a_batch_that_is_planned_anew_and_smaller_counts_twice_with_txn_version")
 def test_a_topic_that_is_made_anew_is_half_unread_with_offsets_and_txn_version(both: Callable[..., Both]) -> None:
     """The checkpoint is whole: the same offsets, but other records."""
     pair = both(numbered(0, 100))
@@ -180,6 +183,7 @@ def test_a_topic_that_is_made_anew_is_half_unread_with_offsets_and_txn_version(b
     assert peer == Counter(numbered(0, 100) + numbered(1_100, 1_120)), "what was not, and what comes behind its offsets"
 
 
+@pytest.mark.long("test_a_batch_that_is_planned_anew_and_smaller_counts_twice_with_txn_version")
 def test_a_run_without_its_notes_counts_wrong_with_txn_version_and_is_refused_by_us(both: Callable[..., Both]) -> None:
     pair = both(numbered(0, 100))
     right = pair.finish(50)

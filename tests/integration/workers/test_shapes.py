@@ -79,6 +79,7 @@ SETTINGS = [
 
 
 @pytest.mark.spark
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_wherever_it_is_processed_the_same_is_made(tmp_path: Path, setting: Setting, spark: Any) -> None:
     from transactional.spark.executor import SparkExecutor
