@@ -96,6 +96,7 @@ def test_writes_after_ones_that_ended_in_the_middle_end_as_a_dict_does(
         hurt.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_and_with_rows_that_expire(redis_url: str, kind: StateKind) -> None:
     for seed in range(8):

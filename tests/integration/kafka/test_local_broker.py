@@ -151,6 +151,7 @@ def test_records_are_kept_whatever_their_times(kafka_broker: LocalBroker) -> Non
     assert setting(kafka_broker, topic, "retention.ms") == "-1"
 
 
+@pytest.mark.long("test_records_are_kept_whatever_their_times")
 def test_a_retention_in_hours_goes_before_ours(tmp_path: Path) -> None:
     with LocalBroker(tmp_path, overrides={"log.retention.hours": "5"}) as broker:
         kafka_admin.create_topic(broker.bootstrap, "short")

@@ -115,6 +115,7 @@ def topic(kafka_broker: LocalBroker, request: pytest.FixtureRequest) -> Topic:
     return Topic(kafka_broker.bootstrap, name, {index: sorted(each) for index, each in records.items()})
 
 
+@pytest.mark.long("test_batches_in_any_order_are_exact")
 def test_batches_in_order_are_exact_and_move_nothing(topic: Topic, moves: list[int]) -> None:
     batches = topic.batches(Random(2))
     for batch in batches:

@@ -141,6 +141,7 @@ def test_a_reader_with_one_field_less_goes_on(departures: Departures) -> None:
 
 
 @BOTH
+@pytest.mark.long("test_a_registry_that_is_away_is_an_outage")
 def test_a_registry_that_is_killed_is_an_outage_in_workers_too(
     kind: type[KafkaSpout], bootstrap: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:

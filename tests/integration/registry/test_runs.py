@@ -182,6 +182,7 @@ Mended = list[tuple[type[Exception] | None, Callable[[], None]]]
 
 @BOTH
 @BOTH_FORMATS
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_registry_that_is_away_is_an_outage(
     how: str,
