@@ -1,6 +1,6 @@
 """Each command over each source into tables of each kind alone, on real servers; a part for each source.
 
-`make test` travels with tables of several kinds at once, and meets each pair.
+`make test-all` travels with tables of several kinds at once, and meets each pair.
 """
 
 from __future__ import annotations

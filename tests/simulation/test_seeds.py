@@ -23,7 +23,7 @@ from transactional.core.protocol import TRANSITIONS
 ROOT = Path(__file__).parents[2]
 CHUNK = 25
 SEEDS = 500
-"""Of `make test`, which are always the same; `make proof` has 10,000 others."""
+"""Of `make test-all`, which are always the same; `make proof` has 10,000 others."""
 
 
 @functools.cache
