@@ -90,6 +90,7 @@ def test_a_page_runs(page: Path, tmp_path: Path, forking: Forking) -> None:
 
 
 @pytest.mark.timeout(SERVERS_TIMEOUT_S + 20)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", [marked(page) for page in pages() if needs(page)])
 def test_a_page_runs_with_servers(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     environment = {"BOOTSTRAP": request.getfixturevalue("kafka_broker").bootstrap} if "kafka" in needs(page) else {}

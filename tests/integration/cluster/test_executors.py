@@ -51,6 +51,7 @@ def test_an_executor_killed_in_the_middle_of_a_shuffle_changes_no_count(
     assert sum(count for _, _, _, count in tokens) == PARTITIONS * ROWS
 
 
+@pytest.mark.long("test_an_executor_killed_in_the_middle_of_a_shuffle_changes_no_count")
 def test_an_executor_killed_while_the_gear_changes_changes_no_count(
     driver: OneDriver, tmp_path: Path, signals: Signals
 ) -> None:

@@ -47,7 +47,7 @@ def check_steps(folder: Path) -> dict[TransactionAttempt, int]:
     return dict(orphans)
 
 
-@pytest.mark.long("test_a_second_copy_of_a_task_of_a_step_counts_once")
+@pytest.mark.long("tests/integration/spark/test_steps.py")
 def test_an_executor_killed_in_a_step_costs_an_outage_at_most(
     cluster: Cluster, tmp_path: Path, signals: Signals
 ) -> None:
@@ -69,6 +69,7 @@ def test_an_executor_killed_in_a_step_costs_an_outage_at_most(
     assert tried["failed"].attempt in check_steps(tmp_path), "what was staged by the update before it is nobody's"
 
 
+@pytest.mark.long("tests/integration/spark/test_steps.py")
 def test_a_second_copy_of_a_task_of_a_step_counts_once(cluster: Cluster, tmp_path: Path, signals: Signals) -> None:
     gates = [Gate(tmp_path, f"gate-{number}") for number in range(EXECUTIONS)]
     speculation = {f"speculation_{name}": value for name, value in {"quantile": "0.5", "interval": "50ms"}.items()}

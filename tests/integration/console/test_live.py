@@ -109,6 +109,7 @@ def test_a_page_goes_on_when_its_server_comes_back(browser: Browser) -> None:
         context.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_every_page_of_a_store_of_an_older_schema(browser: Browser, tmp_path: Path, version: int) -> None:
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection:

@@ -110,6 +110,7 @@ def a_past(topology_id: str = "words", name: str = "") -> Past:
     return past
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible_in_both_schemes(browser: Browser, scheme: str) -> None:
     with visiting(browser, a_past(), scheme=scheme, acts=True) as visit:
@@ -122,6 +123,7 @@ def test_every_page_is_accessible_in_both_schemes(browser: Browser, scheme: str)
             assert wrong == [], path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [1440, 390])
 def test_every_page_fits_its_window_and_the_graph_its_card(browser: Browser, width: int) -> None:
     past = Past(components=7).begin().committed(6).retried().committed(3)
@@ -139,6 +141,7 @@ def test_every_page_fits_its_window_and_the_graph_its_card(browser: Browser, wid
         assert page.locator("svg.graph:visible text").evaluate_all(OUTSIDE) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", PAGES)
 def test_hostile_texts_stay_texts(browser: Browser, path: str) -> None:
     with visiting(browser, a_past(HOSTILE, HOSTILE)) as visit:

@@ -44,6 +44,7 @@ def test_leaders_that_are_killed_and_stopped_while_data_keeps_arriving(
         assert soak.done["SIGSTOP"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("point", dying.POINTS)
 def test_a_crash_at_any_point_of_a_commit_phase_changes_no_count(point: str, tmp_path: Path) -> None:
     with Program([sys.executable, "-m", "tests.integration.faults.dying", point], tmp_path) as program:

@@ -23,6 +23,7 @@ def sockets() -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("point", "number"), [(point, number) for number, point in enumerate(POINTS) if point != IN_STORE]
 )
@@ -36,6 +37,7 @@ def test_over_one_sqlite_file_who_stops_inside_a_write_holds_up_the_other_until_
 
 
 @pytest.mark.postgres
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("number", "point"), list(enumerate(POINTS)))
 def test_over_one_postgresql_database(
     number: int, point: str, tmp_path: Path, sockets: Path, request: pytest.FixtureRequest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.install.test_wheel import OTHER_PYTHON, run
 from tests.tidy.files import ROOT
 
@@ -9,6 +11,7 @@ FOLDERS = ("arrow", "execution", "phases", "topology", "trident")
 """Of tests/unit: what runs in tasks, and what reads annotations and signatures."""
 
 
+@pytest.mark.long("tests/integration/install/test_wheel.py")
 def test_the_tests_of_the_inner_rooms_pass() -> None:
     assert OTHER_PYTHON.exists(), "there is no .venv/newest: `make test` sets it up"
     rooms = [ROOT / "tests" / "unit" / name for name in FOLDERS]

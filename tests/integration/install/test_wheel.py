@@ -85,6 +85,7 @@ def test_the_first_program_of_the_readme_runs(programs: Path, tmp_path: Path) ->
 
 
 @pytest.mark.spark
+@pytest.mark.long("test_the_first_program_of_the_readme_runs")
 def test_an_example_runs_from_its_copy(programs: Path, tmp_path: Path) -> None:
     """On Spark, whose workers are of that Python, too."""
     assert "trident_reach " in run(programs / "transactional", "examples", cwd=tmp_path)

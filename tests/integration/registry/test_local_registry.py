@@ -28,6 +28,7 @@ def registry() -> Iterator[LocalRegistry]:
         yield registry
 
 
+@pytest.mark.long("tests/integration/registry/test_runs.py")
 def test_it_gives_what_was_registered_also_after_it_was_killed(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

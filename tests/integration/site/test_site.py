@@ -96,6 +96,7 @@ def test_the_home_page_is_the_readme_and_its_diagram_is_drawn(browser: Browser, 
 
 
 @pytest.mark.browser
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("term", "found"), TERMS.items())
 def test_the_search_finds(browser: Browser, served: str, term: str, found: str) -> None:
     page = browser.new_page()

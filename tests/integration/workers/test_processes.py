@@ -87,6 +87,7 @@ class Falls(BasicBolt):
             self.fall()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", ["prepare", "execute"])
 @pytest.mark.parametrize("way", WAYS)
 def test_an_attempt_whose_process_ends_is_lost_and_the_next_one_works(
