@@ -64,8 +64,8 @@ proof: java postgres redis strace weed $(READY) ## Prove the promises at length:
 	@$(IN_VENV) -m tests.proof --budget $(or $(BUDGET),40m) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 mutants: export PYTHONDONTWRITEBYTECODE :=
-mutants: $(READY) ## Plant wrong variants of the code one at a time, and report which survive `make check`: BUDGET=40m; goes on where it ended
-	@$(IN_VENV) -m tests.mutants --budget $(or $(BUDGET),40m) $(ARGS)
+mutants: $(if $(filter test all,$(TIER)),java postgres pgbouncer redis strace chromium promtool) $(READY) ## Plant wrong variants of the code one at a time, and report which survive TIER=check, test or all: BUDGET=40m; goes on where it ended
+	@$(IN_VENV) -m tests.mutants --tier $(or $(TIER),check) --budget $(or $(BUDGET),40m) $(ARGS)
 
 soak: java $(READY) ## The part of proof with 450 kills over a real broker, in half an hour: SEED=n
 	@$(IN_VENV) -m pytest --quiet --no-skips --proof --seed $(or $(SEED),7) tests/proof/test_soak.py

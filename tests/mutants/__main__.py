@@ -1,5 +1,8 @@
-"""`python -m tests.mutants`: plants the wrong variants one at a time, two side by side, and runs for each what `make
-check` runs for its room; `make mutants`.
+"""`python -m tests.mutants`: plants the wrong variants one at a time, two side by side, and runs tests of the room of
+each; `make mutants`.
+
+With `--tier check` these are the tests of `make check`. With `test`, what they have missed meets the files with servers
+of its room, as `make test` selects cases of them; with `all`, what is still missed meets the same files in full.
 
 What is known of a variant is kept in `--output`, and not found out again while the variant, its file and the tests that
 decide about it are the same. So what did not fit into the budget, or was interrupted, is continued by the same command.
@@ -18,9 +21,9 @@ from queue import SimpleQueue
 from threading import Event
 
 from tests.mutants.planting import ROOT, Variant, problems_of, variants
-from tests.mutants.running import Clean, Copy, Result, Results
+from tests.mutants.reporting import report, write_table
+from tests.mutants.running import Clean, Copy, Result, Results, Tier
 from tests.resuming import end_as_ctrl_c_does, say, seconds
-from tests.simulation.test_mutants import WRONG
 
 SIDE_BY_SIDE = 2
 
@@ -29,8 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code is 0 once every variant is caught, or need not be."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("only", nargs="*", help="names of variants, or parts of their files; by default all")
+    parser.add_argument("--tier", type=Tier, choices=list(Tier), default=Tier.CHECK, help="how far to go with each")
     parser.add_argument("--budget", type=seconds, default="40m", help="begin none after so long: 90s, 40m, 2h")
-    parser.add_argument("--output", type=Path, default=ROOT / "artifacts" / "mutants.json", help="the results so far")
+    parser.add_argument("--output", type=Path, default=ROOT / "artifacts" / "caught.json", help="the results so far")
     options = parser.parse_args(arguments)
     every = variants()
     if problems := list(problems_of(every)):
@@ -38,26 +42,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [each for each in every if not options.only or any(_is_meant(each, only) for only in options.only)]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     results = Results(options.output)
-    waiting = [each for each in chosen if results.of(each) is None]
-    say(f"{len(chosen)} variants, {len(chosen) - len(waiting)} of them are known; results are in {options.output}")
     until_s: float = time.monotonic() + options.budget
-    for number, (variant, result) in enumerate(run_all(waiting, results, until_s), 1):
-        how = "SURVIVED " if result.caught_by is None else "caught   "
-        say(
-            f"{how} {result.took_s:5.0f} s  {number}/{len(waiting)} {variant.name}: {result.caught_by or variant.shows}"
-        )
-    return report(chosen, results)
+    for tier in options.tier.until:
+        waiting = [each for each in chosen if results.next_tier(each) is tier]
+        say(f"{tier}: {len(waiting)} of {len(chosen)} variants are to be tried; results are in {options.output}")
+        for number, (variant, result) in enumerate(run_all(tier, waiting, results, until_s), 1):
+            how = ("caught   " if result.caught_by else "SURVIVED ") + ("cut " if result.is_cut else "")
+            shown = ", ".join(result.caught_by) or variant.shows
+            say(f"{how} {result.took_s:5.0f} s  {number}/{len(waiting)} {variant.name}: {shown}")
+    write_table(every, results)
+    return report(chosen, results, options.tier)
 
 
-def run_all(waiting: Sequence[Variant], results: Results, until_s: float) -> Iterator[tuple[Variant, Result]]:
-    """The variants with their results, as they are known. None is begun after a time."""
+def run_all(
+    tier: Tier, waiting: Sequence[Variant], results: Results, until_s: float
+) -> Iterator[tuple[Variant, Result]]:
+    """The variants with their results in a tier, as they are known. None is begun after a time."""
     left, running = list(waiting), dict[Future[Result | None], Variant]()
     is_over, clean, free = Event(), Clean(), SimpleQueue[Copy]()
 
     def tried(variant: Variant) -> Result | None:
         copy = free.get()
         try:
-            return copy.tried(variant, clean)
+            return copy.tried(variant, tier, clean)
         finally:
             free.put(copy)
 
@@ -77,19 +84,6 @@ def run_all(waiting: Sequence[Variant], results: Results, until_s: float) -> Ite
                 if result is not None:
                     results.add(result)
                     yield variant, result
-
-
-def report(chosen: Sequence[Variant], results: Results) -> int:
-    """How many were caught; what survives, with what a user would notice; what is left."""
-    known = {each.name: result for each in chosen if (result := results.of(each)) is not None}
-    alive = [each for each in chosen if each.name in known and known[each.name].caught_by is None]
-    say(f"\n{len(known) - len(alive)} of {len(known)} are caught, {len(alive)} survive")
-    for each in alive:
-        say(f"    {each.name} ({each.file}): {each.shows}" + (f" It may: {each.lives}" if each.lives else ""))
-    if left := [each.name for each in chosen if each.name not in known]:
-        say(f"{len(left)} are left, the same command continues with them: {', '.join(left)}")
-    say(f"beside these, tests/simulation/test_mutants.py plants {len(WRONG)} wrong parts, and sees each found")
-    return 1 if left or any(not each.lives for each in alive) else 0
 
 
 def _is_meant(variant: Variant, only: str) -> bool:

@@ -1,9 +1,9 @@
-"""Which of the tests of `make check` are run for a file: those about it first, then those of its room, then the suites
-that stand on the room."""
+"""Which tests are run for a file: of `make check` those about it first, then those of its room, then the suites that
+stand on the room; and of those with servers the files in which its room meets them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from tests.mutants.planting import ROOT
@@ -50,18 +50,123 @@ SUITES: dict[str, tuple[str, ...]] = {
 """By room, the most precise one counts: folders, files, and patterns of files."""
 
 
+STATES = ("opaque_rule", "deletes", "created_for", "rewinds_sql", "readers", "value_columns", "floors", "key_values")
+"""Contract suites in which states meet PostgreSQL and Redis."""
+KAFKA = "tests/integration/kafka"
+REGISTRY = "tests/integration/registry"
+SPARK = "tests/integration/spark"
+FAULTS = "tests/integration/faults"
+LINES = "tests/integration/command_line"
+CONSOLE = "tests/integration/console"
+WORKERS = "tests/integration/workers"
+CLUSTER = "tests/integration/cluster"
+EXAMPLES = "tests/integration/examples"
+WINDOWS = "tests/integration/windows"
+CRASHES = "tests/proof/test_crash_points.py"
+SALES = "tests/journeys/test_sales.py"
+
+SERVERS: dict[str, tuple[str, ...]] = {
+    "spouts": (f"{KAFKA}/test_planning.py", f"{KAFKA}/test_runs.py", "tests/contract/test_spout.py", KAFKA),
+    "spouts/avro": (REGISTRY, f"{EXAMPLES}/test_avro_departures.py", "tests/contract/test_spout.py"),
+    "spouts/decoding": (REGISTRY, f"{EXAMPLES}/test_avro_departures.py", "tests/contract/test_spout.py", KAFKA),
+    "spouts/registry": (REGISTRY, f"{EXAMPLES}/test_avro_departures.py"),
+    "state": (
+        *("tests/contract/test_redis.py", "tests/contract/test_state_sql.py", f"{SPARK}/test_guarantees.py"),
+        *("tests/contract/test_opaque_rule.py", "tests/contract/test_deletes.py", f"{FAULTS}/test_two_coordinators.py"),
+        *(
+            "tests/integration/delta/test_state.py",
+            "tests/contract/test_rewinds_sql.py",
+            "tests/contract/test_floors.py",
+        ),
+    ),
+    "state/delta": (
+        *(
+            f"{SPARK}/test_staging.py",
+            "tests/integration/delta/test_commit.py",
+            "tests/integration/delta/test_state.py",
+        ),
+        *(f"tests/integration/delta/test_{name}.py" for name in ("encoding", "log", "upkeep", "other_engines")),
+        *(f"{FAULTS}/test_{name}.py" for name in ("torn_tables", "stale_copy", "vacuum", "full_disk")),
+        "tests/proof/test_power_cuts.py",
+    ),
+    "state/redis": ("tests/contract/test_redis*.py", *(f"tests/contract/test_{name}.py" for name in STATES)),
+    "state/sql": (
+        *("tests/contract/test_state_sql.py", "tests/contract/test_pooler.py", "tests/contract/test_sql_*.py"),
+        *("tests/integration/verifier/test_postgres.py", "tests/proof/test_power_cuts.py"),
+        *(f"tests/contract/test_{name}.py" for name in STATES),
+    ),
+    "state/store": (
+        *("tests/contract/test_sql_*.py", "tests/contract/test_stores_read_only.py", "tests/contract/test_pooler.py"),
+        *("tests/contract/test_coordinator_store*.py", f"{FAULTS}/test_two_stores.py", f"{FAULTS}/test_take_overs.py"),
+        *(f"{FAULTS}/test_two_coordinators.py", f"{LINES}/test_lifecycle.py", "tests/proof/test_power_cuts.py"),
+    ),
+    "transactional": (f"{SPARK}/test_executor.py", f"{LINES}/test_quiet_runs.py", f"{LINES}/test_bad_input.py", SPARK),
+    "transactional/aggregates": (f"{SPARK}/test_trident.py", f"{SPARK}/test_phases.py", EXAMPLES, SALES),
+    "transactional/arrow": (f"{SPARK}/test_trident.py", f"{SPARK}/test_phases.py", EXAMPLES, SALES),
+    "transactional/commands": (LINES, CONSOLE, "tests/integration/verifier"),
+    "transactional/console": (CONSOLE, f"{LINES}/test_quiet_runs.py"),
+    "transactional/core": (f"{FAULTS}/test_kills.py", f"{LINES}/test_lifecycle.py", FAULTS, CRASHES),
+    "transactional/doctor": (
+        *("tests/contract/test_doctor_sql.py", f"{FAULTS}/test_stale_copy.py", f"{FAULTS}/test_torn_tables.py"),
+        *(f"{CONSOLE}/test_pages.py", "tests/integration/verifier", LINES),
+    ),
+    "transactional/drawing": (CONSOLE,),
+    "transactional/engine": (
+        *(f"{LINES}/test_lifecycle.py", f"{LINES}/test_dead_letters.py", f"{FAULTS}/test_kills.py"),
+        *(FAULTS, f"{KAFKA}/test_runs.py", f"{KAFKA}/test_changes.py", CRASHES),
+    ),
+    "transactional/execution": (SPARK, WORKERS, f"{LINES}/test_dead_letters.py", EXAMPLES),
+    "transactional/gears": (WORKERS, f"{SPARK}/test_steps.py", SALES),
+    "transactional/phases": (SPARK, WORKERS, CLUSTER, EXAMPLES),
+    "transactional/ports": (f"{KAFKA}/test_several_spouts.py", f"{KAFKA}/test_runs.py", SPARK, SALES),
+    "transactional/queries": (
+        "tests/contract/test_readers.py",
+        "tests/integration/verifier",
+        f"{CONSOLE}/test_live.py",
+    ),
+    "transactional/reliable": (
+        f"{CLUSTER}/test_guarantees.py",
+        f"{SPARK}/test_guarantees.py",
+        f"{FAULTS}/test_kills.py",
+    ),
+    "transactional/spark": (SPARK, CLUSTER, WORKERS),
+    "transactional/store": ("tests/contract/test_sql_*.py", f"{FAULTS}/test_two_coordinators.py", LINES, FAULTS),
+    "transactional/telemetry": ("tests/integration/prometheus", f"{LINES}/test_quiet_runs.py"),
+    "transactional/topology": (f"{SPARK}/test_executor.py", f"{KAFKA}/test_changes.py", EXAMPLES, SPARK, SALES),
+    "transactional/trident": (f"{SPARK}/test_trident.py", WINDOWS, EXAMPLES, SALES, "tests/journeys"),
+    "transactional/web": (CONSOLE, "tests/integration/prometheus"),
+    "transactional/workers": (WORKERS, f"{CLUSTER}/test_steps.py"),
+    "verifier": ("tests/integration/verifier", "tests/contract/test_verifier_*.py", f"{FAULTS}/test_stale_copy.py"),
+}
+"""As `SUITES`, of what starts servers and programs: what is likeliest to catch something, and costs least, comes first,
+for a variant has five minutes."""
+
+
 def suites_of(file: str, root: Path = ROOT) -> list[str]:
     """The files with tests, each once, in the order in which they are run."""
     path = PurePosixPath(file)
     folder = f"tests/unit/{path.parent.as_posix().removeprefix('transactional').lstrip('/')}".rstrip("/")
-    room = next((str(each) for each in path.parents if str(each) in SUITES), "")
     wanted = [
         f"{folder}/test_{path.stem}.py",
         f"{folder}/test_{path.stem}_*.py",
         f"{folder}/test_*.py",
-        *SUITES.get(room, ()),
+        *_of_room(path, SUITES),
     ]
-    return list(dict.fromkeys(name for each in wanted for name in files_of(each, root)))
+    return _files(wanted, root)
+
+
+def servers_of(file: str, root: Path = ROOT) -> list[str]:
+    """The files with tests that start servers, each once, in the order in which they are run."""
+    return _files(_of_room(PurePosixPath(file), SERVERS), root)
+
+
+def _of_room(file: PurePosixPath, suites: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The suites of the most precise room that the file lies in."""
+    return next((suites[str(folder)] for folder in file.parents if str(folder) in suites), ())
+
+
+def _files(names: Iterable[str], root: Path) -> list[str]:
+    return list(dict.fromkeys(file for name in names for file in files_of(name, root)))
 
 
 def files_of(wanted: str, root: Path) -> Iterator[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.mutants.planting import Variant, problems_of, variants
-from tests.mutants.suites import SUITES, files_of, suites_of
+from tests.mutants.reporting import rows_of
+from tests.mutants.suites import SERVERS, SUITES, files_of, servers_of, suites_of
 from tests.tidy.files import ROOT
 
 EVERY = variants()
@@ -17,8 +18,8 @@ def test_every_variant_applies_and_compiles() -> None:
 
 
 def test_every_variant_has_tests_in_the_suites_of_its_room() -> None:
-    assert [each.name for each in EVERY if not suites_of(each.file, ROOT)] == []
-    named = {suite for suites in SUITES.values() for suite in suites}
+    assert [each.name for each in EVERY if not suites_of(each.file, ROOT) or not servers_of(each.file, ROOT)] == []
+    named = {suite for suites in (*SUITES.values(), *SERVERS.values()) for suite in suites}
     assert [suite for suite in sorted(named) if not [*files_of(suite, ROOT)]] == []
 
 
@@ -42,3 +43,10 @@ def test_what_can_not_be_planted_is_reported(change: dict[str, str], problem: st
 
 def test_two_variants_of_one_name_are_reported() -> None:
     assert f"2 variants are called {EVERY[0].name}" in [*problems_of([EVERY[0], EVERY[0]])]
+
+
+def test_the_table_of_what_make_check_does_not_see_is_of_variants() -> None:
+    files = {each.name: each.file for each in EVERY}
+    assert {
+        name: row.split(" | ")[1] for name, row in rows_of().items() if files.get(name) not in row.split(" | ")
+    } == {}
