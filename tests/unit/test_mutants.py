@@ -89,6 +89,16 @@ def test_a_test_of_make_check_that_fails_in_any_event_ends_it(planted: Plant) ->
         planted(FIRST, Tier.CHECK, lambda _folder, _names: Outcome(("tests/test_one.py::test_it",)))
 
 
+def test_a_test_with_servers_that_fails_once_has_caught_nothing(planted: Plant) -> None:
+    def tests(folder: Path, names: list[str]) -> Outcome:
+        is_first_try = is_second(folder) and names == TESTS[SECOND.file]
+        return Outcome((ONE,)) if is_first_try else Outcome(passed=frozenset(names))
+
+    result = planted(SECOND, Tier.TEST, tests)
+    assert result is not None
+    assert result.caught_by == ()
+
+
 def test_what_hangs_make_check_is_caught(planted: Plant) -> None:
     result = planted(SECOND, Tier.CHECK, lambda _folder, _names: Outcome((HANGS,)))
     assert result is not None
@@ -100,7 +110,8 @@ def test_with_servers_the_first_test_of_each_file_counts_that_passes_without_the
 
     def tests(folder: Path, names: list[str]) -> Outcome:
         if is_second(folder):
-            return Outcome((ONE, TWO, other, THREE), is_cut=True)
+            failing = [test for test in (ONE, TWO, other, THREE) if not names[0].count("::") or test in names]
+            return Outcome(tuple(failing), is_cut=True)
         asked.append(names)
         return Outcome(passed=frozenset({TWO, THREE}.intersection(names)))
 
