@@ -1,11 +1,12 @@
 """What a test stands on: its module, the modules that it imports, and theirs, as far as they are this repository's.
 
-Read from the sources, wherever an import stands but under TYPE_CHECKING. Finer than what a process has imported in the
-end, which with this repository's doors is nearly all:
+Read from the sources, wherever an import stands but under TYPE_CHECKING. What a process has loaded narrows it down, but
+is not finer by itself: with this repository's doors a process loads much that its tests have nothing to do with.
 
 - `from state import DeltaMapState` stands on the module that has the class, not on all that `state` offers.
 - A module whose name is a string, such as a program's (`-m`) or a topology's (`module:build`), is imported, too.
-- Of a `conftest` only the fixtures count that the test has, and pytest's hooks, with what these use.
+- Of a `conftest` only the fixtures count that the test has, with what these use. Pytest's hooks decide which tests run
+  and what they report, not what is right.
 - Files that are not Python count with the modules beside them, such as the templates of a page.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -39,8 +40,9 @@ class Sources:
         self._beside = [(home_of(name, folders), name) for name in names if not name.endswith(".py")]
         self._direct = cache(self._imported)
 
-    def under(self, test: str, fixtures: Iterable[str] = ()) -> list[str]:
-        """The files that a file of tests stands on, itself included, sorted; `fixtures` are those of its tests."""
+    def under(self, test: str, fixtures: Iterable[str] = (), loaded: Collection[str] | None = None) -> list[str]:
+        """The files that a file of tests stands on, itself included, sorted; `fixtures` are those of its tests. Of the
+        modules only those that are among `loaded`, if that is given."""
         used, found = frozenset(fixtures), set[Need]()
         conftests = (module_of(f"{folder}/conftest.py") for folder in PurePosixPath(test).parents)
         waiting = [(module_of(test), used), *((each, used) for each in conftests if each in self._files)]
@@ -51,6 +53,7 @@ class Sources:
         modules = {module for module, _ in found}
         packages = {package for module in modules for package in above(module) if package in self._files}
         files = {self._files[module] for module in modules | packages}
+        files = files if loaded is None else files.intersection(loaded)
         folders = {folder_of(name) for name in files}
         return sorted(files | {name for home, name in self._beside if home in folders})
 
@@ -123,11 +126,11 @@ def imports_of(source: str, *, types_too: bool = False) -> Iterator[tuple[int, s
 
 
 def lines_of(conftest: ast.Module, used: Iterable[str]) -> set[int]:
-    """The lines of a `conftest` that count for tests which use these fixtures: with the fixtures the hooks of pytest,
-    whatever else runs in any case, and what these use in turn."""
+    """The lines of a `conftest` that count for tests which use these fixtures: the fixtures, whatever runs in any case,
+    and what these use in turn."""
     bound = {name: node for node in conftest.body for name in bound_by(node)}
     waiting = [node for node in conftest.body if not bound_by(node)]
-    waiting += [node for name, node in bound.items() if name in used or name.startswith("pytest_")]
+    waiting += [node for name, node in bound.items() if name in used]
     found = set[ast.stmt]()
     while waiting:
         if (node := waiting.pop()) not in found:

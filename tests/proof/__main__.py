@@ -1,9 +1,10 @@
 """`python -m tests.proof`: the parts of the proof that are stale, two at a time, for as long as a budget; `make proof`.
 
-A part is stale when what it stands on has changed: the modules that its tests import, directly or not, and what is
-installed. First come those that failed, then those that never passed, then the stale ones, oldest first. One that has
-passed over the code as it is is not run again, but with another `--seed`. How each has ended is noted at once, so the
-next call continues where this one ends, or is interrupted. What parts print is kept in `--output`.
+A part is stale when what it stands on has changed: the modules that its processes loaded when it passed, as far as its
+tests can reach them by their imports, and what is installed. First come those that failed, then those that never
+passed, then the stale ones, oldest first. One that has passed over the code as it is is not run again, but with another
+`--seed`. How each has ended is noted at once, so the next call continues where this one ends, or is interrupted. What
+parts print is kept in `--output`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from pathlib import Path
 from tests.proof.entries import Proof
 from tests.proof.parts import Digests, Part, parts
 from tests.proof.record import Record, alone, commit_of
-from tests.proof.running import run_all
+from tests.proof.running import add_line, run_all
 from tests.resuming import ROOT, end_as_ctrl_c_does, say, seconds
-from tests.standing import Sources
 
 SEED = 7
 """What parts are run with where none is given."""
@@ -39,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     until_s: float = time.monotonic() + options.budget
     options.output.mkdir(parents=True, exist_ok=True)
     with alone(options.record.parent):
-        every, digests = parts(), Digests(Sources())
-        record = Record(options.record, digests.of_all(every), commit_of())
+        every = parts()
+        record = Record(options.record, every, Digests(), commit_of())
+        add_line()
         chosen = [part for part in every if not options.only or part.name.startswith(tuple(options.only))]
         waiting = record.waiting(chosen, options.seed)
         say(f"{len(waiting)} of {len(every)} parts are to be run; they print to {options.output}")
@@ -53,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for outcome in run_all(waiting, seed, options.output, options.at_once, fits):
             say(str(outcome))
             (passed if outcome.passed else failed).append(outcome.part.name)
-            if outcome.passed and digests.of(outcome.part) != record.digests[outcome.part.name]:
-                say("    not noted: what it stands on has changed meanwhile")
+            if outcome.passed and (objection := record.objection(outcome)):
+                say(f"    not noted: {objection}")
             else:
                 record.note(outcome, seed)
         say(f"{len(passed)} have passed, {len(failed)} have failed; {length(record.proof, options.at_once)}")

@@ -6,14 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from tests.proof.entries import Entry, Proof, kind_of
+from tests.proof.promises import PROMISES, promise_of
 
 HEAD = """# The proof
 
 How far the long proofs of the [guarantees](guarantees.md) cover the code. `make proof` runs parts of them, for 40
 minutes or `BUDGET=2h`: first those that have failed, then those that have never passed, then those that are older than
-the code they stand on, oldest first. A part stands on the modules that its tests import, directly or not, and on
-`requirements.lock`. `docs/proof.json` says for each part over which code, when and with which seed it has passed, what
-it has covered and how long it took; `make proof` and `make docs` write this page from it."""
+the code they stand on, oldest first. A part stands on the modules that its processes had loaded when it passed, as far
+as its tests can reach them by their imports, and on `requirements.lock`. A change elsewhere leaves it current.
+`docs/proof.json` says for each part over which code, when and with which seed it has passed, what it has covered, how
+long it took and which files it stands on; `make proof` and `make docs` write this page from it."""
+PROMISE_COLUMNS = "| promise | parts that have passed | current | last proved in full | at commit |"
 COLUMNS = "| proof | parts | current | older | failed or never run | oldest pass | processors | covered |"
 PART_S_MAX = 180
 """Of the processors; a part that takes longer is to be split."""
@@ -36,15 +39,33 @@ def page_of(proof: Proof) -> str:
     rows = [row_of(kind, kinds[kind], every[kind], proof.stale.get(kind, 0)) for kind in sorted(kinds)]
     long = [name for name, entry in proof.parts.items() if entry and entry.processors_s > PART_S_MAX]
     table = "\n".join([COLUMNS, "|---" + "|---:" * 6 + "|---|", *rows])
-    return (
-        "\n\n".join([HEAD, said, *listed("Failed", failed), table, *listed("Longer than three minutes", long)]) + "\n"
-    )
+    promises = "\n".join([PROMISE_COLUMNS, "|---" + "|---:" * 4 + "|", *promise_rows(proof)])
+    lists = listed("Failed", failed), listed("Longer than three minutes", long)
+    return "\n\n".join([HEAD, said, promises, *lists[0], table, *lists[1]]) + "\n"
+
+
+def promise_rows(proof: Proof) -> list[str]:
+    """When each promise was last proved: when the oldest pass of its parts was, once all of them have passed."""
+    entries, older = defaultdict[str, list[Entry | None]](list), Counter[str]()
+    for name, entry in proof.parts.items():
+        entries[promise_of(kind_of(name))].append(entry if entry and entry.passed else None)
+    for kind, number in proof.stale.items():
+        older[promise_of(kind)] += number
+    rows = list[str]()
+    for promise in filter(entries.__contains__, PROMISES):
+        passed = [entry for entry in entries[promise] if entry]
+        oldest = min(passed, key=lambda entry: entry.at, default=None)
+        is_whole = len(passed) == len(entries[promise])
+        proved = (oldest.at[:10], f"`{oldest.commit}`") if oldest and is_whole else ("never", "")
+        numbers = f"{len(passed)} of {len(entries[promise])}", len(passed) - older[promise]
+        rows.append(f"| {' | '.join(map(str, (promise, *numbers, *proved)))} |")
+    return rows
 
 
 def row_of(kind: str, passed: list[Entry], parts: int, older: int) -> str:
-    """Of the parts of one function how many are what, and what those that have passed have covered."""
+    """Of the parts of one function or file how many are what, and what those that have passed have covered."""
     file, _, function = kind.removeprefix("tests/proof/").partition("::")
-    what = f"`{file}`: {function.removeprefix('test_').replace('_', ' ')}"
+    what = f"`{file}`: {function.removeprefix('test_').replace('_', ' ') or 'short ones'}"
     oldest = min((entry.at[:10] for entry in passed), default="")
     minutes = sum(entry.processors_s for entry in passed) / 60
     counts = sum((Counter(entry.counts) for entry in passed), Counter[str]())

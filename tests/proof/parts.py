@@ -1,26 +1,28 @@
-"""The parts of the proof, and the digests of what each of them stands on."""
+"""The parts of the proof, and the digests of what each of them stands on: the modules that its processes loaded when it
+passed, as far as its tests can reach them, and what is installed."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.resuming import ROOT, digest_of
 from tests.standing import Sources
+from tests.tidy.files import our_files
 
 LOCK = "requirements.lock"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Tests that are run together: a long one by itself, others with the other cases of their function.
+    """Tests that are run together: a long one by itself, one with short cases with all of these, other short ones with
+    those of their file, so that a part is worth the start of its process.
 
     `fixtures` are those that the tests have. A part that has servers needs more than a processor, and the disk.
     """
@@ -63,9 +65,10 @@ def parts() -> list[Part]:
 
 
 def test_of(item: pytest.Item) -> Part:
-    """What is known of a test, as a part of its own; one that is not long has the name of its function."""
+    """What is known of a test, as a part of its own; one that is not long has the name of its function or file."""
     is_long = all(map(item.get_closest_marker, ("proof", "timeout")))
-    name = item.nodeid if is_long else item.nodeid.partition("[")[0]
+    file, (function, bracket, _) = item.nodeid.partition("::")[0], item.nodeid.partition("[")
+    name = item.nodeid if is_long else function if bracket else file
     fixtures = frozenset(item.fixturenames) if isinstance(item, pytest.Function) else frozenset[str]()
     return Part(name, (item.nodeid,), fixtures, has_servers=item.get_closest_marker("kafka") is not None)
 
@@ -85,21 +88,25 @@ def grouped(tests: Iterable[Part]) -> list[Part]:
 
 
 class Digests:
-    """Of what parts stand on, as it is when they are asked for."""
+    """The digests of what parts stand on, as the files were when this was made."""
 
-    def __init__(self, sources: Sources, root: Path = ROOT) -> None:
-        self._files, self._root = cache(sources.under), root
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root, self._sources = root, Sources(root)
+        names = [path.relative_to(root).as_posix() for path in our_files(root)]
+        self._contents = {name: self._content(name) for name in names}
 
-    def of(self, part: Part) -> str:
-        return self.of_all([part])[part.name]
+    def files(self, part: Part, loaded: Collection[str]) -> frozenset[str]:
+        """What a part stands on whose processes have loaded these files: what its tests can reach of them, and what is
+        installed."""
+        return frozenset([LOCK, *self._sources.under(part.module, part.fixtures, loaded)])
 
-    def of_all(self, every: Iterable[Part]) -> dict[str, str]:
-        """By the names of parts. What is common to several is read once."""
+    def of(self, part: Part, files: Iterable[str]) -> str:
+        """The digest of a part that stands on these files."""
+        return digest_of("\n".join([*part.tests, *(self._contents.get(name, "") for name in sorted(files))]), ())
 
-        @cache
-        def stood_on(module: str, fixtures: frozenset[str]) -> str:
-            return digest_of("", [LOCK, *self._files(module, fixtures)], self._root)
+    def changed(self, files: Iterable[str]) -> list[str]:
+        """Those of the files that are not what they were any more."""
+        return [name for name in sorted(files) if self._contents.get(name) != self._content(name)]
 
-        return {
-            part.name: digest_of("\n".join((*part.tests, stood_on(part.module, part.fixtures))), ()) for part in every
-        }
+    def _content(self, name: str) -> str:
+        return digest_of("", [name], self._root)

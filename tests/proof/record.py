@@ -13,18 +13,18 @@ from pathlib import Path
 
 from tests.proof.entries import Entry, Proof, kind_of
 from tests.proof.page import page_of
-from tests.proof.parts import Part
+from tests.proof.parts import Digests, Part
 from tests.proof.running import Outcome
 from tests.resuming import ROOT, write_whole
 from transactional.engine.clock import SystemClock
 
 
 class Record:
-    """The file, while parts are run over code with these digests, and its page. It is read each time, as it may come
-    from another commit meanwhile, and written whole."""
+    """The file of how these parts have ended, over the code of these digests, and its page. It is read each time, as it
+    may come from another commit meanwhile, and written whole."""
 
-    def __init__(self, file: Path, digests: Mapping[str, str], commit: str) -> None:
-        self.digests = digests
+    def __init__(self, file: Path, parts: Sequence[Part], digests: Digests, commit: str) -> None:
+        self._parts, self._digests = parts, digests
         self._file, self._commit = file, commit
         self._write({})
 
@@ -43,7 +43,7 @@ class Record:
                 return 1, ""
             if not entry.passed:
                 return 0, entry.at
-            if entry.digest != self.digests[part.name]:
+            if self._is_stale(part, entry):
                 return 2, entry.at
             return 4 if seed in (None, entry.seed) else 3, entry.at
 
@@ -51,25 +51,37 @@ class Record:
 
     def note(self, outcome: Outcome, seed: int) -> None:
         """How a part has ended. One that failed has not passed before either, as far as the file knows."""
-        name, proved = outcome.part.name, outcome.proved
+        proved, files = outcome.proved, self._digests.files(outcome.part, outcome.loaded)
         entry = Entry(
             outcome.passed,
-            self.digests[name],
+            self._digests.of(outcome.part, files),
             self._commit,
             now(),
             seed,
             round(outcome.took_s, 1),
             round(proved.processors_s, 1),
             proved.counts,
+            files,
         )
-        self._write({name: entry})
+        self._write({outcome.part.name: entry})
+
+    def objection(self, outcome: Outcome) -> str:
+        """Why it can't be noted that a part has passed; empty: nothing objects."""
+        if outcome.part.module not in outcome.loaded:
+            return "its processes have not named the files that they load"
+        changed = self._digests.changed(self._digests.files(outcome.part, outcome.loaded))
+        return f"{', '.join(changed)}: changed meanwhile" if changed else ""
+
+    def _is_stale(self, part: Part, entry: Entry) -> bool:
+        return self._digests.of(part, entry.files) != entry.digest
 
     def _write(self, ended: Mapping[str, Entry]) -> None:
         """Parts that are no more are left out."""
-        before = self.proof.parts
-        parts = {name: ended.get(name, before.get(name)) for name in self.digests}
-        older = (name for name, each in parts.items() if each and each.passed and each.digest != self.digests[name])
-        proof = Proof(parts, Counter(map(kind_of, older)), self._commit, now())
+        before = self.proof
+        parts = {part.name: ended.get(part.name, before.parts.get(part.name)) for part in self._parts}
+        passed = ((part, entry) for part in self._parts if (entry := parts[part.name]) and entry.passed)
+        older = (part.name for part, entry in passed if self._is_stale(part, entry))
+        proof = Proof(parts, Counter(map(kind_of, older)), self._commit, now(), before.files)
         write_whole(self._file, proof.text())
         write_whole(self._file.with_suffix(".md"), page_of(proof))
 

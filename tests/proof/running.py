@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -28,8 +29,9 @@ from typing import TextIO
 import pytest
 
 from tests.processes import keep_to_one_processor
+from tests.proof.loading import LINE, VARIABLE
 from tests.proof.parts import Part
-from tests.resuming import ROOT
+from tests.resuming import ROOT, write_whole
 
 MEMORY = Path("/dev/shm")  # A folder of its own is made there.
 NEEDED_BYTES = 4 << 30
@@ -49,18 +51,27 @@ class Proved:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a part has ended."""
+    """How a part has ended; `loaded` are the files of the repository that its processes have loaded."""
 
     part: Part
     passed: bool
     took_s: float
     text: str
     proved: Proved = field(default_factory=Proved)
+    loaded: frozenset[str] = field(default=frozenset())
 
     def __str__(self) -> str:
         how = "passed" if self.passed else "FAILED"
         lines = [*self.proved.lines, *self.text.splitlines()[-1:]]
         return "\n    ".join([f"{how} {self.took_s:7.0f} s  {self.part.name}", *lines])
+
+
+def add_line() -> None:
+    """Have the Pythons of this environment name the files that they load, where they are asked to. Such files are read
+    in the order of their names, and that of the project, which makes our modules known, comes before this one."""
+    file = Path(sysconfig.get_path("purelib"), "tests_proof.pth")
+    if not file.exists() or file.read_text(encoding="utf-8") != LINE:
+        write_whole(file, LINE)
 
 
 def command(part: Part, seed: int, proved: Path) -> list[str]:
@@ -75,11 +86,11 @@ def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
     unfinished, failed, files = (file.with_suffix(f".{suffix}") for suffix in ("unfinished", "failed", "files"))
     with unfinished.open("w+", encoding="utf-8") as output, tempfile.TemporaryDirectory(dir=where(part)) as scratch:
         Path(scratch).chmod(0o711)  # PostgreSQL's server is another user where root runs the tests.
-        proved = Path(scratch, "proved.json")
+        proved, loaded = Path(scratch, "proved.json"), Path(scratch, "loaded")
         line = command(part, seed, proved)
         output.write(f"{shlex.join(line)}\n")
         output.flush()
-        surroundings = os.environ | {"TMPDIR": scratch}
+        surroundings = os.environ | {"TMPDIR": scratch, VARIABLE: str(loaded)}
         process = subprocess.Popen(line, cwd=ROOT, env=surroundings, stdout=output, stderr=subprocess.STDOUT)
         STARTED.add(process)
         if not part.has_servers:
@@ -96,8 +107,9 @@ def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
             ):  # What somebody deletes meanwhile is missing there; all else is not.
                 shutil.copytree(scratch, files, symlinks=True, ignore=special)
         said = Proved(**json.loads(proved.read_text(encoding="utf-8"))) if proved.exists() else Proved()
+        names = frozenset(loaded.read_text(encoding="utf-8").splitlines() if loaded.exists() else ())
     unfinished.replace(file if code == 0 else failed)
-    return Outcome(part, code == 0, time.monotonic() - began, text, said)
+    return Outcome(part, code == 0, time.monotonic() - began, text, said, names)
 
 
 def special(folder: str, names: Iterable[str]) -> set[str]:

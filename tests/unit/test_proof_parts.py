@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
@@ -15,37 +15,67 @@ import pytest
 
 from tests.proof import __main__ as proof
 from tests.proof import record, running
-from tests.proof.entries import UNKNOWN_S, Entry, Proof
+from tests.proof.entries import UNKNOWN_S, Entry, Proof, read_numbers, write_numbers
+from tests.proof.loading import LINE, VARIABLE
 from tests.proof.page import page_of
 from tests.proof.parts import LOCK, Digests, Part, grouped
+from tests.proof.promises import PROMISES
 from tests.proof.record import alone
 from tests.proof.running import Outcome, Proved, run_all
 from tests.resuming import ROOT
-from tests.standing import Sources
 
-ONE, TWO = Part("tests/proof/test_a.py::one", ("a::one",)), Part("tests/proof/test_b.py::long[2]", ("b::long[2]",))
-THREE = Part("tests/proof/test_b.py::long[3]", ("b::long[3]",))
+ONE, TWO = (
+    Part("tests/proof/test_avro.py::one", ("a::one",)),
+    Part("tests/proof/test_changes.py::long[2]", ("b::long[2]",)),
+)
+THREE = Part("tests/proof/test_changes.py::long[3]", ("b::long[3]",))
 PARTS = [ONE, TWO, THREE]
 
 
+CODE = {
+    LOCK: "",
+    ".gitignore": "",
+    "house/one.py": "",
+    "house/two.py": "",
+    "house/three.py": "",
+    "tests/proof/test_avro.py": "import house.one",
+    "tests/proof/test_changes.py": "import house.two\nimport house.three",
+}
+OWN = {ONE: "house/one.py", TWO: "house/two.py", THREE: "house/three.py"}
+"""The module that the processes of a part load beside its tests."""
+
+
+def code(folder: Path) -> Path:
+    """A repository with the tests of three parts."""
+    for name, text in CODE.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 class Runs:
-    """The command with three parts, over code with these digests; parts that are in `failing` fail."""
+    """The command with three parts; parts that are in `failing` fail, and the code of others changes meanwhile."""
 
     def __init__(self, folder: Path) -> None:
-        self.ran, self.failing = list[tuple[str, int]](), set[Part]()
-        self.digests = {part.name: "today" for part in PARTS}
-        self.now, self.meanwhile = "2026-11-25T10:00Z", dict[str, str]()
-        self.parts, self.file = [*PARTS], folder / "proof.json"
+        self.ran, self.failing, self.meanwhile = list[tuple[str, int]](), set[Part](), set[Part]()
+        self.root, self.now = code(folder / "code"), "2026-11-25T10:00Z"
+        self.parts, self.file, self.names_files = [*PARTS], folder / "proof.json", True
+
+    def change(self, *parts: Part) -> None:
+        for part in parts:
+            with (self.root / OWN[part]).open("a") as file:
+                file.write("1\n")
 
     def run(self, part: Part, seed: int, folder: Path, processor: int) -> Outcome:
         self.ran.append((part.name, seed))
-        self.digests |= self.meanwhile
-        return Outcome(part, part not in self.failing, 50.0, "said", Proved((), {"worlds": 5}, 40.0))
+        self.change(*self.meanwhile.intersection([part]))
+        loaded = frozenset([part.module, OWN[part]] if self.names_files else [])
+        return Outcome(part, part not in self.failing, 50.0, "said", Proved((), {"worlds": 5}, 40.0), loaded)
 
     def call(self, *options: str) -> list[str]:
         """The parts that were run, in their order."""
         self.ran.clear()
-        self.code = proof.main(
+        self.exit_code = proof.main(
             ["--record", f"{self.file}", "--output", f"{self.file.parent}", "--at-once", "1", *options]
         )
         return [name for name, _ in self.ran]
@@ -58,14 +88,9 @@ class Runs:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     runs = Runs(tmp_path)
-
-    class Told(Digests):
-        def of_all(self, every: Sequence[Part]) -> dict[str, str]:  # type: ignore[override]
-            return {part.name: runs.digests[part.name] for part in every}
-
     monkeypatch.setattr(running, "run", runs.run)
     monkeypatch.setattr(proof, "parts", lambda: runs.parts)
-    monkeypatch.setattr(proof, "Digests", Told)
+    monkeypatch.setattr(proof, "Digests", lambda: Digests(runs.root))
     monkeypatch.setattr(proof, "commit_of", lambda: "abc")
     monkeypatch.setattr(record, "now", lambda: runs.now)
     return runs
@@ -76,32 +101,45 @@ NAMES = [part.name for part in PARTS]
 
 def test_what_has_passed_is_run_again_once_what_it_stands_on_has_changed(runs: Runs) -> None:
     assert runs.call() == NAMES
-    assert runs.code == 0
-    expected = Entry(True, "today", "abc", runs.now, proof.SEED, 50.0, 40.0, {"worlds": 5})
-    assert runs.kept.parts == dict.fromkeys(NAMES, expected)
+    assert runs.exit_code == 0
+    assert list(runs.kept.parts) == sorted(NAMES)
+    before = runs.kept.parts[TWO.name]
+    files = frozenset([LOCK, TWO.module, "house/two.py"])
+    digest = Digests(runs.root).of(TWO, files)
+    assert before == Entry(True, digest, "abc", runs.now, proof.SEED, 50.0, 40.0, {"worlds": 5}, files)
     assert runs.call() == []
-    runs.digests[TWO.name], runs.now = "tomorrow", "2026-11-26T10:00Z"
+    runs.change(TWO)
+    runs.now = "2026-11-26T10:00Z"
     assert runs.call("--budget", "0s") == []
-    assert runs.kept.stale == {"tests/proof/test_b.py::long": 1}
+    assert runs.kept.stale == {"tests/proof/test_changes.py::long": 1}
     assert runs.call() == [TWO.name]
     assert runs.kept.stale == {}
-    assert runs.kept.parts[TWO.name] == replace(expected, digest="tomorrow", at=runs.now)
+    assert runs.kept.parts[TWO.name] == replace(before, digest=Digests(runs.root).of(TWO, files), at=runs.now)
+
+
+def test_a_part_that_has_not_named_its_files_is_not_noted(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else no change would make it stale."""
+    runs.names_files = False
+    assert runs.call() == NAMES
+    assert "not noted: its processes have not named the files that they load" in capsys.readouterr().out
+    assert not any(runs.kept.parts.values())
 
 
 def test_a_part_that_has_failed_is_noted_as_such_and_comes_first(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.call()
-    runs.failing, runs.digests[THREE.name] = {THREE}, "tomorrow"
-    assert (runs.call(), runs.code) == ([THREE.name], 1)
+    runs.failing = {THREE}
+    runs.change(THREE)
+    assert (runs.call(), runs.exit_code) == ([THREE.name], 1)
     assert f"FAILED {THREE.name}" in capsys.readouterr().out
     kept = runs.kept.parts[THREE.name]
     assert kept is not None
     assert not kept.passed
-    runs.digests[ONE.name] = "tomorrow"
-    assert (runs.call(), runs.code) == ([THREE.name, ONE.name], 1)
+    runs.change(ONE)
+    assert (runs.call(), runs.exit_code) == ([THREE.name, ONE.name], 1)
     runs.failing.clear()
-    assert (runs.call(), runs.code) == ([THREE.name], 0)
+    assert (runs.call(), runs.exit_code) == ([THREE.name], 0)
 
 
 def test_a_part_that_fails_with_another_seed_has_not_passed(runs: Runs) -> None:
@@ -119,7 +157,8 @@ def test_parts_that_never_passed_come_before_stale_ones_and_of_these_the_oldest_
     for day, part in enumerate((TWO, ONE), 20):
         runs.now = f"2026-11-{day}T10:00Z"
         assert runs.call(part.name) == [part.name]
-    runs.digests, runs.parts = dict.fromkeys(NAMES, "tomorrow"), [*PARTS]
+    runs.change(*PARTS)
+    runs.parts = [*PARTS]
     assert runs.call() == [THREE.name, TWO.name, ONE.name]
 
 
@@ -128,10 +167,10 @@ def test_no_part_is_begun_that_takes_longer_than_the_budget(runs: Runs, monkeypa
     monkeypatch.setattr("tests.proof.__main__.time.monotonic", lambda: 50.0 * len(runs.ran))
     # Then one of the same kind is known to take 50 s.
     assert runs.call("--budget", "150s") == NAMES[:2] + NAMES[2:]
-    runs.digests = dict.fromkeys(NAMES, "tomorrow")
+    runs.change(*PARTS)
     assert runs.call("--budget", "149s") == NAMES[:2]
     assert runs.call("--budget", "49s") == []
-    assert runs.kept.stale == {"tests/proof/test_b.py::long": 1}
+    assert runs.kept.stale == {"tests/proof/test_changes.py::long": 1}
 
 
 def test_what_fits_is_begun_before_what_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +179,14 @@ def test_what_fits_is_begun_before_what_does_not(tmp_path: Path, monkeypatch: py
     assert [outcome.part for outcome in ended] == [TWO, THREE]
 
 
-def test_what_has_passed_over_code_that_changed_meanwhile_is_not_noted(runs: Runs) -> None:
-    runs.parts, runs.meanwhile = [ONE, TWO], {ONE.name: "tomorrow"}
+def test_what_has_passed_over_code_that_changed_meanwhile_is_not_noted(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.parts, runs.meanwhile = [ONE, TWO], {ONE}
     assert runs.call() == NAMES[:2]
+    assert "not noted: house/one.py: changed meanwhile" in capsys.readouterr().out
     assert {name for name, entry in runs.kept.parts.items() if entry} == {TWO.name}
+    runs.meanwhile.clear()
     assert runs.call() == [ONE.name]
 
 
@@ -172,7 +215,7 @@ def test_there_is_one_run_at_a_time(runs: Runs, tmp_path: Path) -> None:
 
 def test_what_others_have_noted_meanwhile_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a commit that is merged."""
-    other = Entry(True, "today", "def", runs.now, 8, 1.0)
+    other = Entry(True, "today", "def", runs.now, 8, 1.0, files=frozenset(["other.py"]))
 
     def run(part: Part, seed: int, folder: Path, processor: int) -> Outcome:
         kept = runs.kept
@@ -186,13 +229,16 @@ def test_what_others_have_noted_meanwhile_is_kept(runs: Runs, monkeypatch: pytes
 
 def test_the_page_adds_up_what_the_file_says(runs: Runs) -> None:
     runs.call(ONE.name, TWO.name)
-    runs.digests[TWO.name], runs.failing = "tomorrow", {THREE}
+    runs.change(TWO)
+    runs.failing = {THREE}
     runs.call("--budget", "0s")
     page = runs.file.with_suffix(".md").read_text()
     assert page == page_of(runs.kept)
     assert "3 parts: 1 were current, 1 older than the code they stand on, 0 had failed, and 1 had never run. " in page
     assert "Those that have passed took 1 minutes of processors.\n" in page
-    assert "| `test_b.py`: long | 2 | 0 | 1 | 1 | 2026-11-25 | 0.7 min | 5 worlds |" in page
+    assert "| `test_changes.py`: long | 2 | 0 | 1 | 1 | 2026-11-25 | 0.7 min | 5 worlds |" in page
+    assert "or are dead letters | 1 of 1 | 1 | 2026-11-25 | `abc` |" in page
+    assert "or is refused | 1 of 2 | 0 | never |  |" in page
     runs.call(THREE.name)
     page = runs.file.with_suffix(".md").read_text()
     assert "1 had failed, and 0 had never run. " in page
@@ -213,19 +259,46 @@ def test_the_length_of_all_parts_is_what_they_took_or_others_of_their_kind(runs:
     )
 
 
-def test_a_digest_is_of_the_tests_the_sources_and_what_is_installed(tmp_path: Path) -> None:
-    for name in (".gitignore", LOCK, "tests/test_a.py", "tests/helping.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    (tmp_path / "tests/test_a.py").write_text("def f():\n    import tests.helping")
-    part = Part("tests/test_a.py::one", ("tests/test_a.py::one",))
-    digests = Digests(Sources(tmp_path), tmp_path)
-    seen = [digests.of(part), digests.of(replace(part, tests=(*part.tests, "more")))]
-    for name in (LOCK, "tests/test_a.py", "tests/helping.py"):
-        (tmp_path / name).write_text(f"{name} has changed")
-        seen.append(digests.of(part))
+def test_a_digest_is_of_the_tests_the_loaded_modules_and_what_is_installed(tmp_path: Path) -> None:
+    root = code(tmp_path)
+    files = Digests(root).files(TWO, [TWO.module, "house/two.py", "house/one.py"])
+    assert files == {LOCK, TWO.module, "house/two.py"}, "one.py was loaded, but the tests can't reach it"
+    seen = [Digests(root).of(TWO, files), Digests(root).of(replace(TWO, tests=("b::long[2]", "more")), files)]
+    (root / "house/three.py").write_text("changed")
+    assert Digests(root).of(TWO, files) == seen[0]
+    for name in files:
+        (root / name).write_text(f"{name} = 1")
+        seen.append(Digests(root).of(TWO, files))
     assert len(set(seen)) == 5
-    assert digests.of(part) == seen[-1]
+
+
+def test_a_process_names_the_files_that_it_loads_before_it_is_killed(tmp_path: Path) -> None:
+    """So does each that it starts: what is started inherits the variable, and the line is run by its Python, too."""
+    script = f"{LINE}import os, signal, tests.resuming\nos.kill(os.getpid(), signal.SIGKILL)"
+    environment = {**os.environ, VARIABLE: f"{tmp_path}/loaded"}
+    killed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert "tests/resuming.py" in (tmp_path / "loaded").read_text().splitlines()
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([1, 0, 3, 5, 4], "0-1,3-5")])
+def test_numbers_are_written_as_ranges(numbers: list[int], text: str) -> None:
+    assert write_numbers(numbers) == text
+    assert list(read_numbers(text)) == sorted(numbers)
+
+
+def test_files_keep_their_numbers_as_long_as_a_part_stands_on_them(tmp_path: Path) -> None:
+    def written(before: Proof, **files: list[str]) -> Proof:
+        parts = {name: Entry(True, "", "", "", 7, 1.0, files=frozenset(some)) for name, some in files.items()}
+        (tmp_path / "proof.json").write_text(replace(before, parts=parts).text())
+        return Proof.read(tmp_path / "proof.json")
+
+    first = written(Proof(), one=["m", "n"], two=["x"])
+    assert first.files == ("m", "n", "x")
+    second = written(first, one=["a", "n", "m"], two=["x"])
+    assert second.files == ("m", "n", "x", "a")
+    assert {name: entry.files for name, entry in second.parts.items() if entry} == {"one": {*"amn"}, "two": {"x"}}
+    assert written(second, one=["a", "m"]).files == ("m", "a")
 
 
 def test_a_long_test_is_a_part_and_short_ones_are_those_of_their_function() -> None:
@@ -318,4 +391,7 @@ def test_the_command_finds_its_parts(tmp_path: Path) -> None:
     assert "0 have passed, 0 have failed; all parts take " in found.stdout
     kept = Proof.read(tmp_path / "proof.json")
     assert len(kept.parts) > 200
+    assert "tests/proof/test_crash_points.py" in kept.parts, "its short tests are one part"
+    page = (tmp_path / "proof.md").read_text()
+    assert all(f"| {promise} | 0 of " in page for promise in PROMISES)
     assert not any(kept.parts.values())

@@ -25,6 +25,7 @@ FILES = {
     "house/roof.py": "",
     "house/pages/page.html": "",
     "tests/conftest.py": "from house.roof import Roof\nfrom house import lazy\n\n"
+    "def pytest_configure():\n    import house.hinge\n\n"
     "def roof():\n    return tiled(Roof())\n\n"
     "def tiled(roof):\n    import house.hinge\n\ndef other():\n    return lazy\n",
     "tests/helping.py": "import house.lazy",
@@ -74,6 +75,13 @@ def test_of_a_conftest_the_fixtures_count_that_are_used(
     fixtures: tuple[str, ...], expected: list[str], tmp_path: Path
 ) -> None:
     assert stands_on(tmp_path, "", fixtures) == sorted(expected)
+
+
+def test_modules_that_were_not_loaded_do_not_count_nor_what_is_beside_them(tmp_path: Path) -> None:
+    stands_on(tmp_path, "import house.roof\nimport house.door")
+    for loaded in (["house/hinge.py"], ["house/__init__.py", "house/roof.py"], []):
+        expected = {*loaded, *(["house/pages/page.html"] if loaded else [])}
+        assert {*Sources(tmp_path).under("tests/test_it.py", loaded=loaded)} == expected
 
 
 @pytest.mark.long("the whole repository: test_what_is_imported_counts_and_nothing_else")
