@@ -26,7 +26,7 @@ from transactional.topology.declared_state import (
     refuse_stateful,
     state_of_provider,
 )
-from transactional.topology.event_times import event_time
+from transactional.topology.event_times import event_time, has_time
 from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import AnyBolt, Component, Topology, outputs_of
 from transactional.topology.windowing import Windowing, check_windows
@@ -144,6 +144,8 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         self._dead_letters: State | None = None
         self._provider: str | None = None
         self.event_times: dict[str, EventTime] = {}
+        self._default_time: EventTime | None = None
+        """Of every stream with its field that has no time of its own."""
 
     def set_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
         """Add a spout, whose partitions `parallelism` tasks read.
@@ -282,23 +284,40 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         max_delay: Any = "0 seconds",
         idle_after: Any = None,
         max_ahead: Any = "1 hour",
-        stream: str = DEFAULT_STREAM,
+        stream: str | None = None,
     ) -> None:
         """Name the field of the spout, a timestamp, that says when something happened.
 
         A tuple may be older than the newest one of its partition by `max_delay` without being late. A partition without
         a record for `idle_after` is waited for no longer (None: it always is; but for a minute only as long as it has
         had none). A time further ahead of the clock than `max_ahead` (None: no limit) makes nothing else late. Of
-        several spouts `stream` is the id of one. Raises `ConfigError`.
+        several spouts `stream` is the id of one; without it, the call is for all that have the field and are not named
+        in a call of their own, also for those that are set later. Raises `ConfigError`.
         """
+        outputs, how = outputs_of(self.spout), (field, max_delay, idle_after, max_ahead)
+        if stream is None:
+            having = (name for name, fields in outputs.items() if has_time(fields, field))
+            example = next(having, DEFAULT_STREAM)
+            self._default_time = event_time(self._stream_shown(example), outputs[example], *how)
+            return
         stream = DEFAULT_STREAM if stream == self.spout_id else stream
-        used_by = f"spout {self.spout_id!r}" if stream == DEFAULT_STREAM else f"stream {stream!r}"
-        outputs = outputs_of(self.spout)
         if stream not in outputs:
             raise ConfigError(
                 f"spout {self.spout_id!r} has no stream {stream!r}; its streams are: {', '.join(outputs)}"
             )
-        self.event_times[stream] = event_time(used_by, outputs[stream], field, max_delay, idle_after, max_ahead)
+        self.event_times[stream] = event_time(self._stream_shown(stream), outputs[stream], *how)
+
+    def _stream_shown(self, stream: str) -> str:
+        return f"spout {self.spout_id!r}" if stream == DEFAULT_STREAM else f"stream {stream!r}"
+
+    def _all_event_times(self) -> dict[str, EventTime]:
+        """By stream; a call of its own goes before that for all, and this before what the spout says itself."""
+        default = self._default_time
+        having = (
+            name for name, fields in outputs_of(self.spout).items() if default and has_time(fields, default.field)
+        )
+        of_all = {name: default for name in having if default}
+        return {**self.spout.event_times, **of_all, **self.event_times}
 
     def build(
         self,
@@ -347,7 +366,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
             dict(options or {}),
             checked_options(config or {}),
             self._dead_letters,
-            event_times={**self.spout.event_times, **self.event_times},
+            event_times=self._all_event_times(),
             view=_view,
             **more,
         )

@@ -36,6 +36,11 @@ def duration_us(what: str, value: Any, *, may_be_nothing: bool = False) -> int:
     return us
 
 
+def has_time(fields: Schema, field: Any) -> bool:
+    """Whether a field is there, and a timestamp."""
+    return field in fields.names and fields[field].type == "timestamp"
+
+
 def check_time(what: str, fields: Schema, field: Any, *, of: str = "the stream") -> None:
     """Raise `ConfigError` unless a field is a timestamp."""
     if not isinstance(field, str):

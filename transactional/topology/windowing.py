@@ -18,12 +18,12 @@ from transactional.bolts import Key, OutputCollector, TopologyContext, Tuple, tu
 from transactional.core.windows import Windows, WindowTimes, times_of
 from transactional.errors import ConfigError
 from transactional.facts import BatchFacts
-from transactional.groupings import Grouping
+from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.ports import CountsLate, Windowed
 from transactional.schema import Field, Schema
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.event_times import check_time
-from transactional.topology.topology import Topology
+from transactional.topology.topology import Component, Topology
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.windowed import TupleWindow, WindowedBolt, time_of, us_of
 
@@ -340,14 +340,38 @@ def _origin_of(each: Tuple) -> tuple[str, str]:
 
 
 def check_windows(topology: Topology) -> None:
-    """Raise `ConfigError` for a windowed bolt by event time in a topology that has none."""
+    """Raise `ConfigError` for a windowed bolt by event time that is reached by tuples for which none is declared: the
+    times of others would make them late."""
     for component in topology.components:
         bolt = component.bolt
-        if isinstance(bolt, Windowing) and bolt.time is not None and not topology.event_times:
+        if not isinstance(bolt, Windowing) or bolt.time is None:
+            continue
+        if not topology.event_times:
             raise ConfigError(
                 f"windowed bolt {component.id!r} goes by the time of events, and no stream of the topology has one: "
                 f"call set_event_time({bolt.time!r})"
             )
+        if untimed := sorted(_streams_above(topology, component) - topology.event_times.keys()):
+            name = topology.spout_id if untimed[0] == DEFAULT_STREAM else untimed[0]
+            raise ConfigError(
+                f"windowed bolt {component.id!r} goes by the time of events, and tuples of {name!r} reach it, which "
+                "has no event time, so that those of other streams would make them late: name its field with "
+                f"set_event_time('…', stream={name!r})"
+            )
+
+
+def _streams_above(topology: Topology, component: Component) -> set[str]:
+    """The spout's streams whose tuples may reach a component, by whichever way."""
+    components = {each.id: each for each in topology.components}
+    streams, above, todo = set[str](), set[str](), [component]
+    while todo:
+        for grouping in todo.pop().inputs:
+            if grouping.source == topology.spout_id:
+                streams.add(grouping.stream)
+            elif grouping.source not in above:
+                above.add(grouping.source)
+                todo.append(components[grouping.source])
+    return streams
 
 
 def _first_of(of: Windows, us: int, late_before: int | None) -> int:

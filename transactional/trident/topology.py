@@ -90,6 +90,8 @@ class TridentTopology(NamesOfStreams):
             self._event_times[stream], self._declarations.event_times[stream] = declared, declared.field
         elif idle_after is not None or max_delay != "0 seconds":
             raise ConfigError(f"stream {name!r}: max_delay and idle_after are those of an event_time, which is missing")
+        elif DEFAULT_STREAM in checked.event_times:
+            self._declarations.event_times[stream] = checked.event_times[DEFAULT_STREAM].field
         node = self._declarations.graph.add(StreamNode(checked.output, origin=Origin(first, stream, is_late=False)))
         return Stream(self._declarations, node)
 

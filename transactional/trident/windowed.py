@@ -20,6 +20,7 @@ from transactional.topology.windows import EVENT, PANE, PANES_MAX, CountWindow, 
 from transactional.trident.aggregates.aggregating import is_associative, named_aggregates
 from transactional.trident.declarations import check_state
 from transactional.trident.graph import StreamGraph, StreamNode
+from transactional.trident.lineage import untimed_streams
 from transactional.trident.operations import Operations
 from transactional.trident.pipelines.steps import Compute, Each, Filter, Peek, Select, Where
 from transactional.trident.windows.counting import CountUpdate, InOrder
@@ -198,6 +199,11 @@ def window_time(stream: Operations, window: Any, on: str | None) -> str | None:
     if on is None:
         on = _known_time(stream)
     check_time("window", stream.fields, on)
+    if untimed := sorted(untimed_streams(stream._declarations.graph, stream._node, on, declared)):
+        raise ConfigError(
+            f"window: tuples of {untimed[0]!r} reach windows by event time, and it has none, so that those of other "
+            "streams would make them late: pass event_time='…' to its new_stream, or time='transaction' to the window"
+        )
     return on
 
 

@@ -140,6 +140,18 @@ class Join(Meeting):
         on = " = ".join(f"({', '.join(side.key)})" for side in self.sides)
         return (f"{', '.join(dict.fromkeys(self.kinds))} join on {on}",)
 
+    def sources_of(self, name: str) -> list[tuple[int, str]]:
+        """Which field of which side an output field is, by the side's place: one of the key is in all."""
+        place, keys = self.made.names.index(name), 0 if self.keeps_all else len(self.sides[0].key)
+        if place < keys:
+            return [(number, side.key[place]) for number, side in enumerate(self.sides)]
+        fields = [
+            (number, field.name)
+            for number, side in enumerate(self.sides)
+            for field in (side.schema if self.keeps_all else side.others)
+        ]
+        return [fields[place - keys]]
+
     def met(self, tables: Sequence[pa.Table]) -> pa.Table:
         """The tuples that belong together."""
         keys = [f"key {at}" for at in range(len(self.sides[0].key))]
