@@ -18,7 +18,7 @@ from tests.windows.test_worlds import CHUNK, NowLate, ReadsItsOwn, in_database, 
 from tests.windows.world import Parts, run_seeds
 from transactional.topology import join_bolt
 from transactional.trident import windowed_joins
-from transactional.trident.windowed_joins import AsSide, OfWindow, keeps_lonely
+from transactional.trident.windowed_joins import OfWindow, keeps_lonely
 
 join_rows = windowed_joins._met
 
@@ -82,12 +82,8 @@ def test_tuples_that_are_left_out_though_they_are_kept_alone_are_found(monkeypat
 
 
 def test_sides_that_are_taken_for_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_side = AsSide.__call__
-
-    def other(self: AsSide, row: Any) -> Any:
-        return as_side(AsSide(1 - self.number, self.key, self.time, self.kept), row)
-
-    monkeypatch.setattr(AsSide, "__call__", other)
+    place_of = OfWindow._place_of
+    monkeypatch.setattr(OfWindow, "_place_of", lambda self, kept: 1 - place_of(self, kept))
     assert is_found(world=JoinWorld)
 
 

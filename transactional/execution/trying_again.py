@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from transactional.execution.program import TaskProgram
 from transactional.groupings import Grouping, GroupingKind
 from transactional.letters import Exclusion, Letter
 from transactional.ports import DeadLetter
-from transactional.ports.dead_letters import values_from_json
+from transactional.ports.dead_letters import fit_value, values_from_json
 from transactional.ports.stream_names import origin_today
 
 
@@ -42,7 +41,7 @@ def batch_of_letter(program: TaskProgram, letter: Letter) -> pa.RecordBatch | st
         values = values_from_json(letter.values)
         if missing := [field for field in schema.names if field not in values]:
             return f"{name} lacks {', '.join(missing)}; {letter.source!r} emits {', '.join(schema.names)} now"
-        row = tuple(_fitting(field.type, values[field.name]) for field in schema)
+        row = tuple(fit_value(field.type, values[field.name]) for field in schema)
         return batch_from_rows([row], schema, component=letter.source)
     except (CorruptRecord, SchemaMismatch, TypeError, ValueError) as error:
         return f"{name} does not match what {letter.source!r} emits now: {error}"
@@ -80,18 +79,3 @@ def takes_letters(grouping: Grouping | None, task: int) -> bool:
     """Whether this task of a bolt receives the letters of a stream: every one with `all_grouping`, otherwise task 0,
     because the task that set them aside is unknown."""
     return task == 0 or (grouping is not None and grouping.kind is GroupingKind.ALL)
-
-
-def _fitting(type_: pa.DataType, value: Any) -> Any:
-    """A value in Arrow's form for a type: JSON knows neither maps nor the fields of a struct."""
-    if value is None:
-        return None
-    if pa.types.is_map(type_):
-        return [(_fitting(type_.key_type, key), _fitting(type_.item_type, item)) for key, item in value]
-    if pa.types.is_list(type_):
-        return [_fitting(type_.value_type, item) for item in value]
-    if pa.types.is_struct(type_):
-        if missing := [field.name for field in type_ if field.name not in value]:
-            raise ValueError(f"{value!r} lacks {', '.join(missing)}")
-        return {field.name: _fitting(field.type, value[field.name]) for field in type_}
-    return value

@@ -16,7 +16,7 @@ from transactional.ports.spouts import (
     SpoutMaker,
 )
 from transactional.ports.states import CommitFacts, State, StateKind
-from transactional.ports.updates import CountsLate, Merged, PersistentAggregate, UpdateKind, Windowed
+from transactional.ports.updates import CountsLate, KeepsTuples, Merged, PersistentAggregate, UpdateKind, Windowed
 
 _RENAMED = (
     *("TransactionState", "CheckingState", "DiskState", "ExpiringState", "FinishingState"),
@@ -34,6 +34,7 @@ __all__ = [
     "CountsLate",
     "DeadLetter",
     "JobExecutor",
+    "KeepsTuples",
     "LateTuples",
     "Merged",
     "Partials",

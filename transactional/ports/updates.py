@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from transactional.arrow.computed import ComputedColumns
@@ -137,6 +138,17 @@ class PersistentAggregate(ABC):
     def merged(self, rows: pa.Table, part: pa.Table) -> Merged:
         """What becomes of those rows. Both tables have the columns of the state."""
         return Merged(self.aggregator().combine([rows, part]), rows.slice(0, 0))
+
+
+class KeepsTuples:
+    """An aggregate whose values are the tuples themselves."""
+
+    joined_on: Mapping[str, str] = MappingProxyType({})
+    """Of several streams, by name: the fields that are compared, and the one with the time."""
+
+    def kept_fields(self, column: str) -> Mapping[str, Schema]:
+        """The fields of the tuples, of several streams by the stream, otherwise under the name of the column."""
+        raise NotImplementedError
 
 
 class CountsLate:

@@ -28,7 +28,16 @@ from typing import Any, Final
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import ConfigError, Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
-from transactional.names import AGGREGATES, COMBINE, EVENT_TIMES, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
+from transactional.names import (
+    AGGREGATES,
+    COMBINE,
+    EVENT_TIMES,
+    JOINED_ON,
+    KEPT_FIELDS,
+    WINDOW_FIELDS,
+    WINDOW_TIME,
+    WINDOWS,
+)
 from transactional.schema import Schema
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, Trouble
@@ -47,10 +56,11 @@ COMMITTERS: Final = "committers"
 """The entry of a fingerprint that may gain entries: a joining committer starts at the current txid."""
 _NOT_THE_SOURCE: Final = (COMMITTERS, EVENT_TIMES)
 
-SINCE: Final = (COMBINE, AGGREGATES, WINDOW_TIME, WINDOW_FIELDS)
+SINCE: Final = (COMBINE, AGGREGATES, WINDOW_TIME, WINDOW_FIELDS, KEPT_FIELDS, JOINED_ON)
 """Parts of a committer's entry that earlier releases have not stored: one of theirs lacks them, which is no change."""
 _FIELDS: Final = ("key", "values", "fields", WINDOW_FIELDS)
 """Entries with fields, whose order makes no difference: of a committer's table, or what a stream of the spout emits."""
+_SIDES: Final = re.compile(r"(?<=\().* = .*(?=\))")
 _KEY_OF_TIMED: Final = re.compile(r"(?<= time, apart by \().*(?=\))")
 _MEANING: Final = ("key", "values", "kind", WINDOWS, *SINCE)
 """What a committer's entry says of a table, beside which one it is."""
@@ -91,10 +101,13 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def _in_order(path: tuple[str, ...], entry: str | None) -> str | None:
-    """An entry as it is compared: its fields by their names, wherever they stand."""
+    """An entry as it is compared: its fields by their names, and the sides of a join, wherever they stand."""
     if entry is not None and path[-1] == WINDOWS:
         return _by_name(entry)
-    if entry is None or path[-1].rpartition(".")[2] not in _FIELDS or not entry.startswith('"'):
+    if entry is not None and AGGREGATES in path[:-1]:
+        return _SIDES.sub(lambda sides: " = ".join(sorted(sides[0].split(" = "))), entry)
+    has_fields = path[-1].rpartition(".")[2] in _FIELDS or KEPT_FIELDS in path[:-1]
+    if entry is None or not has_fields or not entry.startswith('"'):
         return entry
     try:
         return str(sorted(map(str, Schema.parse(json.loads(entry)))))
@@ -186,13 +199,23 @@ def _other_columns(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterato
 
 
 def _other_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    before = {field.name: field.type for field in Schema.parse(stored.get(WINDOW_FIELDS, ""))}
-    for field in Schema.parse(now.get(WINDOW_FIELDS, "")):
-        if before.get(field.name, field.type) != field.type:
-            yield (
-                f"keeps tuples of open windows whose field {field.name!r} is {before[field.name]}, and it is "
-                f"{field.type} now: what is kept can not be turned into that"
-            )
+    for stream in stored.get(JOINED_ON, {}).keys() - now.get(JOINED_ON, {}).keys():
+        yield f"keeps tuples of open windows of {stream!r}, which is no longer joined: they would be lost"
+    before, after = _kept_fields(stored), _kept_fields(now)
+    for name in before.keys() & after.keys():
+        types = {field.name: field.type for field in Schema.parse(before[name])}
+        for field in Schema.parse(after[name]):
+            if types.get(field.name, field.type) != field.type:
+                what = "of open windows " if WINDOWS in stored else ""
+                yield (
+                    f"keeps tuples {what}whose field {field.name!r} is {types[field.name]}, and it is {field.type} "
+                    "now: what is kept can not be turned into that"
+                )
+
+
+def _kept_fields(entry: Mapping[str, Any]) -> Mapping[str, str]:
+    """The fields of kept tuples of a committer's entry: those of a windowed bolt, and by stream or column."""
+    return {"": entry.get(WINDOW_FIELDS, ""), **entry.get(KEPT_FIELDS, {})}
 
 
 def _table(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,20 @@ from transactional.errors import ConfigError
 from transactional.facts import EventTime, Listed, waits_for_silence
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
-from transactional.names import AGGREGATES, COMBINE, DEAD_LETTERS, EVENT_TIMES, WINDOW_FIELDS, WINDOW_TIME, WINDOWS
+from transactional.names import (
+    AGGREGATES,
+    COMBINE,
+    DEAD_LETTERS,
+    EVENT_TIMES,
+    JOINED_ON,
+    KEPT_FIELDS,
+    WINDOW_FIELDS,
+    WINDOW_TIME,
+    WINDOWS,
+)
 from transactional.plumbing.redaction import without_login
 from transactional.ports import (
+    KeepsTuples,
     PersistentAggregate,
     Spout,
     State,
@@ -311,11 +322,19 @@ def _meaning(component: Component) -> dict[str, Any]:
     time, and on the fields of the tuples that are kept."""
     update, windows, found = component.update, component.windows, dict[str, Any]()
     if update is not None:
-        found |= {COMBINE: dict(update.combine), AGGREGATES: dict(update.aggregates_shown)}
+        found |= {COMBINE: dict(update.combine), AGGREGATES: dict(update.aggregates_shown), **_kept_tuples(update)}
     if windows is not None:
         fields = None if windows.kept_fields is None else str(windows.kept_fields)
         found |= {WINDOWS: windows.windows_shown, WINDOW_TIME: windows.time, WINDOW_FIELDS: fields}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _kept_tuples(update: PersistentAggregate) -> dict[str, Any]:
+    """The fields of tuples that an update's columns keep, and what those of several streams are joined on."""
+    keeping = {name: each for name, each in update.aggregates.items() if isinstance(each, KeepsTuples)}
+    kept = {key: str(fields) for name, each in keeping.items() for key, fields in each.kept_fields(name).items()}
+    joined_on = {stream: on for each in keeping.values() for stream, on in each.joined_on.items()}
+    return {KEPT_FIELDS: kept or None, JOINED_ON: joined_on or None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import Any
 
+from transactional.arrow import arrow_schema
 from transactional.bolts import Tuple, known_values
 from transactional.errors import ConfigError
-from transactional.ports.dead_letters import values_to_json
+from transactional.ports.dead_letters import fit_value, values_to_json
 from transactional.schema import Field, Schema
 from transactional.storm_names import NamesOfStreams
 from transactional.topology.windows import Window
 from transactional.trident.aggregates.collecting import Collect, collected
+from transactional.trident.lineage import given_name, source_names
 from transactional.trident.pipelines import steps
 from transactional.trident.pipelines.expressions import field
-from transactional.trident.pipelines.joins import Join, Side
+from transactional.trident.pipelines.joins import Join
 from transactional.trident.streams import Stream, merged
-from transactional.trident.windowed import WindowedState, window_time
+from transactional.trident.windowed import WindowedState, WindowedStream, window_time
 from transactional.trident.windows.times import WINDOW_END, WINDOW_START
 
 _TIME, _TUPLE, _TUPLES = "event_time", "tuple", "tuples"
@@ -80,29 +82,73 @@ def joined_windows(streams: Sequence[Stream], join: Join, how: WindowOfJoin) -> 
     taken = sorted({WINDOW_START, WINDOW_END} & set(join.made.names))
     if taken:
         raise ConfigError(f"join: windows have {taken[0]!r}; give the field another name by output=[…]")
-    tagged = [_tagged(stream, join, number, times[number]) for number, stream in enumerate(streams)]
+    sides = kept_sides(streams, join, times)
+    tagged = [_tagged(stream, join, number, sides[number]) for number, stream in enumerate(streams)]
     key = join.sides[0].key
     time = None if window.by_transaction else _free(_TIME, key)
-    windows = merged(streams[0]._declarations, tuple(tagged)).group_by(*key).window(window, on=time)
-    on_each = [
-        ", ".join([*side.key, *([] if at is None else [at])]) for side, at in zip(join.sides, times, strict=True)
-    ]
-    tuples = CollectSides(_free(_TUPLE, key), " = ".join(on_each), limit=how.limit)
+    windows = WindowedStream(merged(streams[0]._declarations, tuple(tagged)), key, window, time)
+    tuples = CollectSides(_free(_TUPLE, key), sides, limit=how.limit)
     kept = windows.persistent_aggregate(state, name=how.name, **{_free(_TUPLES, key): tuples})
     output = Schema((*join.made, Field(WINDOW_START, "timestamp"), Field(WINDOW_END, "timestamp")))
-    of = OfWindow(join.sides, join.kinds, tuple(times), keeps_all=join.keeps_all)
+    of = OfWindow(sides, join.kinds, keeps_all=join.keeps_all)
     return JoinedWindows(kept, output, dict(zip(streams, times, strict=True)), of)
 
 
+@dataclass(frozen=True, slots=True)
+class KeptSide:
+    """A side of a join as its tuples are kept: under the name of its stream, whichever place it has.
+
+    `fields` are those that are part of what is joined, beside the key; `time` is the field with the time.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    time: str | None
+    fields: Schema
+
+    @property
+    def joined_on(self) -> str:
+        """What is compared: the key, and the time."""
+        return ", ".join([*self.key, *([] if self.time is None else [self.time])])
+
+
+def kept_sides(streams: Sequence[Stream], join: Join, times: Sequence[str | None]) -> tuple[KeptSide, ...]:
+    """The sides of a join. Each is called as the streams that its tuples come from; sides of the same streams are told
+    apart by their names. Raises `ConfigError` for two with the same name."""
+    graph = streams[0]._declarations.graph
+    names = ["+".join(source_names(graph, each._node)) for each in streams]
+    names = [
+        name if names.count(name) == 1 else f"{name}/{given_name(graph, each._node)}"
+        for name, each in zip(names, streams, strict=True)
+    ]
+    if same := sorted({name for name in names if names.count(name) > 1}):
+        source = same[0].rpartition("/")[0]
+        raise ConfigError(
+            f"join: several of the streams are made of {source!r}, and their tuples are kept by name: tell them apart, "
+            "(stream.named('…'), 'customer')"
+        )
+    return tuple(
+        KeptSide(name, side.key, time, side.schema if join.keeps_all else Schema(side.others))
+        for name, side, time in zip(names, join.sides, times, strict=True)
+    )
+
+
 class CollectSides(Collect):
-    """The tuples of all sides, each as the JSON that its side has made of it. `field` shows what is compared: it is
-    kept with the topology's progress, as the sides of what is stored may not be others."""
+    """The tuples of all sides, each as the JSON that its side has made of it. What is compared, and the fields of each
+    side, are kept with the topology's progress, as the sides of what is stored may not be others."""
 
     output = "tuples string"
 
-    def __init__(self, tuple: str, field: str, *, limit: int) -> None:
+    def __init__(self, tuple: str, sides: Sequence[KeptSide], *, limit: int) -> None:
         super().__init__(tuple, limit=limit)
-        self.field = field
+        self._sides = sides
+        self.joined_on = {side.name: side.joined_on for side in sides}
+        self.field = " = ".join(self.joined_on.values())
+        """As earlier releases have shown them all."""
+
+    def kept_fields(self, column: str) -> Mapping[str, Schema]:
+        """Those of each side."""
+        return {side.name: side.fields for side in self._sides}
 
     def of(self, fields: Schema, used_by: str) -> CollectSides:
         """The same."""
@@ -113,22 +159,16 @@ class CollectSides(Collect):
         return f"[{row[self.fields[0]]}]"
 
 
-def _tagged(stream: Stream, join: Join, number: int, time: str | None) -> Stream:
+def _tagged(stream: Stream, join: Join, number: int, side: KeptSide) -> Stream:
     """A side as all sides are: the key, the time, and the tuple as JSON. What can meet nothing and is not kept without
     a partner is left out."""
-    side, key = join.sides[number], join.sides[0].key
+    key = join.sides[0].key
     if not keeps_lonely(join.kinds, number):
         stream = stream.filter(reduce(and_, (field(name).is_valid() for name in side.key)))
     keys = join.sides[0].schema.select(key)
-    times = () if time is None else (Field(_free(_TIME, key), "timestamp"),)
+    times = () if side.time is None else (Field(_free(_TIME, key), "timestamp"),)
     after = Schema((*keys, *times, Field(_free(_TUPLE, key), "string")))
-    as_side = AsSide(number, side.key, time, _kept(side, keeps_all=join.keeps_all))
-    return stream._then(steps.Map(f"side({number})", after, stream.fields, as_side))
-
-
-def _kept(side: Side, *, keeps_all: bool) -> tuple[str, ...]:
-    """The fields of a side that are part of what is joined, beside the key."""
-    return side.schema.names if keeps_all else tuple(each.name for each in side.others)
+    return stream._then(steps.Map(f"side({number})", after, stream.fields, AsSide(side)))
 
 
 def keeps_lonely(kinds: Sequence[str], number: int) -> bool:
@@ -148,26 +188,23 @@ def _free(name: str, taken: Sequence[str]) -> str:
 class AsSide:
     """Makes a row as all sides have it of a tuple of one side."""
 
-    number: int
-    key: tuple[str, ...]
-    time: str | None
-    kept: tuple[str, ...]
+    side: KeptSide
 
     def __call__(self, row: Tuple) -> tuple[Any, ...]:
         """The key, the time, and the rest."""
-        known = dict(zip(row.fields, known_values(row), strict=True))
-        values = {name: known[name] for name in self.kept}
-        time = () if self.time is None else (known[self.time],)
-        return (*(known[name] for name in self.key), *time, values_to_json({"side": self.number, "values": values}))
+        side, known = self.side, dict(zip(row.fields, known_values(row), strict=True))
+        values = {name: known[name] for name in side.fields.names}
+        time = () if side.time is None else (known[side.time],)
+        kept = values_to_json({"stream": side.name, "values": values})
+        return (*(known[name] for name in side.key), *time, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class OfWindow:
     """Joins the tuples of one key and window, as `Join` does those of a batch."""
 
-    sides: tuple[Side, ...]
+    sides: tuple[KeptSide, ...]
     kinds: tuple[str, ...]
-    times: tuple[str | None, ...]
     keeps_all: bool
 
     @property
@@ -178,11 +215,13 @@ class OfWindow:
     def __call__(self, row: Tuple) -> Iterator[tuple[Any, ...]]:
         """The tuples that belong together, with the window."""
         *key, start, end, text = known_values(row)
-        found: list[list[tuple[Any, ...]]] = [[] for _ in self.sides]
-        for each in sorted(collected(text), key=self._in_order):
-            number = each["side"]
-            names = _kept(self.sides[number], keeps_all=self.keeps_all)
-            found[number].append(tuple(each["values"].get(name) for name in names))
+        kept: list[list[Mapping[str, Any]]] = [[] for _ in self.sides]
+        for each in collected(text):
+            kept[self._place_of(each)].append(each["values"])
+        found = [
+            [_values_today(side, values) for values in sorted(rows, key=partial(_in_order, side.time))]
+            for side, rows in zip(self.sides, kept, strict=True)
+        ]
         meets = all(value is not None for value in key)
         joined: list[tuple[tuple[Any, ...] | None, ...]] = [(each,) for each in found[0]]
         for number, kind in enumerate(self.kinds, 1):
@@ -191,17 +230,27 @@ class OfWindow:
             values = (
                 value
                 for number, part in enumerate(parts)
-                for value in (self._missing(number) if part is None else part)
+                for value in ((None,) * len(self.sides[number].fields) if part is None else part)
             )
             yield (*(() if self.keeps_all else key), *values, start, end)
 
-    def _missing(self, number: int) -> tuple[None, ...]:
-        return (None,) * len(_kept(self.sides[number], keeps_all=self.keeps_all))
+    def _place_of(self, kept: Mapping[str, Any]) -> int:
+        """The place that the stream of a tuple has today. Earlier releases have kept the place itself."""
+        if "side" in kept:
+            return int(kept["side"])
+        return next(place for place, side in enumerate(self.sides) if side.name == kept["stream"])
 
-    def _in_order(self, kept: Mapping[str, Any]) -> tuple[str, str]:
-        """By time, then by the values: no matter in which order they arrived. As texts, times have the same order."""
-        time = self.times[kept["side"]]
-        return str(kept["values"].get(time)), values_to_json(kept["values"])
+
+def _values_today(side: KeptSide, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of a kept tuple in the fields that its side has today, None in one that it was kept without."""
+    schema = arrow_schema(side.fields)
+    return tuple(fit_value(each.type, values.get(each.name)) for each in schema)
+
+
+def _in_order(time: str | None, values: Mapping[str, Any]) -> tuple[str, str]:
+    """By time, then by the values by name: no matter in which order tuples arrived, or their fields are. As texts,
+    times have the same order."""
+    return str(None if time is None else values.get(time)), values_to_json(dict(sorted(values.items())))
 
 
 def _met(

@@ -11,10 +11,13 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
+from transactional.bolts import tuple_class
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, RetriesExhausted, TopologyChanged
 from transactional.phases.local_executor import LocalExecutor
+from transactional.ports.dead_letters import values_to_json
+from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.trident import (
     Collect,
@@ -23,11 +26,12 @@ from transactional.trident import (
     TridentTopology,
     collected,
     count,
+    field,
     session,
     sliding,
     tumbling,
 )
-from transactional.trident.windowed_joins import keeps_lonely
+from transactional.trident.windowed_joins import KeptSide, OfWindow, keeps_lonely
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ORDERS, PAYMENTS = "id long, customer string, at timestamp", "order long, paid long, paid_at timestamp"
@@ -189,6 +193,31 @@ def test_tuples_that_were_kept_for_another_join_are_not_joined_anew() -> None:
     start("order")
     with pytest.raises(TopologyChanged, match="id, at = paid, paid_at"):
         start("paid")
+
+
+def test_sides_that_are_made_of_one_stream_are_told_apart_by_their_names() -> None:
+    """Without a name they would be taken for each other when they change places."""
+    for is_named in (False, True):
+        topology = TridentTopology("paid")
+        clicks = stream(topology, "clicks", [(1, "a", 1), (1, "b", 2)], ORDERS, 1)
+        first, second = (clicks.filter(field("customer") == name) for name in "ab")
+        second = second.rename(second="customer", second_at="at")
+        sides = (first.named("first"), "id"), (second.named("second") if is_named else second.named("first"), "id")
+        if is_named:
+            joined = topology.join(*sides, window=WINDOW, state=MemoryMapState())
+            assert [row[1:4:2] for row in made_of(topology, joined)] == [("a", "b")]
+        else:
+            with pytest.raises(ConfigError, match=r"several of the streams are made of 'clicks', .*named\("):
+                topology.join(*sides, window=WINDOW, state=MemoryMapState())
+
+
+def test_what_an_earlier_release_has_kept_by_place_is_joined() -> None:
+    """It had the place of the side in place of its stream."""
+    key, time = ("id",), "at"
+    sides = tuple(KeptSide(name, key, time, Schema.parse("n long, at timestamp")) for name in ("orders", "payments"))
+    kept = ",\n".join(values_to_json({"side": n, "values": {"n": n, "at": at(n)}}) for n in (1, 0))
+    row = tuple_class(("id", "start", "end", "tuples"), "open", "closed")((7, NOON, at(10), f"[{kept}]"))
+    assert list(OfWindow(sides, ("inner",), keeps_all=False)(row)) == [(7, 0, at(0), 1, at(1), NOON, at(10))]
 
 
 MISTAKES: list[tuple[Callable[[Any, Any, Any], Any], str]] = [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from transactional.bolts import Tuple, known_values
 from transactional.errors import ConfigError, TooManyCollected
+from transactional.ports import KeepsTuples
 from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.schema import Schema
 from transactional.trident.aggregates.own import Combiner
@@ -16,7 +17,7 @@ _BETWEEN = ",\n"
 """Tuples are one to a line: JSON writes a line break inside of text as `\\n`."""
 
 
-class Collect(Combiner):
+class Collect(Combiner, KeepsTuples):
     """The tuples themselves, or some of their fields, in order: a JSON array of objects, which `collected` reads.
 
     Without `fields` all fields of the stream are kept. A group or window of more than `limit` tuples is
@@ -28,7 +29,7 @@ class Collect(Combiner):
     def __init__(self, *fields: str, limit: int = 1_000) -> None:
         if type(limit) is not int or not 0 < limit <= LIMIT_MAX:
             raise ConfigError(f"Collect: limit is {limit!r}; it is a number of tuples, from 1 to {LIMIT_MAX:,}")
-        self.fields, self.limit = fields, limit
+        self.fields, self.limit, self._kept = fields, limit, Schema(())
 
     def __repr__(self) -> str:
         return f"Collect({', '.join([*map(repr, self.fields), f'limit={self.limit}'])})"
@@ -36,7 +37,13 @@ class Collect(Combiner):
     def of(self, fields: Schema, used_by: str) -> Collect:
         """As it is for a stream with these fields. Raises `ConfigError`."""
         fields.require(self.fields, of="the stream", used_by=f"{used_by}: {self!r}")
-        return self if self.fields else Collect(*fields.names, limit=self.limit)
+        bound = Collect(*(self.fields or fields.names), limit=self.limit)
+        bound._kept = fields.select(bound.fields)
+        return bound
+
+    def kept_fields(self, column: str) -> Mapping[str, Schema]:
+        """Those that are kept."""
+        return {column: self._kept}
 
     def init(self, row: Tuple) -> str:
         """One tuple."""
