@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from transactional.bolts import BasicBolt, Bolt
 from transactional.errors import ConfigError
@@ -21,8 +21,12 @@ from transactional.stateful import StatefulBolt
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
 from transactional.topology.functions import BoltFunction, FunctionKind, parse_output
 from transactional.topology.stages import plan_stages
-from transactional.topology.topology import Component, Topology
+from transactional.topology.topology import AnyBolt, Component, Topology
 from transactional.topology.wiring import check_states, wire
+from transactional.windowed import WindowedBolt
+
+_KEEPING_STATES = (PersistentAggregate, StatefulBolt, WindowedBolt)
+"""The components that keep a state, however they are added; any other keeps one if it is given one."""
 
 
 class TopologyBuilder(TransactionalTopologyBuilder):
@@ -63,8 +67,8 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         self._check_new("bolt", bolt_id, bolt)
         if bolt_id == ACKER:
             raise ConfigError(f"component id {ACKER!r} is that of the ackers; rename the bolt")
-        if isinstance(bolt, PersistentAggregate):
-            self._refuse_state("bolt", bolt_id)
+        if isinstance(bolt, _KEEPING_STATES):
+            return self._declare(bolt_id, bolt, parallelism, None)
         if isinstance(bolt, RichBolt):
             if output is not None:
                 raise ConfigError(f"bolt {bolt_id!r}: {type(bolt).__name__} declares its own output; omit output=…")
@@ -79,25 +83,16 @@ class TopologyBuilder(TransactionalTopologyBuilder):
             )
         return self._declare(bolt_id, made, parallelism, None)
 
-    def set_committer_bolt(self, bolt_id: str, bolt: Any, parallelism: int = 1, *, state: Any = None) -> BoltDeclarer:
-        """As for `TransactionalTopologyBuilder`, with exactly-once. Raises `ConfigError` without."""
-        if self.guarantee is not Guarantee.EXACTLY_ONCE:
-            self._refuse_state("committer bolt", bolt_id)
-        return super().set_committer_bolt(bolt_id, bolt, parallelism, state=state)
-
-    def set_stateful_bolt(
-        self, bolt_id: str, bolt: StatefulBolt, parallelism: int = 1, *, state: State | None = None
-    ) -> BoltDeclarer:
-        """As for `TransactionalTopologyBuilder`, with exactly-once. Raises `ConfigError` without."""
-        if self.guarantee is not Guarantee.EXACTLY_ONCE:
-            self._refuse_state("stateful bolt", bolt_id)
-        return super().set_stateful_bolt(bolt_id, bolt, parallelism, state=state)
-
-    def _refuse_state(self, what: str, bolt_id: str) -> NoReturn:
-        raise ConfigError(
-            f"{what} {bolt_id!r} keeps a state, in topology {self.topology_id!r}, which is {self.guarantee.value}: "
-            "states need guarantee='exactly-once', where a replay does not count twice"
-        )
+    def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: State | None) -> BoltDeclarer:
+        """Add a component, which keeps a state only with exactly once. Raises `ConfigError`."""
+        keeps_state = state is not None or isinstance(bolt, _KEEPING_STATES)
+        if keeps_state and self.guarantee is not Guarantee.EXACTLY_ONCE:
+            raise ConfigError(
+                f"bolt {bolt_id!r} keeps a state, in topology {self.topology_id!r}, which is {self.guarantee.value}: "
+                "states, also those of windows and joins, need guarantee='exactly-once', where a replay does not count "
+                "twice; put the bolt into such a topology over the same source"
+            )
+        return super()._declare(bolt_id, bolt, parallelism, state)
 
     def build(
         self,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout
+from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState
 from tests.unit.fakes import Total, counts
 from transactional.bolts import BasicBolt, OutputCollector, Tuple
@@ -17,9 +19,13 @@ from transactional.groupings import CustomStreamGrouping
 from transactional.guarantees import Guarantee
 from transactional.ports import PartitionReader
 from transactional.reliable import RichBolt, TopologyBuilder
+from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.describing import described
+from transactional.topology.join_bolt import JoinBolt
+from transactional.topology.windows import count
+from transactional.windowed import TupleWindow, WindowedBolt
 
 
 class Split(BasicBolt):
@@ -40,6 +46,27 @@ class Acks(RichBolt):
 
     def execute(self, tuple: Tuple) -> None:
         self.collector.ack(tuple)
+
+
+class Last(StatefulBolt):
+    """Keeps how often a word came."""
+
+    state = "word string -> count long"
+
+    def init_state(self, state: KeyValueState) -> None:
+        pass
+
+    def execute(self, tuple: Tuple) -> None:
+        pass
+
+
+class Sizes(WindowedBolt):
+    """Counts the tuples of windows."""
+
+    output = "size long"
+
+    def execute(self, window: TupleWindow) -> None:
+        self.collector.emit(len(window.get()))
 
 
 class Streams(Acks):
@@ -137,6 +164,44 @@ def test_a_change_of_the_guarantee_is_a_change_of_the_topology() -> None:
     assert "guarantee" not in made.build().fingerprint(), "older stores have none"
 
 
+COMPONENTS: dict[str, Callable[[TopologyBuilder], Any]] = {
+    "set_spout": lambda made: made.set_spout("another", lines()),
+    "set_bolt": lambda made: made.set_bolt("split", Split()).shuffle_grouping("spout"),
+    "set_event_time": lambda made: made.set_event_time("at", stream="timed"),
+    "set_dead_letters": lambda made: made.set_dead_letters(DeadLetterTable("dead")),
+    "set_committer_bolt": lambda made: made.set_committer_bolt(
+        "total", Total(), state=MemoryMapState((), "count long")
+    ),
+    "set_stateful_bolt": lambda made: made.set_stateful_bolt("last", Last(), state=counts()),
+    "set_windowed_bolt": lambda made: made.set_windowed_bolt("sizes", Sizes(), window=count(2)),
+}
+"""What each method adds."""
+STATELESS = {"set_spout", "set_bolt", "set_event_time"}
+
+
+@pytest.mark.parametrize("guarantee", [each.value for each in Guarantee])
+@pytest.mark.parametrize("method", [name for name in dir(TopologyBuilder) if name.startswith("set_")])
+def test_what_keeps_a_state_needs_exactly_once(method: str, guarantee: str) -> None:
+    """A method that the table lacks fails here."""
+    made = TopologyBuilder("words", guarantee=guarantee)
+    made.set_spout("spout", lines())
+    made.set_spout("timed", MemoryTransactionalSpout([[(datetime(2026, 1, 1, tzinfo=UTC),)]], "at timestamp", take=1))
+    made.set_bolt("end", Split(), 2).shuffle_grouping("spout")
+    has_letters = method == "set_dead_letters" and guarantee == "at-least-once"
+    if guarantee == "exactly-once" or method in STATELESS or has_letters:
+        COMPONENTS[method](made)
+        return
+    with pytest.raises(ConfigError, match=f"which is {guarantee}|topology 'words' is {guarantee}"):
+        COMPONENTS[method](made)
+    assert not made.build().committers
+
+
+def test_a_join_needs_exactly_once() -> None:
+    joins = JoinBolt("spout", "line").join("another", "line", "spout").select("line")
+    with pytest.raises(ConfigError, match="bolt 'joins' keeps a state"):
+        builder().set_windowed_bolt("joins", joins, window=count(2))
+
+
 def committer(made: TopologyBuilder) -> None:
     made.set_committer_bolt("count", counts().count())
 
@@ -153,9 +218,10 @@ def no_bolt(made: TopologyBuilder) -> None:
 @pytest.mark.parametrize(
     ("mistake", "expected"),
     [
-        (committer, "committer bolt 'count' keeps a state, in topology 'words', which is at-least-once: states need"),
+        (committer, "bolt 'count' keeps a state, in topology 'words', which is at-least-once: states, also those"),
         (lambda made: made.set_bolt("count", counts().count()), "bolt 'count' keeps a state"),
-        (lambda made: made.set_stateful_bolt("own", object(), state=counts()), "stateful bolt 'own' keeps a state"),
+        (lambda made: made.set_bolt("last", Last()), "bolt 'last' keeps a state"),
+        (lambda made: made.set_bolt("sizes", Sizes()), "bolt 'sizes' keeps a state"),
         (lambda made: made.set_bolt("total", Total()), "bolt 'total' is a Total, which works on whole batches"),
         (lambda made: made.set_bolt("acks", Acks), "is the class Acks; pass an instance"),
         (lambda made: made.set_bolt("acks", Acks(), output="a long"), "declares its own output"),
