@@ -103,7 +103,7 @@ def open_for_reading(url: str) -> StoreReader:
     Raises as `open_store` does, and `ConfigError` if there is no store, at the latest when it is read.
     """
     scheme, _, path = url.partition(":///")
-    if url.startswith("sqlite://") and path.partition("?")[0] in ("", ":memory:"):
+    if url.partition("?")[0] in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
         raise ConfigError(f"{url} is in the memory of the process that uses it; name the file of a store: sqlite:///…")
     if scheme == "sqlite" and not Path(path).is_file():
         raise ConfigError(f"there is no store at {path}: nothing has run with --store {url} from this folder")

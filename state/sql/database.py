@@ -304,6 +304,9 @@ def parse_url(url: str, *, used_for: str, example: str) -> URL:
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise ConfigError(f"{used_for} can be sqlite:///… or postgresql://…, not {parsed.drivername}://…")
+    if parsed.host or parsed.port or parsed.username:
+        meant = "/".join(part for part in (parsed.host, parsed.database) if part)
+        raise ConfigError(f"{used_for} names a host, and SQLite has none: did you mean sqlite:///{meant}?")
     if is_in_memory(parsed):
         return URL.create(parsed.drivername, query=parsed.query)
     if not Path(str(parsed.database)).parent.is_dir():

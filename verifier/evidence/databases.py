@@ -62,6 +62,8 @@ def _url(url: str, what: str) -> URL:
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":
         raise CheckImpossible(f"a {what} is sqlite:///… or postgresql://…, not {parsed.drivername}://…")
+    if parsed.host:
+        raise CheckImpossible(f"a {what} in SQLite has no host; write three slashes before the path: sqlite:///…")
     if parsed.database in (None, "", ":memory:"):
         raise CheckImpossible(f"a {what} in memory is seen by its own process alone, and not from here")
     path = Path(str(parsed.database))

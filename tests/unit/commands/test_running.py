@@ -12,6 +12,9 @@ from tests.unit.command_line import RUN, Command
 from transactional.attempt import AttemptId, Epoch
 from transactional.commands import running
 from transactional.engine.history.observing import Leading, StandingBy
+from transactional.errors import ConfigError
+from transactional.loading import load_topology
+from transactional.running import run_topology
 from transactional.store import Lease
 from transactional.store.progress import Progress
 
@@ -96,3 +99,34 @@ def test_a_standby_settles_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> No
     assert settled == ["loaded"]
     settling.notice(9, Leading(lease, None))
     assert settled == ["loaded"]
+
+
+HOST = "sqlite://progress.db"
+"""Two slashes: SQLAlchemy takes the file for a host, and the database for one in memory."""
+
+
+@pytest.mark.parametrize("where", ["option", "environment", "code"])
+def test_a_store_whose_url_names_a_host_is_refused(
+    where: str, command: Command, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was in memory, without a word: a run that could not be continued."""
+    if where == "code":
+        with pytest.raises(ConfigError, match="did you mean sqlite:///progress"):
+            run_topology(load_topology(f"{module}:build"), store=HOST, master="none")
+        return
+    if where == "environment":
+        monkeypatch.setenv("TRANSACTIONAL_STORE", HOST)
+    done = command(*RUN, *["--store", HOST] * (where == "option"), "{m}:build")
+    assert (done.code, done.out) == (1, "")
+    assert "names a host, and SQLite has none: did you mean sqlite:///progress.db?" in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("verify", "words"), ("doctor", "{m}:build"), ("rewind", "{m}:build")]
+)
+def test_so_do_commands_that_only_look(arguments: tuple[str, ...], command: Command) -> None:
+    done = command(*arguments, "--store", HOST)
+    assert done.code == 1
+    assert "host" in done.err
+    assert "sqlite:///" in done.err

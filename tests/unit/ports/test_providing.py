@@ -69,6 +69,13 @@ def test_it_may_be_set_outside_of_the_code(where: str, tmp_path: Path, monkeypat
     assert {row["word"]: row["count"] for row in counts} == WORD_COUNTS
 
 
+def test_a_host_in_the_configuration_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "transactional.toml").write_text('[topology]\nstate_provider = "sqlite://states.db"\n')
+    with pytest.raises(ConfigError, match="did you mean sqlite:///states"):
+        counting(None)
+
+
 class Undeclared(WordCount):
     state = ""
 
@@ -81,6 +88,7 @@ MISTAKES = [
     ("delta:", WordCount(), "names no Delta table: write delta:tables/{component}"),
     ("delta+sql:x", WordCount(), "names no Delta table"),
     ("mysql://me:secret@there/it", WordCount(), r"mysql://\*\*\*@there/it'?: there is no provider 'mysql'"),
+    ("sqlite://states.db", WordCount(), "stateful bolt 'count': .* did you mean sqlite:///states.db?"),
     ("", WordCount(), "state_provider takes a text, got ''"),
     (7, WordCount(), "state_provider takes a text, got 7"),
 ]

@@ -68,6 +68,9 @@ class TestUrls:
             ("me:hidden@host", r"a state needs a URL such as sqlite:///states\.db"),
             ("postgresql://me:hidden@host:port/db", "the one given can't be read"),
             ("sqlite:////no/such/folder/counts.db", "the folder of a state, /no/such/folder/counts.db, does not exist"),
+            ("sqlite://counts.db", "a state names a host, and SQLite has none: did you mean sqlite:///counts"),
+            ("sqlite://data/counts.db?timeout=3", "did you mean sqlite:///data/counts"),
+            ("sqlite://me:hidden@here:1/counts.db", "did you mean sqlite:///here/counts"),
         ],
     )
     def test_that_cannot_be_used_are_reported(self, url: str, told: str) -> None:
