@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from verifier.evidence.delta_log import LogBroken, TableLog, read_log
 from verifier.evidence.findings import CheckImpossible, Findings, Kind, Report
 from verifier.evidence.storage import storage_of
-from verifier.evidence.store import Store, StoreHistory
+from verifier.evidence.store import CountedPartition, Store, StoreHistory
 from verifier.floors import EXPIRES_PROPERTY, Expires, check_floors
 from verifier.folds import combined_by, unique_up_to
 from verifier.row_changes import check_row_changes
@@ -41,6 +41,8 @@ class CheckedTable:
     counts: str | None = None
     expires: Expires | None = None
     """How the floors follow from the batches, if its rows expire; None: that is not checked."""
+    is_counted: CountedPartition | None = None
+    """Whether the records of a partition reach the table, None where that is not known. Without it all do."""
 
 
 def verify(
@@ -194,5 +196,6 @@ def _check_snapshot(
         # Anything after `txid_before` may have been replayed since, from another batch.
         is_settled = stands.txid is not None and stands.txid <= txid_before
         check_count(
-            table.component, sums, table.counts, stands.txid if is_settled else None, history, findings, columns
+            *(table.component, sums, table.counts, stands.txid if is_settled else None, history, findings, columns),
+            table.is_counted,
         )

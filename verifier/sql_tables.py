@@ -29,7 +29,7 @@ from sqlalchemy.sql import quoted_name
 
 from verifier.evidence.databases import at_one_moment, open_database
 from verifier.evidence.findings import SHOWN_PER_KIND, CheckImpossible, Findings, Kind
-from verifier.evidence.store import StoreHistory
+from verifier.evidence.store import CountedPartition, StoreHistory
 from verifier.floors import Expires, Floors, check_floor
 from verifier.redis_tables import SCHEMES, copied, named
 from verifier.rows import RowColumns, Sums, check_count, shown
@@ -53,6 +53,7 @@ class CheckedSqlTable:
     counts: str | None = None
     expires: Expires | None = None
     """How the floors follow from the batches, if its rows expire; None: that is not checked."""
+    is_counted: CountedPartition | None = None
 
     @property
     def where(self) -> str:
@@ -152,7 +153,8 @@ def check_sql_table(
         # Anything after `txid_before` may have been replayed since, from another batch.
         is_settled = stands.txid is not None and stands.txid <= txid_before
         check_count(
-            table.component, sums, table.counts, stands.txid if is_settled else None, history, findings, columns
+            *(table.component, sums, table.counts, stands.txid if is_settled else None, history, findings, columns),
+            table.is_counted,
         )
 
 

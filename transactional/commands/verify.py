@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from transactional.commands.counted_records import CountedRecords
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.commands.output.lines import plain_line
 from transactional.errors import ConfigError, OperatingError
@@ -73,7 +74,7 @@ def verify(
     from verifier.evidence.findings import CheckImpossible
     from verifier.source import KafkaSource
 
-    topology_id, tables, sources, unknown = _places(target)
+    topology_id, tables, sources, unknown = _places(target, store)
     tables = _with_paths(tables, _pairs(table or (), "--table"))
     tables = _with_counts(tables, _pairs(counts or (), "--counts"))
     if bootstrap is not None:
@@ -115,8 +116,9 @@ def _with_windows(target: str, store: str, report: Report) -> Report:
     )
 
 
-def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
-    """The tables of a topology's committers, and why the others' can't be checked, by component."""
+def tables_of(topology: Topology, store: str | None = None) -> tuple[list[AnyTable], dict[str, str]]:
+    """The tables of a topology's committers, and why the others' can't be checked, by component. `store` is the URL of
+    the store, which knows the spouts of earlier runs."""
     from verifier.checker import CheckedTable
     from verifier.sql_tables import CheckedSqlTable
 
@@ -124,7 +126,7 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
     unknown: dict[str, str] = {}
     for component in topology.committers:
         address = None if component.state is None else component.state.address()
-        counted = _counted(topology, component)
+        counts, is_counted = _counted(topology, component), CountedRecords(topology, component.id, store)
         if address is None or (address.uri is None and address.format in _DATABASES):
             unknown[component.id] = f"the table of {component.id!r} can't be read from here: it was not checked"
         elif address.uri is None:
@@ -134,10 +136,14 @@ def tables_of(topology: Topology) -> tuple[list[AnyTable], dict[str, str]]:
             )
         elif address.format in _DATABASES:
             columns, expires = _columns_of(address), _expires_of(component.id, address)
-            tables.append(CheckedSqlTable(component.id, address.uri, address.table, columns, counted, expires))
+            tables.append(
+                CheckedSqlTable(component.id, address.uri, address.table, columns, counts, expires, is_counted)
+            )
         else:
             columns, expires = _columns_of(address), _expires_of(component.id, address)
-            tables.append(CheckedTable(component.id, address.uri, address.options, columns, counted, expires))
+            tables.append(
+                CheckedTable(component.id, address.uri, address.options, columns, counts, expires, is_counted)
+            )
     return tables, unknown
 
 
@@ -182,11 +188,11 @@ def _counted(topology: Topology, component: Component) -> str | None:
     return next((name for name, each in component.update.aggregates.items() if isinstance(each, Count)), None)
 
 
-def _places(target: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:
+def _places(target: str, store: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:
     if ":" not in target:
         return target, [], [], {}
     topology = load_topology(target)
-    tables, unknown = tables_of(topology)
+    tables, unknown = tables_of(topology, store)
     return topology.id, tables, sources_of(topology), unknown
 
 
@@ -209,14 +215,16 @@ def _placed(component: str, path: str, declared: AnyTable | None) -> AnyTable:
     from verifier.checker import CheckedTable
     from verifier.sql_tables import CheckedSqlTable
 
-    columns, counts = (declared.columns, declared.counts) if declared is not None else (None, None)
+    columns, counts, is_counted = None, None, None
+    if declared is not None:
+        columns, counts, is_counted = declared.columns, declared.counts, declared.is_counted
     if path.partition(":")[0].partition("+")[0] in _SQL:
         url, _, name = path.rpartition("#")
         if not url:
             raise ConfigError(f"--table {component}=… names a database; name the table in it as well: URL#TABLE")
-        return CheckedSqlTable(component, url, name, columns, counts)
+        return CheckedSqlTable(component, url, name, columns, counts, is_counted=is_counted)
     options = declared.storage_options if isinstance(declared, CheckedTable) else {}
-    return CheckedTable(component, path, options, columns, counts)
+    return CheckedTable(component, path, options, columns, counts, is_counted=is_counted)
 
 
 def _with_counts(tables: list[AnyTable], counts: Mapping[str, str]) -> list[AnyTable]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from verifier.evidence.findings import CheckImpossible
 _CHUNK = 20_000
 _WHAT = "store"
 _Partition = tuple[str, int]
+CountedPartition = Callable[[_Partition], bool | None]
+"""Says whether the records of a partition reach what a column counts; None if nobody knows."""
 
 _TOPOLOGY = """SELECT committed_txid, committed_attempt_id, attempt_id, fingerprint
     FROM transactional_topologies WHERE topology_id = :id"""
@@ -78,6 +80,11 @@ class StoreHistory:
         spout = self.fingerprint.get("spout", {})
         kinds = [str(value) for key, value in spout.items() if key == "kind" or key.endswith(".kind")]
         return not any(kind.startswith("Opaque") for kind in kinds)
+
+    @property
+    def streams(self) -> list[str]:
+        """The streams of a topology with several spouts, or of one of streams; none if its only spout has no name."""
+        return [key.removesuffix(".kind") for key in self.fingerprint.get("spout", {}) if key.endswith(".kind")]
 
     @property
     def oldest_attempt_id(self) -> int | None:

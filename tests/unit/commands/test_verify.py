@@ -68,6 +68,92 @@ def sqls(command: Command) -> Command:
     return command
 
 
+STREAMS = """
+from pathlib import Path
+from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from state.delta.state import DeltaMapState
+from state.sql.state import SqlMapState
+from transactional.reliable import TopologyBuilder
+from transactional.trident import Count, TridentTopology
+
+ROWS = [[("cat",), ("dog",), ("cat",)], [("cat",)]]
+
+def build(*names):
+    topology = TridentTopology("streams")
+    states = {"one": DeltaMapState("one"), "two": SqlMapState("sqlite:///states.db", "two")}
+    for n, name in enumerate(names or ("one", "two")):
+        spout = MemoryTransactionalSpout(ROWS[n:], "word string", take=1 + n)
+        stream = topology.new_stream(name, spout).group_by("word")
+        stream.persistent_aggregate(states[name], Count(), name=f"c-{name}")
+    return topology.build()
+
+def first():
+    return build("one")
+
+def spouts(*names):
+    builder = TopologyBuilder("spouts")
+    for name in names or ("one", "two"):
+        builder.set_spout(name, MemoryTransactionalSpout(ROWS, "word string", take=1))
+        state = DeltaMapState(f"spouts/{name}", "word")
+        builder.set_committer_bolt(f"c-{name}", state.count()).fields_grouping(name, "word")
+    return builder.build()
+
+def alone():
+    return spouts("one")
+
+def through_a_bolt():
+    builder = TopologyBuilder("spouts")
+    for name in ("one", "two"):
+        builder.set_spout(name, MemoryTransactionalSpout(ROWS, "word string", take=1))
+    builder.set_bolt("same", lambda row: tuple(row), output="word string").shuffle_grouping("two")
+    state = DeltaMapState("spouts/bolt", "word")
+    builder.set_committer_bolt("c-bolt", state.count()).fields_grouping("same", "word")
+    return builder.build()
+"""
+
+
+@pytest.fixture
+def streams(command: Command) -> Command:
+    """Topologies of several streams, each counted into a table of its own, as module `streams`."""
+    Path("streams.py").write_text(STREAMS)
+    sys.modules.pop("streams", None)
+    return command
+
+
+@pytest.mark.parametrize("name", ["build", "spouts"])
+def test_of_several_streams_each_table_counts_its_own(name: str, streams: Command) -> None:
+    assert streams(*RUN, f"streams:{name}").code == 0
+    done = streams("verify", f"streams:{name}")
+    assert (done.code, "not checked, because" in done.out) == (0, False), done.out
+    DeltaTable({"build": "one", "spouts": "spouts/one"}[name]).update({"count": "count + 1"}, predicate="word = 'cat'")
+    done = streams("verify", f"streams:{name}")
+    assert "wrong-count: rows of 'c-one', count, transactions 1 to 3: expected 4, as many as" in done.out
+    assert "c-two" not in done.out
+
+
+def test_a_count_behind_a_bolt_is_of_the_streams_that_reach_the_bolt(streams: Command) -> None:
+    assert streams(*RUN, "streams:through_a_bolt").code == 0
+    done = streams("verify", "streams:through_a_bolt", "--counts", "c-bolt=count")
+    assert (done.code, "not checked, because" in done.out) == (0, False), done.out
+
+
+def test_without_the_code_nobody_knows_which_stream_a_table_counts(streams: Command) -> None:
+    assert streams(*RUN, "streams:build").code == 0
+    done = streams("verify", "streams", "--table", "c-one=one", "--counts", "c-one=count")
+    assert done.code == 0
+    assert "rows of 'c-one', count: not checked, because the code alone says which stream reaches it" in done.out
+
+
+@pytest.mark.parametrize(("before", "after"), [("build", "first"), ("spouts", "alone")])
+def test_a_stream_that_is_gone_may_have_been_counted(before: str, after: str, streams: Command) -> None:
+    assert streams(*RUN, f"streams:{before}").code == 0
+    done = streams("verify", f"streams:{after}")
+    assert done.code == 0, done.out
+    assert (
+        "rows of 'c-one', count: not checked, because records of two/memory were read for a stream that is" in done.out
+    )
+
+
 def change_in_sql(statement: str) -> None:
     with closing(sqlite3.connect("states.db")) as connection, connection:
         connection.execute(statement)

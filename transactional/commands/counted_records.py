@@ -1,0 +1,64 @@
+"""`CountedRecords`: which of the records that a topology reads reach one of its components.
+
+`verify` compares a count with the records that were read, and a topology may read several streams. The checker knows no
+topology: it is given this answer for each partition that the store names.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from transactional.batch import PartitionId
+from transactional.engine.streams import stream_names
+from transactional.groupings import DEFAULT_STREAM
+from transactional.loading import open_for_reading
+from transactional.ports.stream_names import of_stream, taken_apart
+from transactional.topology.topology import Topology
+
+
+@dataclass(frozen=True)
+class CountedRecords:
+    """Says of a partition whether its records reach a component: True, False, or None if its stream is gone, or is not
+    in its name and may be any of several. `store` is the URL of the store that names the partition."""
+
+    topology: Topology
+    component: str
+    store: str | None = field(default=None, repr=False)
+
+    def __call__(self, partition: tuple[str, int]) -> bool | None:
+        """Take a partition by its name of today: source and index."""
+        read, names = PartitionId(*partition), tuple(self.topology.spout.streams)
+        stream, own = taken_apart(read)
+        if not names and stream and stream in self._former_spouts:
+            names, read = (self.topology.spout_id,), own
+        elif len(names) == 1 and not stream:
+            stream, read = names[0], of_stream(names[0], read)
+        return None if names and stream not in names else self._stream_of(read) in self._streams
+
+    @cached_property
+    def _streams(self) -> set[str]:
+        """The spout's streams that reach the component, directly or through bolts."""
+        streams, pending, seen = set[str](), [self.component], set[str]()
+        while pending:
+            component = pending.pop()
+            seen.add(component)
+            for grouping in self.topology.component(component).inputs:
+                if grouping.source == self.topology.spout_id:
+                    streams.add(grouping.stream)
+                elif grouping.source not in seen:
+                    pending.append(grouping.source)
+        return streams
+
+    def _stream_of(self, partition: PartitionId) -> str:
+        spout = self.topology.spout
+        return spout.reader().stream_of(partition) if len(spout.outputs) > 1 else DEFAULT_STREAM
+
+    @cached_property
+    def _former_spouts(self) -> frozenset[str]:
+        """The spouts of earlier runs, when there were several: the names of their partitions begin with them."""
+        if self.store is None:
+            return frozenset()
+        with closing(open_for_reading(self.store)) as reader:
+            return frozenset(stream_names(self.topology, reader).spouts)
