@@ -107,6 +107,11 @@ def topic_of(source: str) -> str:
     return source.partition(_ID_SEPARATOR)[0]
 
 
+def id_of(source: str) -> str:
+    """The beginning of the topic's id, "" without one: two topics that have the same name have different ones."""
+    return source.partition(_ID_SEPARATOR)[2]
+
+
 def has_id(source: str) -> bool:
     """True if the source identifies which topic of this name is meant."""
     return _ID_SEPARATOR in source

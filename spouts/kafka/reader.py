@@ -9,7 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 from confluent_kafka import Message
 
-from spouts.kafka.cluster import KafkaConnection
+from spouts.kafka.cluster import KafkaConnection, id_of
 from spouts.kafka.pool import consumer_pool
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator
@@ -50,7 +50,8 @@ class KafkaPartitionReader(PartitionReader):
         try:
             if self.translator is None:
                 raise SchemaMismatch("the spout no longer has a translator")
-            row = tuple(values[name] for name in schema.names)
+            known = {"source_id": "", **values}  # letters of earlier releases have none
+            row = tuple(known[name] for name in schema.names)
             yield from self._translated(batch_from_rows([row], schema, component="a dead letter"), lambda _: values)
         except (ConfigError, BoltFailed, KeyError) as error:
             yield RefusedRecord(values, str(error))
@@ -66,7 +67,7 @@ class KafkaPartitionReader(PartitionReader):
         batch, by the spout's `check_read`.
         """
         for messages in self._messages(partition, offsets):
-            yield from self._tuples(messages)
+            yield from self._tuples(messages, partition)
 
     def knowing(self, facts: Collection[str]) -> Self:
         """With a translator that goes by them."""
@@ -82,10 +83,10 @@ class KafkaPartitionReader(PartitionReader):
     ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         """As `read`, with the offsets of the tuples. A record without a tuple leaves a gap."""
         for messages in self._messages(partition, offsets):
-            batches = [batch for batch in self._tuples(messages) if isinstance(batch, pa.RecordBatch)]
+            batches = [batch for batch in self._tuples(messages, partition) if isinstance(batch, pa.RecordBatch)]
             parts = [(batch, messages) for batch in batches if batch.num_rows == len(messages)]
             if not parts:  # a translator has left some out, and does not say which
-                singly = [(batch, [one]) for one in messages for batch in self._tuples([one])]
+                singly = [(batch, [one]) for one in messages for batch in self._tuples([one], partition)]
                 parts = [(batch, one) for batch, one in singly if isinstance(batch, pa.RecordBatch) and batch.num_rows]
             for batch, of in parts:
                 yield batch, pa.array([message.offset() for message in of], pa.int64())
@@ -101,12 +102,13 @@ class KafkaPartitionReader(PartitionReader):
             if records < len(offsets):
                 consumer.check_start(partition, offsets)
 
-    def _tuples(self, messages: list[Message]) -> Iterator[pa.RecordBatch | RefusedRecord]:
+    def _tuples(self, messages: list[Message], partition: PartitionId) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        id_ = id_of(partition.source)
         if self.translator is None:
-            yield _records(messages, self.output)
+            yield _records(messages, self.output, id_)
         else:
-            records = _records(messages, record_schema(self.translator.fields))
-            yield from self._translated(records, lambda position: _as_letter(messages[position]))
+            records = _records(messages, record_schema(self.translator.fields), id_)
+            yield from self._translated(records, lambda position: _as_letter(messages[position], id_))
 
     def _translated(
         self, records: pa.RecordBatch, letter: Callable[[int], Mapping[str, object]]
@@ -119,14 +121,14 @@ class KafkaPartitionReader(PartitionReader):
             yield RefusedRecord(letter(position), why)
 
 
-def _records(messages: list[Message], fields: Schema) -> pa.RecordBatch:
+def _records(messages: list[Message], fields: Schema, id_: str) -> pa.RecordBatch:
     schema = arrow_schema(fields)
-    return pa.RecordBatch.from_arrays([_column(field, messages) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([_column(field, messages, id_) for field in schema], schema=schema)
 
 
-def _as_letter(message: Message) -> dict[str, Any]:
+def _as_letter(message: Message, id_: str) -> dict[str, Any]:
     """All fields of a record: as text where possible."""
-    [row] = _records([message], record_schema(tuple(FIELD_TYPES))).to_pylist()
+    [row] = _records([message], record_schema(tuple(FIELD_TYPES)), id_).to_pylist()
     return {**row, "key": _as_text(row["key"]), "value": _as_text(row["value"])}
 
 
@@ -140,7 +142,7 @@ def _as_text(value: bytes | None) -> str | bytes | None:
 _TIME_MS_MAX = (2**63 - 1) // 1_000
 
 
-def _column(field: pa.Field, messages: list[Message]) -> pa.Array:
+def _column(field: pa.Field, messages: list[Message], id_: str) -> pa.Array:
     match field.name:
         case "topic":
             return pa.repeat(pa.scalar(messages[0].topic(), pa.string()), len(messages))
@@ -154,6 +156,8 @@ def _column(field: pa.Field, messages: list[Message]) -> pa.Array:
             return _bytes(field, list(map(Message.value, messages)), messages)
         case "timestamp":
             return pa.array(_times_ms(messages), pa.timestamp("ms", tz="UTC")).cast(field.type)
+        case "source_id":
+            return pa.repeat(pa.scalar(id_, pa.string()), len(messages))
         case _:
             return pa.array([message.headers() or [] for message in messages], field.type)
 

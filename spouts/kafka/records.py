@@ -15,8 +15,10 @@ FIELD_TYPES = {
     "value": "binary",
     "timestamp": "timestamp",
     "headers": "array<struct<key:string,value:binary>>",
+    "source_id": "string",
 }
-"""The fields of a record. A tuple of a Kafka spout has those that are chosen."""
+"""The fields of a record. A tuple of a Kafka spout has those that are chosen. `source_id` is the beginning of the
+topic's id, another one when a topic is deleted and created anew; empty if the cluster has no ids."""
 
 DEFAULT_FIELDS = ("topic", "partition", "offset", "key", "value")
 """Storm's choice."""

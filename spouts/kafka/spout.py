@@ -64,8 +64,9 @@ class KafkaSpout(PartitionedSpout):
     `batch_bytes_max` bytes, estimated from the size of earlier records. A range longer than `split_records` is read by
     several tasks.
 
-    `fields` are the record's fields in the tuples, out of topic, partition, offset, key, value, timestamp, headers; key
-    and value are bytes, or text with `key_type="string"` and `value_type="string"`. A `translator` creates other tuples
+    `fields` are the record's fields in the tuples, out of topic, partition, offset, key, value, timestamp, headers and
+    source_id, the beginning of the topic's id, which changes when the topic is created anew. Key and value are bytes,
+    or text with `key_type="string"` and `value_type="string"`. A `translator` creates other tuples
     from records. `options` are librdkafka's (security, for example). With `group_id` the committed positions are
     mirrored to that consumer group, for tools that show its lag. Waiting for a broker takes at most `timeout_ms`.
     Raises `ConfigError` for invalid arguments.

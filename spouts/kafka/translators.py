@@ -75,6 +75,7 @@ class KafkaRecord:
     value: bytes | None
     timestamp: datetime | None
     headers: Headers
+    source_id: str = ""
 
     def __str__(self) -> str:
         return f"offset {self.offset} of partition {self.partition} of topic {self.topic!r}"
@@ -279,13 +280,14 @@ class _TimelessRecord(KafkaRecord):
 
 
 def _records(records: pa.RecordBatch) -> Iterator[KafkaRecord]:
-    names = [name for name in FIELD_TYPES if name not in ("timestamp", "headers")]
+    names = [name for name in FIELD_TYPES if name not in ("timestamp", "headers", "source_id")]
     columns = [records.column(name).to_pylist() for name in names]
     times, headers = _times(records.column("timestamp")), records.column("headers").to_pylist()
+    source_id = records.column("source_id")[0].as_py() if records.num_rows else ""  # all are of one partition
     for topic, partition, offset, key, value, time, given in zip(*columns, times, headers, strict=True):
         named = tuple((header["key"], header["value"]) for header in given)
         kind = _TimelessRecord if isinstance(time, int) else KafkaRecord
-        yield kind(topic, partition, offset, key, value, time, named)
+        yield kind(topic, partition, offset, key, value, time, named, source_id)
 
 
 def _times(column: pa.Array) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -168,6 +169,21 @@ def test_an_opaque_spout_goes_on_with_a_topic_that_is_created_anew(
     assert (restarted.plan(second, replay=False), restarted.identity()) == (None, spout.identity())
     assert values(restarted, planned(restarted, first, replay=True)) == ["x", "y", "z"]
     assert any("was recreated" in record.getMessage() for record in caplog.records)
+
+
+def test_records_of_a_topic_that_is_created_anew_have_another_source_id(bootstrap: str, opened: Opened) -> None:
+    """Its offsets are the same: `topic`, `partition` and `offset` alone are no key."""
+    topic, batch = new_topic(bootstrap), EMPTY_BATCH
+    found: list[tuple[Any, ...]] = []
+    for value in ("a", "x"):
+        put(bootstrap, topic, [value])
+        spout = opened(OpaqueKafkaSpout, topic, fields=("topic", "partition", "offset", "source_id"))
+        batch = planned(spout, batch)
+        found += [tuple(row.values()) for row in rows(spout, batch)]
+        recreate(bootstrap, topic)
+    assert {row[:3] for row in found} == {(topic, 0, 0)}
+    assert len({row[3] for row in found}) == 2
+    assert all(row[3] for row in found)
 
 
 def test_a_transactional_spout_stops_when_a_topic_is_created_anew(bootstrap: str, opened: Opened) -> None:

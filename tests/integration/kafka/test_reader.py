@@ -97,6 +97,7 @@ def test_every_field_of_a_record_comes_through(bootstrap: str) -> None:
         "value": b"\xff",
         "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC),
         "headers": [{"key": key, "value": value} for key, value in headers],
+        "source_id": "",
     }
     assert (bare["offset"], bare["key"], bare["value"], bare["headers"]) == (1, None, None, [])
 

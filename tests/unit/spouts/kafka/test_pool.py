@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from spouts.kafka.cluster import KafkaConnection
 from spouts.kafka.pool import ALONE_MAX, ConsumerPool, consumer_pool
+from spouts.kafka.reader import KafkaPartitionReader
+from spouts.kafka.records import output_schema
+from spouts.kafka.translators import SimpleTranslator
 from tests.unit.spouts.kafka.fetching import ONE, OTHER, Cluster, partition, span
 from transactional.errors import ReplayMismatch
 
@@ -141,3 +147,29 @@ def test_a_forked_process_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch)
     theirs = consumer_pool()
     assert theirs is not ours
     assert consumer_pool() is theirs
+
+
+@pytest.mark.parametrize(("source", "id_"), [("t#Ab3", "Ab3"), ("t", "")])
+def test_a_record_has_the_identity_of_its_topic(source: str, id_: str, cluster: Cluster) -> None:
+    """As a field of its own, in a record that a function translates, and in its dead letter."""
+    consumer_pool().close()
+    fields = output_schema(("topic", "partition", "offset", "source_id"), key_type="binary", value_type="binary")
+    reader = KafkaPartitionReader(ONE, fields)
+    [batch] = reader.read(partition(0, source), span(0, 2))
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [("t", 0, 0, id_), ("t", 0, 1, id_)]
+    function = SimpleTranslator(lambda record: (record.source_id,), "id string", on_error="dead_letter")
+    [batch, *_] = KafkaPartitionReader(ONE, function.output, function).read(partition(0, source), span(2, 3))
+    assert batch.to_pylist() == [{"id": id_}]
+    refusing = replace(reader, translator=SimpleTranslator(lambda _: (1 / 0,), "id string", on_error="dead_letter"))
+    [refused] = [
+        each for each in refusing.read_or_refuse(partition(0, source), span(3, 4)) if not hasattr(each, "schema")
+    ]
+    assert refused.values["source_id"] == id_
+    consumer_pool().close()
+
+
+def test_a_letter_of_an_earlier_release_has_no_identity_of_its_topic() -> None:
+    values = {"topic": "t", "partition": 0, "offset": 7, "key": None, "value": b"v", "timestamp": None, "headers": []}
+    function = SimpleTranslator(lambda record: (record.offset, record.source_id), "at long, id string")
+    batch: Any = next(KafkaPartitionReader(ONE, function.output, function).read_again(values))
+    assert batch.to_pylist() == [{"at": 7, "id": ""}]

@@ -38,6 +38,7 @@ def records(translator: Translator, values: Sequence[bytes | None], topic: str =
             "value": value,
             "timestamp": TIME,
             "headers": [{"key": "trace", "value": b"1"}],
+            "source_id": "Ab3",
         }
         for number, value in enumerate(values)
     ]
@@ -198,7 +199,7 @@ def test_a_function_makes_a_tuple_or_none_of_a_record() -> None:
 def test_a_function_gets_all_of_a_record() -> None:
     seen: list[KafkaRecord] = []
     translated(SimpleTranslator(seen.append, "a long"), b"x")
-    assert seen == [KafkaRecord("flights", 2, 100, b"k0", b"x", TIME, (("trace", b"1"),))]
+    assert seen == [KafkaRecord("flights", 2, 100, b"k0", b"x", TIME, (("trace", b"1"),), "Ab3")]
 
 
 @pytest.mark.parametrize(
