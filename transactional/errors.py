@@ -29,6 +29,7 @@
         ├── RewindUnfinished         a rewind was begun, and has to be finished first
         ├── BeyondKept               what a rewind needs is no longer kept
         ├── StoreWentBack            the store has lost what it had confirmed
+        ├── NaiveTime                user code gave a timestamp without a time zone
         └── ProtocolError            a bug in the framework: an event that no phase allows
 
 Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows `code: message`
@@ -307,6 +308,13 @@ class StoreWentBack(FatalError):
 
     code = "TX412"
     exit_code = TRY_AGAIN
+
+
+class NaiveTime(FatalError):
+    """User code gave a timestamp without a time zone, and which instant it means is unknown. The message names the
+    component and the field. Such a tuple is never a dead letter: the program is wrong, not the tuple."""
+
+    code = "TX413"
 
 
 class ProtocolError(FatalError):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.arrow.narrowing import check_cast, check_values
-from transactional.errors import ConfigError, SchemaMismatch
+from transactional.errors import ConfigError, NaiveTime, SchemaMismatch
 from transactional.schema import Field, Schema
 
 _PRIMITIVES = {
@@ -113,6 +113,8 @@ def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
     try:
         check_values(values, field.type, field.name)
         return pa.array(values, type=field.type)
+    except NaiveTime as error:
+        raise NaiveTime(f"{component!r}: {error}") from None
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SchemaMismatch(
             f"{component!r} declares field {field.name!r} as {spark_type(field.type)} and emitted something else: "
@@ -134,6 +136,8 @@ def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: s
             table = table.cast(schema)
         batches: list[pa.RecordBatch] = table.to_batches()
         return batches
+    except NaiveTime as error:
+        raise NaiveTime(f"{component!r}: {error}") from None
     except (pa.ArrowException, TypeError) as error:
         raise SchemaMismatch(
             f"{component!r} declares '{declared_schema(schema)}', what it emitted can't be cast: {error}"

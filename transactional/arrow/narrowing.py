@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from transactional.errors import NaiveTime
+from transactional.zones import HAS_NO_ZONE
 
 _FLOAT_BEYOND: Final = 3.4028235677973366e38
 """From this value on a number is infinite in 32 bits; slightly smaller ones are rounded."""
 
 
 def check_values(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
-    """Raise `TypeError`, with the path, for a Python value that Arrow would change."""
+    """Raise `TypeError`, with the path, for a Python value that Arrow would change, and `NaiveTime` for a time without
+    a time zone, which Arrow would take for one in UTC."""
     if pa.types.is_nested(type_):
         _check_nested([value for value in values if value is not None], type_, path)
+    elif pa.types.is_timestamp(type_):
+        _check_times(values, path)
     elif pa.types.is_integer(type_):
         for kind in set(map(type, values)):
             if hasattr(kind, "__float__") and not hasattr(kind, "__index__"):
@@ -34,6 +40,12 @@ def check_values(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
         for kind in set(map(type, values)):
             if issubclass(kind, datetime):
                 raise TypeError(f"{path}: a {kind.__name__} has a time of day that a date would lose; use its .date()")
+
+
+def _check_times(values: Sequence[Any], path: str) -> None:
+    for value in values:
+        if getattr(value, "tzinfo", UTC) is None:
+            raise NaiveTime(f"field {path!r} got {value!r}, {HAS_NO_ZONE}")
 
 
 def _check_nested(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
@@ -83,6 +95,9 @@ def check_cast(array: pa.Array | pa.ChunkedArray, type_: pa.DataType, path: str)
     elif pa.types.is_nested(type_) and hasattr(array, "flatten") and hasattr(type_, "value_type"):
         if hasattr(array.type, "value_type"):
             check_cast(array.flatten(), type_.value_type, f"{path}[]")
+    elif pa.types.is_timestamp(type_) and pa.types.is_timestamp(array.type) and array.type.tz is None:
+        if array.null_count < len(array):
+            raise NaiveTime(f"field {path!r} is a column of {array.type}, {HAS_NO_ZONE}")
     elif _is_narrowed(array, type_):
         raise TypeError(f"{path}: casting {array.type} to {type_} would change a value")
 

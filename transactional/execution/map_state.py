@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from transactional.absent import ABSENT, Absent
@@ -12,6 +11,7 @@ from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.schema import Schema
 from transactional.storm_names import StormNames
+from transactional.zones import check_zones
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,14 +153,11 @@ class MapStateView(StormNames):
                 f"committer {self._component!r} used key {values!r}; the key of its state is "
                 f"({', '.join(self._state.key.names)})"
             )
-        return tuple(map(in_utc, values)) if self._has_times else values
+        if self._has_times:
+            check_zones(values, self._state.key.names, component=self._component)
+        return values
 
     def _value(self, values: tuple[Any, ...] | Absent | None) -> Any:
         if values is None or values is ABSENT:
             return None
         return values[0] if self._single else values
-
-
-def in_utc(value: Any) -> Any:
-    """A timestamp without a time zone is in UTC, so it is the same key as that instant in another zone."""
-    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value

@@ -14,9 +14,10 @@ from transactional.bolts import Key, TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.emitting import Emitter
 from transactional.execution.failing.failures import guarded
-from transactional.execution.map_state import ReadState, in_utc
+from transactional.execution.map_state import ReadState
 from transactional.execution.operators import TupleOperator, left_out_by
 from transactional.stateful import StatefulBolt
+from transactional.zones import check_zones
 
 
 class KeyValues:
@@ -201,7 +202,8 @@ class _NormalizedKeys(KeyValues):
             raise SchemaMismatch(
                 f"stateful bolt {self._component!r} used the key {key!r}; the key of its state is ({', '.join(names)})"
             )
-        return tuple(map(in_utc, values))
+        check_zones(values, names, component=self._component)
+        return values
 
     def _given(self, key: Key) -> Any:
         return key

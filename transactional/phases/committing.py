@@ -7,7 +7,7 @@ from collections import Counter
 
 from transactional.attempt import TransactionAttempt
 from transactional.core.report import CommitReport
-from transactional.errors import OperatingError
+from transactional.errors import NaiveTime, OperatingError
 from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.program import NoReader, Record, make_program
 from transactional.execution.step_work import StepExecutor
@@ -15,6 +15,7 @@ from transactional.execution.trying_again import batch_of_letter, subscription, 
 from transactional.phases.bolt_steps import BoltStep
 from transactional.phases.commit_steps import CommitContext, CommitStep, error_of_tasks
 from transactional.phases.passing import Passing
+from transactional.phases.step_places import StepPlace
 from transactional.phases.update_steps import update_step
 from transactional.plumbing.syncing import sync
 from transactional.ports import Processed, State
@@ -77,7 +78,7 @@ class CommitPhase:
         for step in self.steps:
             component = step.component
             began_s = time.monotonic()
-            place = step.run(passing)
+            place = _run_step(step, passing)
             elapsed_ms = 1_000 * (time.monotonic() - began_s)
             if component.is_committer:
                 states[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}
@@ -126,3 +127,14 @@ class CommitPhase:
             for task in range(self.program.bolts[letter.component].parallelism):
                 if takes_letters(grouping, task):
                     passing.put(letter.component, task, ([batch], letter.source, letter.stream), batch.num_rows)
+
+
+def _run_step(step: CommitStep, passing: Passing) -> StepPlace:
+    """Run a step, whose name an error is given that a state raises: the state does not know it."""
+    try:
+        return step.run(passing)
+    except NaiveTime as error:
+        named = f"{step.component.id!r}: "
+        if named in str(error):
+            raise
+        raise NaiveTime(f"{named}{error}") from error

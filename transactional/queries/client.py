@@ -17,7 +17,7 @@ from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.engine.clock import SystemClock
-from transactional.errors import BoltFailed, ConfigError, FailedException, QueryFailed, SchemaMismatch
+from transactional.errors import BoltFailed, ConfigError, FailedException, NaiveTime, QueryFailed, SchemaMismatch
 from transactional.facts import BatchFacts
 from transactional.loading import open_for_reading
 from transactional.phases.local_executor import LocalExecutor
@@ -107,7 +107,7 @@ class QueryClient:
             attempt = TransactionAttempt(TxId(max(txid, 1)), AttemptId(next(self._numbers)))
             try:
                 self._runs[name].run_with(attempt, self._planned(query, batch), lookups)
-            except (BoltFailed, FailedException, SchemaMismatch) as error:
+            except (BoltFailed, FailedException, NaiveTime, SchemaMismatch) as error:
                 raise QueryFailed(f"query {name!r}: {error}") from error
             return Answer(txid, pa.Table.from_batches(self._emitted, arrow_schema(query.returns)))
 
@@ -155,7 +155,11 @@ def _as_batch(query: Query, questions: Sequence[Sequence[Any]]) -> pa.RecordBatc
                 f"query {query.name!r} takes {len(query.fields)} values, '{query.fields}'; got {repr(values)[:200]}"
             )
     try:
-        return batch_from_rows([tuple(values) for values in questions], arrow_schema(query.fields), component="")
+        return batch_from_rows(
+            [tuple(values) for values in questions], arrow_schema(query.fields), component="question"
+        )
+    except NaiveTime as error:
+        raise ConfigError(f"query {query.name!r}: {error}") from None
     except SchemaMismatch as error:
         raise ConfigError(
             f"query {query.name!r} takes '{query.fields}', and the values given do not fit: {error.__cause__}"

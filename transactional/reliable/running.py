@@ -17,7 +17,7 @@ from transactional.bolts import (
     TopologyContext,
     Tuple,
 )
-from transactional.errors import FailedException, SchemaMismatch
+from transactional.errors import FailedException, NaiveTime, SchemaMismatch
 from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.failing.faults import tuples
 from transactional.execution.operators import FollowingBolt
@@ -148,7 +148,7 @@ class RunningBolt(FollowingBolt):
                 work(row)
                 if acks:
                     self.ack(row)
-            except TaskFailed:
+            except (TaskFailed, NaiveTime):
                 raise
             except BaseException as error:
                 self.has_raised(row, told(self.component, error))
@@ -171,7 +171,7 @@ class RunningBolt(FollowingBolt):
         if isinstance(self.bolt, RichBolt):
             try:
                 self.bolt.finish_batch()
-            except TaskFailed:
+            except (TaskFailed, NaiveTime):
                 raise
             except BaseException as error:
                 self.has_raised(None, told(self.component, error))

@@ -288,11 +288,11 @@ def test_a_state_of_one_row() -> None:
 
 
 def test_an_instant_is_one_key_in_every_time_zone() -> None:
-    noon = datetime(2026, 1, 1, 12)  # noqa: DTZ001 - one without a zone is what this is about
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
     def do(state: KeyValueState) -> Any:
         state.put(noon, 1)
-        there = noon.replace(tzinfo=UTC).astimezone(timezone(timedelta(hours=2)))
+        there = noon.astimezone(timezone(timedelta(hours=2)))
         return state.get(there), len(list(state.items()))
 
     assert done(do, MemoryMapState("at timestamp", "count long")) == ["(1, 1)"]

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
 
-from transactional.errors import BoltFailed, FailedException, OperatingError, SchemaUnknown, TransactionalError, by_code
+from transactional.errors import (
+    BoltFailed,
+    FailedException,
+    NaiveTime,
+    OperatingError,
+    SchemaUnknown,
+    TransactionalError,
+    by_code,
+)
 from transactional.letters import Exclusion, joined
 from transactional.plumbing.tracebacks import raised, traceback_text
 
@@ -59,9 +67,10 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
 
 
 def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
-    """The error that a failed task represents: an `OperatingError` or `FailedException` as it was raised."""
+    """The error that a failed task represents: an `OperatingError`, `FailedException` or `NaiveTime` as it was
+    raised."""
     raised = by_code(code)
-    if raised is None or not issubclass(raised, OperatingError | FailedException):
+    if raised is None or not issubclass(raised, OperatingError | FailedException | NaiveTime):
         raised = BoltFailed
     return raised(text, at_fault=at_fault)
 
