@@ -8,14 +8,14 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, NewType
 
 from transactional.errors import CorruptRecord
-from transactional.facts import BatchFacts, LastSeen, Listed, Listing
+from transactional.facts import BatchFacts, LastSeen, Listed, Listing, StaticVersion
 from transactional.letters import Exclusion, Letter
 from transactional.plumbing.redaction import without_login
 
 Offset = NewType("Offset", int)
 
-METADATA_VERSION = 3
-_READABLE = (1, 2, METADATA_VERSION)
+METADATA_VERSION = 4
+_READABLE = (1, 2, 3, METADATA_VERSION)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -122,7 +122,7 @@ class BatchMetadata:
     pending: tuple[PendingMessage, ...] = ()
     again: tuple[PendingMessage, ...] = ()
     lost: int = 0
-    static_versions: Mapping[str, int] = field(default_factory=dict)
+    static_versions: Mapping[str, StaticVersion] = field(default_factory=dict)
     listed: Mapping[PartitionId, Listed] = field(default_factory=dict)
 
     @property
@@ -184,7 +184,7 @@ class BatchMetadata:
         return json.dumps(document | self._facts_as_json())
 
     def _facts_as_json(self) -> dict[str, Any]:
-        """What format 3 has added, as far as there is any of it."""
+        """What format 3 has added, as far as there is any of it. In format 4 a version of a table may be a text."""
         added = {
             "facts": self.facts and _facts_row(self.facts),
             "behind": [[name, *times] for name, times in sorted(self.facts.behind.items())] if self.facts else [],
@@ -259,7 +259,7 @@ class BatchMetadata:
             pending=tuple(_message(*row) for row in document.get("pending", [])),
             again=tuple(_message(*row) for row in document.get("again", [])),
             lost=whole_number(document.get("lost", 0)),
-            static_versions={_text(name): whole_number(version) for name, version in versions.items()},
+            static_versions={_text(name): _static_version(version) for name, version in versions.items()},
         )
 
     @classmethod
@@ -302,6 +302,10 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not the name of a source")
     return value
+
+
+def _static_version(value: Any) -> StaticVersion:
+    return value if isinstance(value, str) else whole_number(value)
 
 
 def _number_or_none(value: Any) -> int | None:

@@ -266,7 +266,7 @@ class StoreTooNew(FatalError):
 
 
 class BatchLost(FatalError):
-    """The source no longer holds a recorded batch that a transactional spout has to replay."""
+    """What a recorded batch has to read again is no longer there: its source, or a table of others, has lost it."""
 
     code = "TX406"
 

@@ -19,6 +19,10 @@ LATEST_US = 2_800_000 * 24 * HOUR_MS * 1_000
 """In the year 9636: nothing is late because of a later time, whatever the limit is."""
 
 
+StaticVersion = int | str
+"""A version of a table of others, as the table itself names it: a number, or an opaque token."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
     """What holds for a whole batch. `time_ms` is when it was planned, in milliseconds since 1970.
@@ -32,7 +36,7 @@ class BatchFacts:
     late_before_us: int | None = None
     previous_time_ms: int | None = None
     previous_late_before_us: int | None = None
-    static_versions: Mapping[str, int] = field(default_factory=dict, hash=False, kw_only=True)
+    static_versions: Mapping[str, StaticVersion] = field(default_factory=dict, hash=False, kw_only=True)
     """What the batch has recorded of static tables, by table: handed on with the facts, stored beside them."""
     behind: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict, hash=False, kw_only=True)
     """By component, of windows that count the rows of other windows: `late_before_us` and `previous_late_before_us` of

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from transactional.attempt import TxId
+from transactional.facts import StaticVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,12 +71,16 @@ class StaticTable(ABC):
         """What it is called where versions are recorded: where it lies, without a secret."""
 
     @abstractmethod
-    def newest(self) -> int:
-        """The version from which a batch that is planned now reads. Raises `OperatingError`."""
+    def newest(self) -> StaticVersion:
+        """The version from which a batch that is planned now reads. Raises `OperatingError`.
+
+        A text is an opaque token that is handed to `lookup` as it is. It names the table, too, where one that is
+        dropped may be made again with the same numbers; a number is enough where no version is ever given out twice.
+        """
 
     @abstractmethod
-    def lookup(self, version: int, keys: pa.Table) -> pa.Table:
-        """Key and value columns of the rows with these keys, maybe of more, in one version.
+    def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
+        """Key and value columns of the rows with these keys, maybe of more, in one version that `newest` has returned.
 
-        Raises `OperatingError` if that version can't be read any more.
+        Raises `OperatingError` if that version can't be read any more, `BatchLost` if it never can be again.
         """

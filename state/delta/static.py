@@ -16,7 +16,8 @@ from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, load_table
 from state.rows.columns import check_key_types
 from transactional.arrow import arrow_schema, declared_schema
-from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.errors import BatchLost, ConfigError, OperatingError, SchemaMismatch
+from transactional.facts import StaticVersion
 from transactional.reading import StaticTable
 from transactional.schema import Schema
 
@@ -66,8 +67,11 @@ class StaticDeltaTable(StaticTable):
         """Where it lies."""
         return str(self._location)
 
-    def newest(self) -> int:
-        """Its newest Delta version. Raises `OperatingError`, and `SchemaMismatch` if it lacks columns."""
+    def newest(self) -> str:
+        """Its newest Delta version, with the id that the table has in it.
+
+        Raises `OperatingError`, and `SchemaMismatch` if the table lacks columns.
+        """
         table = load_table(self._location)
         found = declared_schema(pa.schema(table.schema()))
         wanted = Schema((*self._key, *self._values))
@@ -75,15 +79,17 @@ class StaticDeltaTable(StaticTable):
             raise SchemaMismatch(
                 f"the static table {self.table} has the columns '{found}', and is declared with {', '.join(astray)}"
             )
-        return int(table.version())
+        return f"{table.metadata().id}@{table.version()}"
 
-    def lookup(self, version: int, keys: pa.Table) -> pa.Table:
-        """The rows with these keys, in one version. Raises `OperatingError`."""
+    def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
+        """The rows with these keys, in one version. Raises `OperatingError`, and `BatchLost` for one of a table that was
+        made again."""
         options = tuple(sorted(self._location.storage_options.items()))
         columns = Schema((*self._key, *self._values))
         try:
-            kept = _rows(self._location.name, options, columns, version)
-            parts = [kept] if kept is not None else _batches(self._loaded(version), columns)
+            # An earlier release has recorded a number alone: what has it may be another table tomorrow.
+            kept = _rows(self._location.name, options, columns, version) if isinstance(version, str) else None
+            parts = [kept] if kept is not None else _batches(_loaded(self._location.name, options, version), columns)
             return pa.concat_tables([arrow_schema(columns).empty_table(), *(with_keys(part, keys) for part in parts)])
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise OperatingError(
@@ -93,13 +99,29 @@ class StaticDeltaTable(StaticTable):
                 "(delta.deletedFileRetentionDuration, delta.logRetentionDuration)"
             ) from None
 
-    def _loaded(self, version: int) -> DeltaTable:
-        return _loaded(self._location.name, tuple(sorted(self._location.storage_options.items())), version)
+
+def _loaded(name: str, options: Sequence[tuple[str, str]], version: StaticVersion) -> DeltaTable:
+    """The table at a version. Raises `BatchLost` if the version is another table's that was here, and `DeltaError`."""
+    location, (recorded_id, number) = DeltaLocation(name, dict(options)), _split_version(version)
+    table = DeltaTable(location.uri, version=number, storage_options=dict(options) or None)
+    if recorded_id is not None and (loaded_id := str(table.metadata().id)) != recorded_id:
+        raise BatchLost(
+            f"the static table {location} was dropped and made again: the batch has recorded version {number} of the "
+            f"table with the id {recorded_id}, and now that is one of the table with the id {loaded_id}. Restore the "
+            "table that was dropped until the batch is committed; or `transactional rewind` the topology to the "
+            "transaction that is committed, after which the batch is planned anew"
+        )
+    return table
 
 
-def _loaded(name: str, options: Sequence[tuple[str, str]], version: int) -> DeltaTable:
-    location = DeltaLocation(name, dict(options))
-    return DeltaTable(location.uri, version=version, storage_options=dict(options) or None)
+def _split_version(version: StaticVersion) -> tuple[str | None, int]:
+    """The id of the table, None if it was not recorded, and its Delta version. Raises `OperatingError`."""
+    if isinstance(version, int):
+        return None, version
+    table_id, _, number = version.rpartition("@")
+    if not table_id or not number.isdecimal():
+        raise OperatingError(f"{version!r} is no version of a static Delta table, which is <id>@<number>")
+    return table_id, int(number)
 
 
 def _batches(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
@@ -110,7 +132,7 @@ def _batches(table: DeltaTable, columns: Schema) -> Iterator[pa.Table]:
 
 
 @lru_cache(maxsize=CACHED_VERSIONS)
-def _rows(name: str, options: Sequence[tuple[str, str]], columns: Schema, version: int) -> pa.Table | None:
+def _rows(name: str, options: Sequence[tuple[str, str]], columns: Schema, version: str) -> pa.Table | None:
     """All rows of a version, which never change; None: there are too many to keep."""
     table = _loaded(name, options, version)
     if table.count() > CACHED_ROWS_MAX:

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from tests.fixtures.earlier.make import unpack
 from tests.unit.command_line import Command, command
+from transactional.batch import METADATA_VERSION
 
 __all__ = ["command"]
 
@@ -105,7 +106,7 @@ def test_a_store_of_each_format_is_gone_on_with(command: Command, left: tuple[st
     assert formats() == {left[1]: 5}
     done = command(*RUN, "{m}:later")
     assert done.code == 0, done.out + done.err
-    assert formats() == Counter({left[1]: 5}) + Counter({3: 4})
+    assert formats() == Counter({left[1]: 5}) + Counter({METADATA_VERSION: 4})
     verified = command("verify", "{m}:later")
     assert re.search(r"birds: nothing is wrong; .*\b5 transactions", verified.out), verified.out
     assert counted() == [COUNTED_LATER] * 3

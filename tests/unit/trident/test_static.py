@@ -17,6 +17,7 @@ from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, TransactionalError
+from transactional.facts import StaticVersion
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries import QueryClient
 from transactional.reading import StaticTable
@@ -45,11 +46,11 @@ class Versions(StaticTable):
     def table(self) -> str:
         return self.name
 
-    def newest(self) -> int:
+    def newest(self) -> StaticVersion:
         return len(TABLES[self.name]) - 1
 
-    def lookup(self, version: int, keys: pa.Table) -> pa.Table:
-        rows = TABLES[self.name][version]
+    def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
+        rows = TABLES[self.name][int(version)]
         return pa.table({"word": list(rows), "label": list(rows.values())})
 
 
@@ -72,13 +73,13 @@ class Flaky:
         return True
 
 
-def world(kind: Any, place: str) -> tuple[TridentTopology, MemoryTable]:
+def world(kind: Any, place: str, table: Versions | None = None) -> tuple[TridentTopology, MemoryTable]:
     """Tuples with their label, counted; attempts fail before the look-up, or behind it."""
     TABLES["labels"], Flaky.failed = [], set()
     somebody_writes()
     topology, seen = TridentTopology("words"), MemoryTable("seen")
     stream = topology.new_stream("words", kind([ROWS], "word string", 3))
-    labels = topology.static_state(Versions("labels"))
+    labels = topology.static_state(table or Versions("labels"))
     if place == "of new values":
         counts = stream.filter(Flaky()).group_by("word").persistent_aggregate(MemoryMapState(), Count())
         found = counts.new_values().state_query(labels)
@@ -110,9 +111,9 @@ KINDS = [MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout]
 PLACES = ["before", "behind", "of new values"]
 
 
-def history(kind: Any, place: str, attempts: int) -> tuple[list[Any], list[Any]]:
+def history(kind: Any, place: str, attempts: int, table: Versions | None = None) -> tuple[list[Any], list[Any]]:
     """What the table has, and what plain Python makes of the versions that the first attempts have recorded."""
-    topology, seen = world(kind, place)
+    topology, seen = world(kind, place, table)
     made, store = topology.build(), MemoryCoordinatorStore()
     failed = run(made, store, attempts)
     assert (failed > 0) == (attempts == 1)
@@ -120,7 +121,7 @@ def history(kind: Any, place: str, attempts: int) -> tuple[list[Any], list[Any]]
     for txid in range(1, 5):
         first = store.attempts_at("words", TxId(txid))[-1]
         assert first.batch is not None
-        version = first.batch.static_versions["labels"]
+        version = int(str(first.batch.static_versions["labels"]).removeprefix("@"))
         words = [word for (word,) in ROWS[3 * (txid - 1) : 3 * txid]]
         for word in words if place != "of new values" else set(words):
             label = TABLES["labels"][version].get(word)
@@ -139,6 +140,12 @@ def test_all_attempts_at_a_batch_read_one_version(kind: Any, place: str, attempt
     found, expected = history(kind, place, attempts)
     assert found == expected
     assert len(TABLES["labels"]) > 3
+
+
+def test_a_version_may_be_an_opaque_token() -> None:
+    """It is handed back as the table has given it."""
+    found, expected = history(MemoryTransactionalSpout, "before", 1, Tokens("labels"))
+    assert found == expected
 
 
 def reads_the_newest(self: LookUpStatic, keys: pa.Table) -> pa.Table:
@@ -176,10 +183,22 @@ def test_wrong_variants_are_found(
 
 
 @dataclass(frozen=True)
+class Tokens(Versions):
+    """Its versions are opaque to everybody else."""
+
+    def newest(self) -> StaticVersion:
+        return f"@{super().newest()}"
+
+    def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
+        assert isinstance(version, str)
+        return super().lookup(int(version[1:]), keys)
+
+
+@dataclass(frozen=True)
 class Twofold(Versions):
     """A key has two rows."""
 
-    def lookup(self, version: int, keys: pa.Table) -> pa.Table:
+    def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
         found = super().lookup(version, keys)
         return pa.concat_tables([found, found])
 

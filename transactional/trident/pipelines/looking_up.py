@@ -12,6 +12,7 @@ import pyarrow as pa
 from transactional.aggregates.places import places_in, rows_at
 from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, SchemaMismatch
+from transactional.facts import StaticVersion
 from transactional.reading import Lookups, StaticTable
 from transactional.schema import Field, Schema
 from transactional.topology.topology import before
@@ -81,7 +82,7 @@ class LookUpStatic(AppendedValues):
     """Looks up a table of others, at the version that is recorded with the batch."""
 
     table: StaticTable
-    versions: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, StaticVersion] = field(default_factory=dict)
     """What the batch has recorded. What was planned before the topology had this table reads the newest version."""
 
     def rows_of(self, keys: pa.Table) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from state import StaticDeltaTable, catalog_table
 from state.delta import static
-from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.errors import BatchLost, ConfigError, OperatingError, SchemaMismatch
 
 NAMES: list[dict[str | None, str]] = [{"a": "A", "b": "B"}, {"a": "A2", None: "nobody"}, {}]
 
@@ -32,11 +33,60 @@ def test_each_version_is_what_it_was(table: StaticDeltaTable, kept: int, monkeyp
     monkeypatch.setattr(static, "CACHED_ROWS_MAX", kept)
     static._rows.cache_clear()
     copy = pickle.loads(pickle.dumps(table))
-    assert copy.newest() == 2
+    table_id = DeltaTable(table.table).metadata().id
+    assert copy.newest() == f"{table_id}@2"
     for version in (1, 0, 2, 1):
-        found = copy.lookup(version, pa.table({"id": pa.array(["a", "x", None])}))
+        found = copy.lookup(f"{table_id}@{version}", pa.table({"id": pa.array(["a", "x", None])}))
         expected = [{"id": key, "name": name} for key, name in NAMES[version].items() if key in ("a", None)]
         assert sorted(found.to_pylist(), key=str) == sorted(expected, key=str)
+
+
+A = pa.table({"id": ["a"]})
+
+
+def make_again(table: StaticDeltaTable, *names: str) -> None:
+    """Drop the table, and make one of other rows at its path, with as many versions as there are names."""
+    shutil.rmtree(table.table)
+    for name in names:
+        write_deltalake(table.table, pa.table({"id": ["a"], "name": [name]}), mode="overwrite")
+
+
+def test_a_table_that_is_made_again_is_another(table: StaticDeltaTable) -> None:
+    """At the same path, with the same numbers: what is kept of the old one is the old one's."""
+    static._rows.cache_clear()
+    old = table.newest()
+    assert table.lookup(old, A).num_rows == 0
+    make_again(table, "C0", "C1", "C2")
+    new = table.newest()
+    assert new != old
+    assert table.lookup(new, A).to_pylist() == [{"id": "a", "name": "C2"}]
+    assert table.lookup(old, A).num_rows == 0
+    static._rows.cache_clear()  # as in another process
+    with pytest.raises(BatchLost, match=r"users was dropped and made again: .* version 2 of the table with the id"):
+        table.lookup(old, A)
+
+
+def test_a_table_that_is_replaced_in_its_log_has_its_older_versions(table: StaticDeltaTable) -> None:
+    """The id is that of the version that is loaded: CREATE OR REPLACE gives a new one to the next version."""
+    static._rows.cache_clear()
+    old = table.newest()
+    DeltaTable.create(table.table, DeltaTable(table.table).schema(), mode="overwrite")
+    new = table.newest()
+    assert (old.rpartition("@")[0] == new.rpartition("@")[0], new.rpartition("@")[2]) == (False, "3")
+    assert table.lookup(old.replace("@2", "@1"), A).to_pylist() == [{"id": "a", "name": "A2"}]
+
+
+def test_a_number_that_an_earlier_release_has_recorded_is_read(table: StaticDeltaTable) -> None:
+    """It names no table, so nothing is kept under it."""
+    assert table.lookup(1, A).to_pylist() == [{"id": "a", "name": "A2"}]
+    make_again(table, "C0", "C1")
+    assert table.lookup(1, A).to_pylist() == [{"id": "a", "name": "C1"}]
+
+
+@pytest.mark.parametrize("version", ["", "2", "@2", "users@", "users@two"])
+def test_what_is_no_version_is_refused(table: StaticDeltaTable, version: str) -> None:
+    with pytest.raises(OperatingError, match="is no version of a static Delta table"):
+        table.lookup(version, A)
 
 
 def test_a_version_that_was_cleaned_away_is_told(table: StaticDeltaTable) -> None:
