@@ -63,9 +63,10 @@ class SqlStoreReader:
         rows = self._database.answer(sql.POSITION, {"topology": topology_id})
         if not rows:
             return None
-        [(committed_txid, rewinding_to)] = rows
+        [(committed_txid, rewinding_to, store_id)] = rows
         with self._database.naming(), readable(f"the row of topology {topology_id!r} in transactional_topologies"):
-            return Position(TxId(whole(committed_txid)), None if rewinding_to is None else TxId(whole(rewinding_to)))
+            target = None if rewinding_to is None else TxId(whole(rewinding_to))
+            return Position(TxId(whole(committed_txid)), target, store_id)
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""

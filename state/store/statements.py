@@ -228,7 +228,9 @@ STATUS = (
 )
 STATUS_OF_ONE = STATUS.where(topologies.c.topology_id == _TOPOLOGY)
 POSITION = QuickQuery(
-    select(topologies.c.committed_txid, topologies.c.rewinding_to).where(topologies.c.topology_id == _TOPOLOGY)
+    select(topologies.c.committed_txid, topologies.c.rewinding_to, topologies.c.store_id).where(
+        topologies.c.topology_id == _TOPOLOGY
+    )
 )
 DESIRED = select(topologies.c.desired, topologies.c.stop_at_ms, NowMs().label("now_ms")).where(
     topologies.c.topology_id == _TOPOLOGY

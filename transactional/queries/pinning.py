@@ -18,7 +18,7 @@ from transactional.errors import ConfigError, OperatingError, QueryFailed
 from transactional.names import owner_of
 from transactional.reading import StateReader
 from transactional.schema import Schema
-from transactional.store import StoreReader
+from transactional.store import Position, StoreReader
 from transactional.topology.topology import Component, Topology
 
 TRIES = 200
@@ -37,15 +37,15 @@ class Tables:
     components: Mapping[str, Component]
     readers: Mapping[str, StateReader]
     _pinned: list[StateReader] = field(default_factory=list)
+    _position: Position | None = None
+    """Where the topology stood when the store was read last."""
 
     @classmethod
     def of(cls, topology: Topology, store: StoreReader | None, committers: Iterable[str]) -> Tables:
         """Those of a topology. Raises `ConfigError` for one that can't be read from outside."""
         every = {component.id: component for component in topology.committers}
         components = {each: every[each] for each in committers}
-        states = {each: component.state for each, component in components.items() if component.state is not None}
-        readers = {each: state.reader(owner_of(topology.id, each)) for each, state in states.items()}
-        return cls(topology.id, store, components, readers)
+        return cls(topology.id, store, components, _open_readers(topology.id, components))
 
     def pin(self, committers: Iterable[str] | None = None, txid: TxId | None = None) -> TxId:
         """Pin some of the tables, or all: as of the committed transaction, or of `txid`; as of which one.
@@ -54,20 +54,21 @@ class Tables:
         `OperatingError` where a table can't be read, `QueryFailed` if the store never stands still.
         """
         self.release()
-        self._pinned = [self.readers[each] for each in (self.readers if committers is None else committers)]
-        latest = [reader for reader in self._pinned if not reader.has_history]
-        before = self._committed()
+        names = list(self.readers if committers is None else committers)
+        before = self._find_position()
         for tried in range(TRIES):
-            wanted = self._checked(txid, before)
+            self._pinned = [self.readers[each] for each in names]
+            wanted = self._checked(txid, before.committed_txid)
             if wanted == NO_TRANSACTION:
                 return wanted
-            has_time = tried < QUICK_TRIES and wanted == before
-            for reader in self._pinned if has_time else latest:
-                reader.pin()
-            after = self._committed()
+            has_time = tried < QUICK_TRIES and wanted == before.committed_txid
+            for reader in self._pinned:
+                if has_time or not reader.has_history:
+                    reader.pin()
+            after = self._find_position()
             if after == before:
                 if not has_time:
-                    self._pin_history(wanted, before)
+                    self._pin_history(wanted, before.committed_txid)
                 return wanted
             before = after
         raise QueryFailed(
@@ -94,10 +95,13 @@ class Tables:
                     f"has no history, and is at {committed}"
                 )
 
-    def _committed(self) -> TxId:
-        """The committed transaction. Raises `OperatingError` while tables are put back to an earlier one."""
+    def _find_position(self) -> Position:
+        """Where the topology stands. Tables that may be other ones by now are opened anew.
+
+        Raises `OperatingError` while tables are put back to an earlier transaction.
+        """
         if self.store is None:
-            return NO_TRANSACTION
+            return Position(NO_TRANSACTION)
         found = self.store.position(self.topology_id)
         if found is None:
             raise ConfigError(f"the store does not know topology {self.topology_id!r}: it has never run with it")
@@ -106,7 +110,11 @@ class Tables:
                 f"topology {self.topology_id!r} is being rewound to transaction {found.rewinding_to}: query it "
                 "when that is done"
             )
-        return found.committed_txid
+        if self._position is not None and not found.can_follow(self._position):
+            self.close()
+            self.readers = _open_readers(self.topology_id, self.components)
+        self._position = found
+        return found
 
     def lookup(self, committer: str, txid: TxId, keys: pa.Table) -> pa.Table:
         """The rows of a pinned table with these keys, maybe more; none before the first transaction."""
@@ -137,3 +145,9 @@ class Tables:
         with ExitStack() as stack:
             for reader in self.readers.values():
                 stack.callback(reader.close)
+
+
+def _open_readers(topology_id: str, components: Mapping[str, Component]) -> Mapping[str, StateReader]:
+    """The readers of the states, by their committers."""
+    states = {each: component.state for each, component in components.items() if component.state is not None}
+    return {each: state.reader(owner_of(topology_id, each)) for each, state in states.items()}

@@ -127,10 +127,17 @@ class TopologyStatus:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a topology stands: its committed transaction, and where a rewind in progress has to end."""
+    """Where a topology stands: its committed transaction, and where a rewind in progress has to end. `store_id` is what
+    its tables are created with, as far as it is recorded."""
 
     committed_txid: TxId
     rewinding_to: TxId | None = None
+    store_id: str | None = None
+
+    def can_follow(self, earlier: Position) -> bool:
+        """False: the topology was started over or has gone back since then, so its tables may be other ones."""
+        is_same = None in (self.store_id, earlier.store_id) or self.store_id == earlier.store_id
+        return is_same and self.committed_txid >= earlier.committed_txid
 
 
 class StoreReader(Protocol):

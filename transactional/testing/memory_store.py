@@ -314,7 +314,7 @@ class MemoryCoordinatorStore:
     def position(self, topology_id: str) -> Position | None:
         """Where a topology stands."""
         found = self.status(topology_id)
-        return Position(found[0].committed_txid, found[0].rewinding_to) if found else None
+        return Position(found[0].committed_txid, found[0].rewinding_to, found[0].store_id) if found else None
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
         """All topologies, or the one named, in order of their ids."""

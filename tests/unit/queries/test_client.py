@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from collections import Counter
@@ -38,8 +39,45 @@ def states_of(kind: str, folder: Path) -> tuple[State, State]:
     if kind == "sqlite":
         url = f"sqlite:///{folder / 'states.db'}"
         return SqlMapState(url, "words"), SqlMapState(url, "sizes")
+    if kind == "mixed":
+        return DeltaMapState(folder / "words"), SqlMapState(f"sqlite:///{folder / 'states.db'}", "sizes")
     layout = LogLayout(fold_after=3) if kind == "log" else kind
     return DeltaMapState(folder / "words", layout=layout), DeltaMapState(folder / "sizes", layout=layout)
+
+
+def start_over(kind: str, folder: Path, store: CoordinatorStore) -> tuple[State, State]:
+    """As `docs/howto/lifecycle.md` says: reset, and the tables deleted; two empty states at their places."""
+    assert store.reset("words")
+    for place in folder.iterdir():
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    return states_of(kind, folder)
+
+
+@pytest.mark.parametrize("kind", ["merge", "log"])
+def test_a_topology_that_was_started_over_is_answered_from_its_new_tables(kind: str, tmp_path: Path) -> None:
+    """By a client that was open all the time, and nobody has asked meanwhile: it is at the same transaction again."""
+    topology = word_count(*states_of(kind, tmp_path), BATCHES)
+    with QueryClient(topology, store := run(topology)) as client:
+        assert client.execute("count_of", "the")[0]["count"] == 2
+        run(word_count(*start_over(kind, tmp_path, store), [*BATCHES[:1], [("dog", 3), ("dog", 3), ("dog", 3)]]), store)
+        for _ in range(2):
+            answer = client.execute("both", "the dog")
+            assert (answer.txid, [row["count"] for row in answer]) == (3, [1, 4])
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "merge", "log", "mixed"])
+@pytest.mark.parametrize("batches", [BATCHES[2:], [*BATCHES, *BATCHES]], ids=["shorter", "longer"])
+def test_so_it_is_when_somebody_asks_meanwhile(kind: str, batches: Any, tmp_path: Path) -> None:
+    """Nothing is there then; whatever was pinned is another table's by now."""
+    topology = word_count(*states_of(kind, tmp_path), BATCHES)
+    with QueryClient(topology, store := run(topology)) as client:
+        assert client.execute("count_of", "a")[0]["count"] == 1
+        states = start_over(kind, tmp_path, store)
+        assert (client.execute("count_of", "a").txid, client.execute("count_of", "a")[0]["count"]) == (0, None)
+        run(word_count(*states, batches), store)
+        expected = Counter(word for batch in batches for word, _ in batch)
+        for word in ("the", "a"):
+            assert client.execute("count_of", word)[0]["count"] == expected.get(word)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ class Reader:
     def release(self) -> None:
         """It has nothing open."""
 
+    close = release
+
 
 def test_tables_that_were_overtaken_are_pinned_again() -> None:
     """Of tables that were pinned while a transaction committed, some may be before it, and others after."""
@@ -35,6 +39,43 @@ def test_tables_that_were_overtaken_are_pinned_again() -> None:
     store: Any = Store()
     tables = Tables("words", store, {}, {"counts": reader})  # type: ignore[dict-item]
     assert (tables.pin(), reader.pins) == (2, 2)
+
+
+@dataclass
+class Opened:
+    """A state, and how often a reader of it was opened."""
+
+    opened: int = 0
+
+    def reader(self, owner: str) -> Reader:
+        self.opened += 1
+        return Reader()
+
+
+@pytest.mark.parametrize(
+    ("positions", "opened"),
+    [
+        ([Position(TxId(3), None, "a"), Position(TxId(4), None, "a")], 1),
+        ([Position(TxId(3), None, None), Position(TxId(3), None, "a")], 1),
+        ([Position(TxId(3), None, "a"), Position(TxId(2), None, "a")], 2),
+        ([Position(TxId(3), None, "a"), Position(TxId(3), None, "b")], 2),
+        ([Position(TxId(3), None, "a"), Position(TxId(9), None, "b")], 2),
+    ],
+)
+def test_tables_of_a_store_that_has_gone_back_or_is_another_are_opened_anew(
+    positions: list[Position], opened: int
+) -> None:
+    """Also when that is noticed between two looks of one answer: what was pinned is let go."""
+    for repeats in ((2, 2), (1, 3)):
+        looks = iter([position for position, times in zip(positions, repeats, strict=True) for _ in range(times)])
+        store = SimpleNamespace(position=lambda _, looks=looks: next(looks))
+        state = Opened()
+        component: Any = SimpleNamespace(state=state)
+        tables = Tables("words", store, {"counts": component}, {"counts": state.reader("words/counts")})  # type: ignore[dict-item]
+        for expected in positions if repeats == (2, 2) else positions[1:]:
+            assert tables.pin() == expected.committed_txid
+        assert state.opened == opened
+        assert tables._pinned == list(tables.readers.values())
 
 
 class Still:
