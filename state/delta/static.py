@@ -82,8 +82,7 @@ class StaticDeltaTable(StaticTable):
         return f"{table.metadata().id}@{table.version()}"
 
     def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
-        """The rows with these keys, in one version. Raises `OperatingError`, and `BatchLost` for one of a table that was
-        made again."""
+        """The rows with these keys, in one version. Raises `OperatingError`, and `BatchLost` if it was made again."""
         options = tuple(sorted(self._location.storage_options.items()))
         columns = Schema((*self._key, *self._values))
         try:
@@ -101,7 +100,7 @@ class StaticDeltaTable(StaticTable):
 
 
 def _loaded(name: str, options: Sequence[tuple[str, str]], version: StaticVersion) -> DeltaTable:
-    """The table at a version. Raises `BatchLost` if the version is another table's that was here, and `DeltaError`."""
+    """The table at a version. Raises `DeltaError`, and `BatchLost` if it was made again since."""
     location, (recorded_id, number) = DeltaLocation(name, dict(options)), _split_version(version)
     table = DeltaTable(location.uri, version=number, storage_options=dict(options) or None)
     if recorded_id is not None and (loaded_id := str(table.metadata().id)) != recorded_id:

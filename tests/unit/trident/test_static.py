@@ -16,7 +16,7 @@ from transactional.attempt import TxId
 from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import ConfigError, FailedException, TransactionalError
+from transactional.errors import BatchLost, ConfigError, FailedException, TransactionalError
 from transactional.facts import StaticVersion
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries import QueryClient
@@ -146,6 +146,21 @@ def test_a_version_may_be_an_opaque_token() -> None:
     """It is handed back as the table has given it."""
     found, expected = history(MemoryTransactionalSpout, "before", 1, Tokens("labels"))
     assert found == expected
+
+
+class Remade(Versions):
+    """It was dropped and made again since any batch was planned."""
+
+    def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
+        raise BatchLost(f"{self.name} was made again")
+
+
+def test_a_run_ends_whose_batch_can_never_be_looked_up_again() -> None:
+    """However many attempts it may have: a person has to put the table back."""
+    topology, _ = world(MemoryTransactionalSpout, "before", Remade("labels"))
+    made, config = topology.build(), TopologyConfig(retry_pause_ms=1, stop_when_drained=True)
+    with pytest.raises(BatchLost, match="labels was made again"):
+        TopologyDriver(made, MemoryCoordinatorStore(), LocalExecutor(made), config).run()
 
 
 def reads_the_newest(self: LookUpStatic, keys: pa.Table) -> pa.Table:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from transactional.errors import (
+    BatchLost,
     BoltFailed,
     FailedException,
     NaiveTime,
@@ -67,10 +68,10 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
 
 
 def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
-    """The error that a failed task represents: an `OperatingError`, `FailedException` or `NaiveTime` as it was
-    raised."""
+    """The error that a failed task represents. An `OperatingError`, `FailedException`, `NaiveTime` or `BatchLost` stays
+    what it was."""
     raised = by_code(code)
-    if raised is None or not issubclass(raised, OperatingError | FailedException | NaiveTime):
+    if raised is None or not issubclass(raised, OperatingError | FailedException | NaiveTime | BatchLost):
         raised = BoltFailed
     return raised(text, at_fault=at_fault)
 
