@@ -97,7 +97,10 @@ class ExaminedDelta:
             remedy = "the torn files are set aside; nothing of what they hold is committed, and it is done again"
             yield self._diagnosis(Problem.TABLE_TORN, self.torn.what, remedy, can_repair=True)
         elif self._broken:
-            remedy = "restore the missing files from a backup, or the whole table together with the store"
+            remedy = (
+                "restore the missing files from a backup, or the whole table together with the store; or take the "
+                "topology back to a transaction before them: `transactional rewind`"
+            )
             yield self._diagnosis(Problem.TABLE_UNREADABLE, self._broken, remedy)
         else:
             yield from self._of_shape()
@@ -326,8 +329,11 @@ def _shape_of(protocol: Mapping[str, Any]) -> Shape:
 def _entry(files: LogFiles, version: int) -> Entry | None:
     """One entry of the log; None when it has been cleaned out by now. Raises `_Broken`."""
     try:
-        return read_entry(files, version)
+        entry = read_entry(files, version)
     except FileNotFoundError:
         return None
     except UNREADABLE as error:
         raise _Broken(f"Delta version {version} is not readable: {error!r}") from error
+    if not entry.actions:
+        raise _Broken(f"entry {entry_name(version)} of the log has no byte")
+    return entry

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.folding import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
-from state.delta.tables.log import is_there
+from state.delta.tables.log import check_entries, is_there
 from state.delta.tables.table import DeltaLocation, features_used, load_table, properties_of
 from state.delta.tables.torn import set_aside, torn_files, without
 from state.delta.tables.version import TableVersion
@@ -116,7 +116,11 @@ def turned(
 
 def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layout:
     """The table of a state that is only read, whether or not it says that keys may be deleted, or expire, and whose it
-    is. Raises `OperatingError` where there is no table."""
+    is.
+
+    Raises `OperatingError` where there is no table, `StoreMismatch` for one whose log has an entry without a byte.
+    """
+    check_entries(location)
     snapshot = load_table(location)
     metadata = snapshot.metadata()
     properties = metadata.configuration
@@ -126,8 +130,11 @@ def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layou
     if metadata.partition_columns == [columns.txid]:
         loaded = TableVersion(location, owner, segment_columns(columns), snapshot)
         loaded.follows = True
+        loaded.expect_replacement()
         return SegmentsTable(loaded, str(location))
-    return MergedTable(TableVersion(location, owner, columns, snapshot), str(location))
+    loaded = TableVersion(location, owner, columns, snapshot)
+    loaded.expect_replacement()
+    return MergedTable(loaded, str(location))
 
 
 def segment_columns(columns: StateColumns) -> SegmentColumns:
@@ -138,10 +145,17 @@ def segment_columns(columns: StateColumns) -> SegmentColumns:
 def mend_torn_log(location: DeltaLocation, owner: str, check: Callable[[TornFiles], None]) -> None:
     """Set aside what a power cut has left half written of a table's log: otherwise nobody could open it.
 
-    Only a process that is about to write does so, and only if `check` raises nothing. Raises `OperatingError`.
+    Only a process that is about to write does so, and only if `check` raises nothing. Raises `OperatingError`, and
+    `StoreMismatch` if another entry that is read has no byte: a power cut leaves none before the newest.
     """
-    if location.is_catalog_name or location.scheme != "file":
+    if location.is_catalog_name:
         return
+    if location.scheme == "file":
+        _set_torn_aside(location, owner, check)
+    check_entries(location)
+
+
+def _set_torn_aside(location: DeltaLocation, owner: str, check: Callable[[TornFiles], None]) -> None:
     try:
         if torn := torn_files(Path(location.uri)):
             check(without(torn, Path(location.uri), owner))

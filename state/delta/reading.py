@@ -10,12 +10,13 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from state.delta.tables.entries import log_files
-from state.delta.tables.log import UNREADABLE, commit_path
+from state.delta.tables.log import UNREADABLE, check_entries, commit_path
 from state.delta.tables.table import DeltaLocation, unreadable
+from state.delta.tables.version import TableReplaced
 from state.delta.writing.layout import Layout
 from state.rows.expiring import alive
 from transactional.attempt import TxId
-from transactional.errors import OperatingError, SchemaMismatch
+from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch
 from transactional.names import OWNER_NOTE
 
 
@@ -42,7 +43,7 @@ class DeltaReader:
         if self._newest is not None:
             try:
                 self._newest.loaded.refresh()
-            except SchemaMismatch:  # it has another layout by now
+            except (SchemaMismatch, TableReplaced):  # it has another layout by now, or is another one
                 self._newest = None
         if self._newest is None:
             self._newest = self._open()
@@ -63,8 +64,9 @@ class DeltaReader:
             )
         layout = self._open()
         try:
+            check_entries(self._location, found)
             layout.loaded.move_to(found)
-        except OperatingError as error:
+        except (OperatingError, StoreMismatch) as error:
             raise OperatingError(f"it can't be read as of transaction {txid} any more: {error}") from error
         return layout
 

@@ -18,8 +18,8 @@ from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
 from state.delta.tables.entries import Entry, is_foreign, log_files, read_entry
-from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE
-from state.delta.tables.table import DeltaLocation, load_table, storage_of
+from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, entry_name
+from state.delta.tables.table import DeltaLocation, load_table, refused, storage_of
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, by_delta_rs, commit_files, once
 from state.delta.writing.layout import Held
@@ -79,15 +79,19 @@ class TableHistory:
             alike = entry.version if alike is None else alike
             if self.owner in entry.app_versions and entry.app_versions[self.owner] == target.attempt_id:
                 return alike
-            if self.owner in entry.app_versions or is_foreign(entry, self.owner):
+            if self._may_change(entry):
                 alike = None
         return self._before_first(target)
+
+    def _may_change(self, entry: Entry) -> bool:
+        """Whether rows may differ after an entry: nobody knows what one without a byte has done."""
+        return self.owner in entry.app_versions or is_foreign(entry, self.owner) or not entry.actions
 
     def _last_alike(self, n: int) -> int:
         """As `version_at`, after the entry at a place."""
         version = self.entries[n].version
         for entry in self.entries[n + 1 :]:
-            if self.owner in entry.app_versions or is_foreign(entry, self.owner):
+            if self._may_change(entry):
                 break
             version = entry.version
         return version
@@ -173,6 +177,8 @@ def check_whole(location: DeltaLocation, version: int) -> set[str]:
     """The files of a Delta version. Raises `BeyondKept` unless it can be loaded and all of them are there."""
     options = dict(location.storage_options)
     try:
+        if (lost := empty_entry(location, version)) is not None:
+            raise BeyondKept(f"Delta version {version} can no longer be read: entry {entry_name(lost)} has no byte")
         table = DeltaTable(location.uri, version=version, storage_options=options)
         paths = [unquote(path) for path in pa.table(table.get_add_actions())["path"].to_pylist()]
         there = storage_of(location).get_file_info(paths)
@@ -196,8 +202,14 @@ def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> N
     properties = once([Transaction(table.owner, fence_id), *noted], {"userMetadata": json.dumps(note)})
     with by_delta_rs(table) as snapshot:
         snapshot.restore(version, commit_properties=properties, post_commithook_properties=NOTHING_AFTERWARDS)
-    table.disk.settle()
-    return None
+    if empty_entry(table.location) is not None:
+        # Nothing that loads the table from here on reads what is lost.
+        try:
+            table.snapshot.create_checkpoint()
+            return table.disk.settle_checkpoint()
+        except (DeltaError, OSError) as error:
+            raise refused(table.location, error) from None
+    return table.disk.settle()
 
 
 def reached(location: DeltaLocation, owner: str, target: RewindTarget) -> str:

@@ -30,6 +30,7 @@ from state.delta.opening import (
 from state.delta.reading import DeltaReader
 from state.delta.scratch import SCRATCH_BYTES, FileScratch
 from state.delta.segments.folding import LAYOUTS, LogLayout, check_folder
+from state.delta.tables.log import check_entries
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of
@@ -141,6 +142,7 @@ class DeltaMapState(TableState[Layout]):
         self._own(owner, txid_of)
         if self.location.is_catalog_name:
             self._resolve()
+            check_entries(self._resolved)
         self._opened = open_table(self._request, self._turned)
         if self._is_durable:
             self._opened.loaded.keep_durable()

@@ -83,7 +83,10 @@ def as_torn(torn: str, wrong: Disagreement) -> Disagreement:
     """What is wrong with a table whose newest files are `torn`, and that would be `wrong` without them: they hold what
     the store has committed, and are not set aside."""
     what = f"{torn}. The store has committed what was written there, so it was not set aside; without it, {wrong.what}"
-    remedy = f"if files were moved or deleted, put them back, and start again. If they are lost: {wrong.remedy}"
+    remedy = (
+        f"if files were moved or deleted, put them back, and start again. If they are lost: {wrong.remedy}; or take "
+        "the topology back to a transaction before them: `transactional rewind`"
+    )
     return replace(wrong, what=what, remedy=remedy, can_repair=False)
 
 

@@ -84,13 +84,14 @@ def open_table(
     store_id: str | None,
     *,
     durability: str = "disk",
-    goes_back: bool = False,
+    goes_back_to: TxId | None = None,
 ) -> State:
     """Open a committer's table, once what a power failure has torn of it is set aside. One that is created records
     `store_id`.
 
-    Raises `StoreMismatch` if the store has committed what is torn. A table that `goes_back` is opened with it then, if
-    its log can be read: what of its rows is gone shows when it is known where it goes back to.
+    Raises `StoreMismatch` if the store has committed what is torn. A table that goes back to before that does without
+    it; else it is opened with it, if its log can be read: what of its rows is gone shows when it is known where it goes
+    back to.
     """
     state = component.state
     assert state is not None
@@ -101,14 +102,29 @@ def open_table(
         position = store.position(topology.id)
         committed = NO_TRANSACTION if position is None else position.committed_txid
         wrong = wrong_without(torn, store, topology.id, component.id, committed)
-        if wrong is not None:
+        if wrong is not None and not _may_lack(wrong, torn.version, store, topology.id, component.id, goes_back_to):
             raise StoreMismatch(refusal(component.id, _in_words(state), wrong.what, wrong.remedy))
 
-    with suppress(*([StoreMismatch] if goes_back else [])):
+    with suppress(*([] if goes_back_to is None else [StoreMismatch])):
         state.mend(owner, check)
     state.create_for(store_id)
     state.open(owner, txid_lookup(store, topology.id, component.id))
     return state
+
+
+def _may_lack(
+    wrong: Disagreement,
+    version: AttemptId | None,
+    store: StoreReader,
+    topology_id: str,
+    component_id: str,
+    goes_back_to: TxId | None,
+) -> bool:
+    """Whether a table of this version lacks only what a rewind takes back."""
+    if goes_back_to is None or version is None or wrong.problem is not Problem.TABLE_BEHIND:
+        return False
+    txid = known_txid(store, topology_id, component_id, version)
+    return txid is not None and txid >= goes_back_to
 
 
 def close_tables(topology: Topology) -> None:
@@ -118,8 +134,17 @@ def close_tables(topology: Topology) -> None:
         component.state.close()
 
 
-def fence(state: State, component_id: str, store: CoordinatorStore, lease: Lease, txid: TxId | None = None) -> None:
-    """Raise the version of one open table. `txid` is where it is, if it was looked at.
+def fence(
+    state: State,
+    component_id: str,
+    store: CoordinatorStore,
+    lease: Lease,
+    txid: TxId | None = None,
+    *,
+    goes_back_to: TxId | None = None,
+) -> None:
+    """Raise the version of one open table. `txid` is where it is, if it was looked at. One that goes back may lack
+    transactions after that.
 
     The store must know the fence before the table has it. A committer has joined only once its table has it too:
     until then its fences are recorded as those of a joining one, so that a run that dies in between can be
@@ -127,7 +152,7 @@ def fence(state: State, component_id: str, store: CoordinatorStore, lease: Lease
     has_joined = store.has_fence(lease.topology_id, component_id)
     for tried in range(1, FENCE_TRIES + 1):
         if txid is None:
-            txid = _table_txid(component_id, state, store, lease, has_joined=has_joined)
+            txid = _table_txid(component_id, state, store, lease, has_joined=has_joined, goes_back_to=goes_back_to)
         store.record_fence(lease, component_id if has_joined else joining_of(component_id), txid)
         try:
             state.fence(lease.fence_id)
@@ -141,12 +166,20 @@ def fence(state: State, component_id: str, store: CoordinatorStore, lease: Lease
         return
 
 
-def _table_txid(component_id: str, state: State, store: CoordinatorStore, lease: Lease, *, has_joined: bool) -> TxId:
+def _table_txid(
+    component_id: str,
+    state: State,
+    store: CoordinatorStore,
+    lease: Lease,
+    *,
+    has_joined: bool,
+    goes_back_to: TxId | None = None,
+) -> TxId:
     """The transaction that the table is at. Raises `StoreMismatch` if the store says that it should be elsewhere."""
     committed, version = lease.progress.committed_txid, state.version()
     txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
     wrong = wrong_place(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
-    if wrong is not None:
+    if wrong is not None and not _may_lack(wrong, version, store, lease.topology_id, component_id, goes_back_to):
         raise StoreMismatch(refusal(component_id, _in_words(state), wrong.what, wrong.remedy))
     wrong = of_another_store(state.created_for(), version, lease.store_id, store)
     if wrong is not None:

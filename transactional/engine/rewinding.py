@@ -106,10 +106,10 @@ def rewind(
     try:
         _write_down(journal, store, lease, txid, goes_back=False)
         for component, _ in rewindable(topology, store):
-            opened = open_table(topology, component, store, lease.store_id, goes_back=True)
+            opened = open_table(topology, component, store, lease.store_id, goes_back_to=txid)
             if not plan.is_begun:
                 # Whoever led before can neither write nor delete from here on.
-                fence(opened, component.id, store, lease)
+                fence(opened, component.id, store, lease, goes_back_to=txid)
         plan = replace(plan_rewind(topology, store, txid), is_begun=plan.is_begun)
         store.renew(lease, lease_ms=LEASE_MS)
         above = replace(lease, fence_id=store.begin_rewind(lease, txid))

@@ -212,6 +212,8 @@ def _rows(table: Any, action: str) -> list[dict[str, Any]]:
 
 def _read_commit(storage: Storage, version: int, shape: TableShape) -> DeltaCommit:
     text = storage.read(f"{LOG}/{version:020}.json")
+    if not text:
+        raise LogBroken(f"the entry of Delta version {version} has no byte")
     try:
         lines = b",".join(text.split(b"\n")) if b"\n" in text else text
         return _commit_of(version, json.loads(b"[" + lines.strip(b",") + b"]"), shape)

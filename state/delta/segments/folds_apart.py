@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.segments.folding import ONE_THREAD, Fold, Segment, SegmentQuery, join_settings
 from state.delta.segments.shares import is_in_share
+from state.delta.tables.log import check_entries
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, unreadable
@@ -67,7 +68,10 @@ class FoldTask:
     """What had expired by it for the transaction before the newest is left out."""
 
     def write(self) -> WrittenFold:
-        """Read the newest version, and write its rows of the folded range. Raises `OperatingError`, `DeltaError`, …"""
+        """Read the newest version, and write its rows of the folded range.
+
+        Raises `OperatingError`, `DeltaError`, …, and `StoreMismatch` for an entry of the log without a byte.
+        """
         return self._write(SegmentQuery(self.columns, self.combine, DATA_FUSION), self.settings)
 
     def write_share(self, number: int, shares: int) -> WrittenFold:
@@ -78,6 +82,7 @@ class FoldTask:
         return self._write(query, {**self.settings, **ONE_THREAD})
 
     def _write(self, query: SegmentQuery, settings: Mapping[str, str]) -> WrittenFold:
+        check_entries(self.location)
         table = TableVersion(self.location, self.owner, self.columns)
         version = table.version()
         if version is None:

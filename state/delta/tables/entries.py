@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from state.delta.tables.log import UNREADABLE, LogUpkeep, commit_path
+from state.delta.tables.log import UNREADABLE, LogUpkeep, commit_path, lost_entry
 from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.errors import OperatingError, StoreMismatch
 from transactional.names import REWOUND_NOTE, fold_of, repair_of
@@ -163,18 +163,21 @@ def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]
 
 
 def _read(files: LogFiles, location: DeltaLocation, version: int) -> Entry:
-    """One entry of the log. Raises `FileNotFoundError`, or `OperatingError`."""
+    """One entry of the log. Raises `FileNotFoundError`, `OperatingError`, or `StoreMismatch` if it has no byte."""
     try:
-        return read_entry(files, version)
+        entry = read_entry(files, version)
     except FileNotFoundError:
         raise
     except (OSError, *UNREADABLE) as error:
         reason = location.reason(error)
         raise OperatingError(f"Delta version {version} of table {location} can't be read: {reason}") from None
+    if not entry.actions:
+        raise lost_entry(location, version)
+    return entry
 
 
 def read_entry(files: LogFiles, version: int) -> Entry:
-    """One entry of the log. Raises `OSError`, or what is in `UNREADABLE`."""
+    """One entry of the log; without actions if it has no byte. Raises `OSError`, or what is in `UNREADABLE`."""
     with files.open_input_file(commit_path(version)) as file:
         actions: list[dict[str, Any]] = [json.loads(line) for line in file.read().splitlines() if line.strip()]
 

@@ -23,7 +23,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from state.delta.tables.apart import WorkApart
 from state.delta.tables.table import DeltaLocation, storage_of
-from transactional.errors import ConfigError, OperatingError
+from transactional.errors import ConfigError, OperatingError, StoreMismatch
 from transactional.names import LOG_COMMITS_PROPERTY
 
 LOG_FOLDER = "_delta_log"
@@ -47,6 +47,10 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What comes of an entry that is none."""
 
 
+EntryMark = tuple[int, object]
+"""By which an entry is known again: its size in bytes, and when it was written."""
+
+
 def entry_name(version: int) -> str:
     """The name of a Delta version's entry in the log."""
     return f"{version:020}.json"
@@ -64,6 +68,48 @@ def is_there(location: DeltaLocation) -> bool:
         return any(ENTRY.fullmatch(file.base_name) or CHECKPOINT.fullmatch(file.base_name) for file in log)
     except (DeltaError, OSError) as error:
         raise OperatingError(f"Delta table {location} can't be looked for: {location.reason(error)}") from None
+
+
+def empty_entry(location: DeltaLocation, until: int | None = None) -> int | None:
+    """The first entry without a byte that loading a Delta version reads, the newest version by default; None: there is
+    none. Entries before the checkpoint are not read. Raises `OSError`.
+
+    Delta-rs passes over such an entry, as if nothing had been written by it.
+    """
+    listed = storage_of(location).get_file_info(FileSelector(LOG_FOLDER, allow_not_found=True))
+    sizes = {file.base_name: file.size for file in listed if file.type == FileType.File}
+    return first_empty(sizes, until)
+
+
+def first_empty(sizes: Mapping[str, int], until: int | None = None) -> int | None:
+    """As `empty_entry`, of a log's files by name with their sizes in bytes."""
+    entries = {int(match[1]): size for name, size in sizes.items() if (match := ENTRY.fullmatch(name))}
+    whole = [int(name[:20]) for name, size in sizes.items() if WHOLE_CHECKPOINT.fullmatch(name) and size]
+    base = max((version for version in whole if until is None or version <= until), default=-1)
+    read = range(base, max(entries, default=-1) + 1 if until is None else until + 1)
+    return min((version for version, size in entries.items() if version in read and not size), default=None)
+
+
+def check_entries(location: DeltaLocation, until: int | None = None) -> None:
+    """Raise `StoreMismatch` for an entry without a byte that loading a version reads (see `empty_entry`).
+
+    Raises `OperatingError` when the storage does not answer.
+    """
+    try:
+        version = empty_entry(location, until)
+    except (DeltaError, OSError) as error:
+        raise OperatingError(f"Delta table {location} can't be read: {location.reason(error)}") from None
+    if version is not None:
+        raise lost_entry(location, version)
+
+
+def lost_entry(location: DeltaLocation, version: int) -> StoreMismatch:
+    """The error for an entry of the log without a byte."""
+    return StoreMismatch(
+        f"Delta table {location}: entry {entry_name(version)} of its log has no byte, so what Delta version {version} "
+        "has changed is lost. Restore the entry from a backup, or take the topology back to a transaction before it: "
+        "`transactional rewind`"
+    )
 
 
 def check_links(location: DeltaLocation) -> None:
@@ -99,16 +145,33 @@ class LogUpkeep:
         self._interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
         self._checkpointed = table.version()
         self._location = location
+        self.seen: tuple[int, EntryMark | None] = (-1, None)
+        """The version that was looked at last, and its entry; None: it was not there."""
         self.checkpoint = WorkApart[DeltaTable]("checkpoint")
         self.cleanup = WorkApart[None]("log")
 
     def is_newest(self, version: int) -> bool:
-        """Whether this version is there, and no later one; checks two files and lists nothing. Raises `OSError`."""
+        """Whether this version is there, and no later one; checks two files and lists nothing.
+
+        Raises `OSError`, and `StoreMismatch` if the entry of this version has no byte.
+        """
         # In this order: old files are deleted oldest first, so as long as this one is there the next one was not.
+        later, this = self._marks(version + 1, version)
+        self.seen = (version, this)
+        if this is not None and this[0] == 0:
+            raise lost_entry(self._location, version)
+        return later is None and this is not None
+
+    def look_at(self, version: int) -> tuple[int, EntryMark | None]:
+        """The version with its entry (see `seen`). Raises `OSError`."""
+        self.seen = (version, self._marks(version)[0])
+        return self.seen
+
+    def _marks(self, *versions: int) -> list[EntryMark | None]:
         if self._folder is not None:  # a tenth of the time
-            return not _is_file(self._folder, version + 1) and _is_file(self._folder, version)
-        later, this = self._files.get_file_info([commit_path(version + 1), commit_path(version)])
-        return bool(later.type == FileType.NotFound and this.type == FileType.File)
+            return [_mark_on_disk(self._folder, version) for version in versions]
+        infos = self._files.get_file_info(list(map(commit_path, versions)))
+        return [(info.size, info.mtime) if info.type == FileType.File else None for info in infos]
 
     def withdraw(self, version: int) -> None:
         """Take an entry away that came too late. Nobody needs it: there is a checkpoint of it, or of a later one."""
@@ -130,6 +193,7 @@ class LogUpkeep:
 
     def _checkpoint(self, version: int, settle: Callable[[], None]) -> DeltaTable:
         location = self._location
+        check_entries(location, version)
         table = DeltaTable(location.uri, version=version, storage_options=dict(location.storage_options))
         table.create_checkpoint()
         settle()
@@ -185,12 +249,13 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _is_file(folder: str, version: int) -> bool:
-    """Whether the log on this disk has the entry of a version. Raises `OSError`."""
+def _mark_on_disk(folder: str, version: int) -> EntryMark | None:
+    """A version's entry in the log on this disk; None: it is not there. Raises `OSError`."""
     try:
-        return stat.S_ISREG(os.stat(os.path.join(folder, commit_path(version))).st_mode)
+        found = os.stat(os.path.join(folder, commit_path(version)))
     except FileNotFoundError:
-        return False
+        return None
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def added_bytes(folder: Path, version: int) -> int | None:

@@ -26,7 +26,7 @@ from state.delta.tables.entries import (
     is_foreign,
 )
 from state.delta.tables.following import KnownFiles
-from state.delta.tables.log import LogUpkeep
+from state.delta.tables.log import EntryMark, LogUpkeep, check_entries
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import (
     DeltaLocation,
@@ -45,6 +45,10 @@ from transactional.errors import StoreMismatch
 
 FOLLOWED_MAX = 100
 """After so many Delta commits at once, loading the newest version takes no longer."""
+
+
+class TableReplaced(Exception):
+    """The table that a reader has loaded is not there any more: it has to open the one that is there now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class TableVersion:
         self.folder = Path(location.uri) if location.scheme == "file" else None
         """Where it lies on a disk of this machine, or one that is mounted; None: in an object store."""
         self.log = LogUpkeep(location, self._snapshot)
+        self._entry: tuple[int, EntryMark | None] | None = None
+        """The entry of the loaded version, for a reader; None: others do not replace what is written through."""
         self._mismatch: StoreMismatch | None = None
         self._is_unfit = False
         """Whether somebody has given it another shape than the state's, as far as it was looked at."""
@@ -206,13 +212,29 @@ class TableVersion:
         self.judged = self.delta_version
         return self.version()
 
-    def refresh(self) -> None:
-        """Move to the newest snapshot. Raises as `judge`."""
-        if self._mismatch is not None:
-            raise self._mismatch
-        known = self.delta_version
+    def expect_replacement(self) -> None:
+        """Let a reader notice when the table is made anew at its place. Raises `OperatingError`."""
         try:
-            if self.log.is_newest(known):
+            self._entry = self.log.look_at(self.delta_version)
+        except OSError as error:
+            raise unreadable(self.location, error) from None
+
+    def _check_entry(self, seen: tuple[int, EntryMark | None]) -> None:
+        """Raise `TableReplaced` when the entry of the loaded version is not the one that was loaded."""
+        if self._entry not in (None, seen):
+            raise TableReplaced
+
+    def refresh(self) -> None:
+        """Move to the newest snapshot. Raises as `judge`, and `TableReplaced` to a reader that expects it."""
+        known = self.delta_version
+        if self._mismatch is not None:
+            if self._entry is not None:
+                self._check_entry(self.log.look_at(known))
+            raise self._mismatch
+        try:
+            is_newest = self.log.is_newest(known)
+            self._check_entry(self.log.seen)
+            if is_newest:
                 if self._is_unfit:
                     self.check()  # for each attempt, until the table is as it was
                 return
@@ -223,10 +245,14 @@ class TableVersion:
         except (DeltaError, OSError):
             # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
             self.reload()
+        if self._entry is not None:
+            self.expect_replacement()
         self.look_at_others(known)
 
     def reload(self) -> None:
-        """Load the newest snapshot again, without relying on log files that may be gone."""
+        """Load the newest snapshot again, without relying on log files that may be gone. Raises `OperatingError`, and
+        `StoreMismatch` for an entry without a byte."""
+        check_entries(self.location)
         self._snapshot, self._own, self.says_expiry = load_table(self.location), None, False
         self._ahead = self._files = None
 
@@ -270,6 +296,7 @@ class TableVersion:
         if files is None:
             return False
         self._ahead = after + len(entries)
+        self._entry = self.log.seen if self._entry is not None else None
         self._files = (self._ahead, files)
         self._follow(after, entries)
         return True
