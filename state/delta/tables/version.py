@@ -219,29 +219,35 @@ class TableVersion:
         except OSError as error:
             raise unreadable(self.location, error) from None
 
-    def _check_entry(self, seen: tuple[int, EntryMark | None]) -> None:
-        """Raise `TableReplaced` when the entry of the loaded version is not the one that was loaded."""
-        if self._entry not in (None, seen):
+    def _reload_same(self, known: int) -> None:
+        """Load the table again whose entry was cleaned out of the log. Raises `TableReplaced` if it is another one."""
+        table_id = self._snapshot.metadata().id
+        if self.log.seen[1] is not None:
+            raise TableReplaced
+        self.reload()
+        if self._snapshot.metadata().id != table_id or self.delta_version <= known:
             raise TableReplaced
 
     def refresh(self) -> None:
         """Move to the newest snapshot. Raises as `judge`, and `TableReplaced` to a reader that expects it."""
         known = self.delta_version
         if self._mismatch is not None:
-            if self._entry is not None:
-                self._check_entry(self.log.look_at(known))
+            if self._entry is not None and self._entry != self.log.look_at(known):
+                raise TableReplaced
             raise self._mismatch
         try:
             is_newest = self.log.is_newest(known)
-            self._check_entry(self.log.seen)
-            if is_newest:
+            if self._entry is not None and self._entry != self.log.seen:
+                self._reload_same(known)
+            elif is_newest:
                 if self._is_unfit:
                     self.check()  # for each attempt, until the table is as it was
                 return
-            if self._has_followed(known):
+            elif self._has_followed(known):
                 return
-            self._own = self._ahead = None
-            self._snapshot.update_incremental()
+            else:
+                self._own = self._ahead = None
+                self._snapshot.update_incremental()
         except (DeltaError, OSError):
             # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
             self.reload()
