@@ -29,6 +29,7 @@
         ├── RewindUnfinished         a rewind was begun, and has to be finished first
         ├── BeyondKept               what a rewind needs is no longer kept
         ├── StoreWentBack            the store has lost what it had confirmed
+        ├── FileReplaced             the file of a store or a state is no longer the one that is open
         ├── NaiveTime                user code gave a timestamp without a time zone
         └── ProtocolError            a bug in the framework: an event that no phase allows
 
@@ -310,11 +311,17 @@ class StoreWentBack(FatalError):
     exit_code = TRY_AGAIN
 
 
+class FileReplaced(FatalError):
+    """The SQLite file of a store or a state was deleted, moved or replaced while this process wrote to it."""
+
+    code = "TX413"
+
+
 class NaiveTime(FatalError):
     """User code gave a timestamp without a time zone, and which instant it means is unknown. The message names the
     component and the field. Such a tuple is never a dead letter: the program is wrong, not the tuple."""
 
-    code = "TX413"
+    code = "TX414"
 
 
 class ProtocolError(FatalError):

@@ -26,7 +26,7 @@ from sqlalchemy.pool import QueuePool
 
 from state.sql.postgresql import beginning, connect_arguments, without_search_path
 from state.sql.quick import QuickQuery, of_driver
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, FileReplaced
 from transactional.names import DISTRIBUTION
 
 _SQLITE = b"SQLite format 3\0"
@@ -59,6 +59,9 @@ class Database:
     its lock; SQLite can't. `sqlite://` is in the memory of this process, and shared by all users of that URL
     (`sqlite://?name=…` is another one). `used_for` and `example` are for messages. One that is `read_only` is never
     written, not even by mistake: SQLite and PostgreSQL refuse it. Raises `ConfigError` for an unusable URL.
+
+    A SQLite file that is deleted, moved or replaced goes on without a name for those who have it open. Who only reads
+    opens the new one; for who writes `writing`, `reading` and `answer` raise `FileReplaced`, until `close` is called.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Database:
         self._file = sqlite_file(self._url)
         self._timeout_ms, self._used_for, self._read_only = timeout_ms, used_for, read_only
         self._opened: tuple[int, int] | None = None
+        """Device and inode of the file that connections have open, None for none."""
         if is_in_memory(self._url):
             self._engine = _engine_in_memory(str(self._url))
             return
@@ -136,8 +140,10 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One database transaction that may write. Raises `DatabaseFailed`; the outcome is then unknown."""
+        self._check_same_file()
         with raising_failures(), self._engine.begin() as connection:
             yield connection
+        self._check_same_file()  # or what has just been written is lost
 
     @contextmanager
     def reading(self, *, is_snapshot: bool = False) -> Iterator[Connection]:
@@ -145,7 +151,7 @@ class Database:
 
         With `is_snapshot` all that it reads is of one moment, as it always is on SQLite.
         """
-        self._leave_what_is_gone()
+        self._check_same_file()
         with raising_failures(), self._engine.connect() as connection:
             connection = connection.execution_options(only_reads=True, is_snapshot=is_snapshot)
             # Before a query does it, whose options are those of a cursor.
@@ -154,7 +160,7 @@ class Database:
 
     def answer(self, query: QuickQuery, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """What a small query finds, in a transaction of its own. Raises `DatabaseFailed`."""
-        self._leave_what_is_gone()
+        self._check_same_file()
         dialect = self._engine.dialect
         with raising_failures():
             try:
@@ -166,18 +172,31 @@ class Database:
             finally:
                 connection.close()
 
-    def _leave_what_is_gone(self) -> None:
-        if self._read_only and self._opened not in (None, self._file_id()):
-            self.close()  # what is open is a file that was moved or deleted: it would show the same forever
+    def _check_same_file(self) -> None:
+        """See that the path still leads to the file that is open. Raises `FileReplaced` where that is written."""
+        if self._opened in (None, self._file_id()):
+            return
+        if not self._read_only:
+            raise FileReplaced(
+                f"the SQLite file of {self._used_for}, {self._file}, was deleted, moved or replaced while it was open: "
+                "what was written to it since then is lost, or lies where the file is now. Stop everything that uses "
+                "it, put back the file, or store and tables from one backup, and start again"
+            )
+        self.close()  # what is open would show the same forever
 
     def limit_timeout(self, timeout_ms: int) -> None:
         """From now on nothing waits for longer than this, either."""
         if timeout_ms < self._timeout_ms:
             self._timeout_ms = max(1, timeout_ms)
-            self.close()
+            self._close_connections()
 
     def close(self) -> None:
-        """Close all connections. Later calls open new ones; a database in memory is kept."""
+        """Close all connections. Later calls open new ones, to the file that is there then; a database in memory is
+        kept."""
+        self._close_connections()
+        self._opened = None
+
+    def _close_connections(self) -> None:
         if not is_in_memory(self._url):
             self._engine.dispose()
 
@@ -203,6 +222,8 @@ class Database:
         if self._read_only:
             self._opened = self._file_id()
             return
+        self._opened = self._opened or self._file_id()
+        self._check_same_file()
         connection.execute("PRAGMA synchronous = FULL")
         switch_to_wal(connection.execute)
 

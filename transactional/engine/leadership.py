@@ -30,6 +30,7 @@ from transactional.engine.history.timeline import Timeline
 from transactional.engine.streams import fingerprint_as_stored, progress_of_streams
 from transactional.errors import (
     Fenced,
+    FileReplaced,
     ProtocolError,
     StoreMismatch,
     StoreUnavailable,
@@ -85,6 +86,7 @@ class Leadership:
         self._notify = notify
         self._confirmed = (NO_TRANSACTION, AttemptId(0))
         """The newest transaction commit and the newest attempt that the store has confirmed to this leader."""
+        self._store_id: str | None = None
         self._fails_alone = topology.guarantee is not Guarantee.EXACTLY_ONCE
 
     def take(self) -> None:
@@ -135,6 +137,7 @@ class Leadership:
             self.renew()  # raises `Fenced` when another coordinator has taken over meanwhile: then that is why
             raise
         self.store.record_start(self.lease, self.topology.fingerprint(), store_id=store_id)
+        self._store_id = store_id
 
     def forget_old_attempts(self) -> None:
         """Delete what the store keeps no longer of attempts and runs."""
@@ -152,13 +155,15 @@ class Leadership:
         return before, [attempts[0] for attempts in last if attempts]
 
     def renew(self) -> None:
-        """Keep the lease for its whole time from now on. Raises `Fenced` when it is another one's."""
+        """Keep the lease for its whole time from now on. Raises `Fenced` when it is another one's, `StoreWentBack` when
+        the store is no longer what this leader has written."""
         self._renew()
         self._notify(LeaseRenewed(self.config.lease_ms))
 
     def _renew(self) -> None:
         at_ms = self.clock.monotonic_ms()
         self.store.renew(self.lease, lease_ms=self.config.lease_ms)
+        self.check_kept()  # also while nothing is committed, which would show it
         self._renewed_at_ms = at_ms
 
     def renew_in_time(self) -> None:
@@ -198,7 +203,7 @@ class Leadership:
 
     def give_back(self, end: RunEnd, *, is_done: bool) -> None:
         """Let somebody else lead, and say in the store how the run has ended."""
-        with suppress(StoreUnavailable):  # then the lease ends by itself
+        with suppress(StoreUnavailable, FileReplaced):  # then the lease ends by itself
             self.store.release(self.lease, is_done=is_done, end=end)
 
     def record(self, action: Action, timeline: Timeline, at_ms: int) -> None:
@@ -267,7 +272,7 @@ class Leadership:
         return write()
 
     def check_kept(self) -> None:
-        """Raise `StoreWentBack` when the store no longer knows what it has confirmed to this leader."""
+        """Raise `StoreWentBack` when the store no longer knows what it has confirmed to this leader, or is another."""
         status = next(iter(self.store.status(self.topology.id)), None)
         kept = (0, NO_TRANSACTION, 0) if status is None else (status.epoch, status.committed_txid, status.attempt_id)
         if any(now < then for now, then in zip(kept, (self.lease.epoch, *self._confirmed), strict=True)):
@@ -277,6 +282,13 @@ class Leadership:
                 f"{self.lease.epoch}, transaction {self._confirmed[0]}, attempt {self._confirmed[1]}, and is at epoch "
                 f"{epoch}, transaction {committed}, attempt {attempt_id}, as after a failover to a copy that was "
                 "behind. Nothing more is written; the next start compares it with the tables"
+            )
+        store_id = None if status is None else status.store_id
+        if self._store_id not in (None, store_id):
+            raise StoreWentBack(
+                f"the store of topology {self.topology.id!r} is another one than at the start of this run: its id was "
+                f"{self._store_id}, and is {store_id}. Nothing more is written; the next start compares it with the "
+                "tables"
             )
 
 

@@ -19,7 +19,7 @@ from transactional.commands import running
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import RunSummary
 from transactional.engine.leadership import Leadership
-from transactional.errors import StoreUnavailable, TopologyChanged
+from transactional.errors import StoreUnavailable, StoreWentBack, TopologyChanged
 from transactional.store import DesiredState, Lease, TopologyStatus
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
@@ -194,6 +194,18 @@ def test_a_lease_counts_from_before_it_was_renewed_however_long_that_took() -> N
     leadership.renew_in_time()
     assert len(renewals) == 2
     assert store.status()[0].is_leased
+
+
+def test_a_renewal_finds_that_the_store_is_another_one() -> None:
+    """As after a restore, with the same epoch and owner: a leader that has nothing to commit would not see it."""
+    world = World()
+    leadership = Leadership(world.topology(), world.store, DRAINED, ManualClock())
+    leadership.take()
+    leadership.fence_tables()
+    leadership.renew()
+    world.store._topologies["words"].store_id = "another"
+    with pytest.raises(StoreWentBack, match=r"is another one than at the start of this run: its id was .* is another"):
+        leadership.renew()
 
 
 def test_the_quicker_of_two_standbys_leads_and_the_other_goes_on_waiting() -> None:
