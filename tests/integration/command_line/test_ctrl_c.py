@@ -8,14 +8,15 @@ import pytest
 
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.command_line.many_words import TRANSACTIONS, expected
-from tests.integration.programs import CLI, Program, finished
+from tests.integration.programs import CLI, Program
 from tests.integration.tables import counts
+from tests.unit.command_line import RUN, Command
 from transactional.core.protocol import PlanBatch, RecordAttempt, StartCommit, StartProcessing, StopRequested
 from transactional.engine.history.journal import RunStarted, read_journal
 
 COMMITTED = r"transaction (\d+):\d+ committed"
 SUMMARY = r"(\d+) transactions committed, the last is (\d+); 0 attempts failed"
-RUN = [*CLI, "run", "tests.integration.command_line.many_words:build", "--max-pending", "3", "--journal", "journal"]
+TARGET = ("tests.integration.command_line.many_words:build", "--max-pending", "3", "--journal", "journal")
 
 
 def check_nothing_started_after_the_stop(folder: Path) -> None:
@@ -37,8 +38,8 @@ def check_lease_is_free(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("master", ["none", pytest.param("local[2]", marks=pytest.mark.spark)])
-def test_an_interrupted_run_ends_well_and_the_next_one_goes_on(master: str, tmp_path: Path) -> None:
-    with Program([*RUN, "--master", master], tmp_path) as program:
+def test_an_interrupted_run_ends_well_and_the_next_one_goes_on(master: str, tmp_path: Path, command: Command) -> None:
+    with Program([*CLI, "run", *TARGET, "--master", master], tmp_path) as program:
         for _ in range(3):
             program.await_line(COMMITTED)
         program.interrupt()
@@ -49,9 +50,9 @@ def test_an_interrupted_run_ends_well_and_the_next_one_goes_on(master: str, tmp_
     check_nothing_started_after_the_stop(tmp_path)
     check_lease_is_free(tmp_path)
 
-    second = finished([*RUN, "--master", "none", "--until-drained"], tmp_path)
+    second = command(*RUN, *TARGET)
 
-    assert second.lines[-1] == (
+    assert second.out.splitlines()[-1] == (
         f"{TRANSACTIONS - int(last[2])} transactions committed, the last is {TRANSACTIONS}; 0 attempts failed"
     )
     assert counts(tmp_path / "count", "word") == expected()

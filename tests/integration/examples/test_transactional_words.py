@@ -12,10 +12,12 @@ import pytest
 
 from examples import transactional_words
 from state import SqlMapState
+from tests.integration.examples.conftest import Example
 from tests.integration.examples.dying_words import BUCKET_SIZE, POINTS
 from tests.integration.kafka_count import end_lease
 from tests.integration.postgres import postgres_server, url_of
-from tests.integration.programs import CLI, Program, finished
+from tests.integration.programs import Program
+from tests.unit.command_line import RUN, Command
 from transactional import run_topology
 
 WORDS = {"cat": 8, "dog": 7, "apple": 2, "chicken": 1, "banana": 1}  # Storm row E2
@@ -47,17 +49,17 @@ def crash_and_finish(point: str, folder: Path, words: str, buckets: str) -> None
     check(words, buckets, BUCKETS_OF_TWO)
 
 
-def test_the_command_line_runs_it_without_spark(tmp_path: Path) -> None:
-    command = [*CLI, "run", "examples.transactional_words:build", "--master", "none", "--until-drained"]
+def test_the_command_line_runs_it_without_spark(tmp_path: Path, command: Command) -> None:
     for committed in (3, 0):
-        lines = finished(command, tmp_path).lines
+        lines = command(*RUN, "examples.transactional_words:build").out.splitlines()
         assert lines[-1] == f"{committed} transactions committed, the last is 3; 0 attempts failed"
         check(f"sqlite:///{tmp_path}/words.db", f"sqlite:///{tmp_path}/buckets.db", BUCKETS)
 
 
 @pytest.mark.spark
-def test_on_spark_it_prints_both_tables(tmp_path: Path) -> None:
-    lines = finished([sys.executable, "-m", "examples.transactional_words"], tmp_path).lines
+@pytest.mark.usefixtures("spark")
+def test_on_spark_it_prints_both_tables(tmp_path: Path, example: Example) -> None:
+    lines = example("transactional_words")
     assert lines[-2:] == ["words: apple 2, banana 1, cat 8, chicken 1, dog 7", "buckets: 0 5"]
     folder = tmp_path / "data" / "words"
     check(f"sqlite:///{folder}/words.db", f"sqlite:///{folder}/buckets.db", BUCKETS)

@@ -20,7 +20,7 @@ from examples.flights import flights, produce_flights
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from tests.integration.kafka_count import run_and_kill
-from tests.integration.programs import CLI, finished
+from tests.integration.programs import finished
 from tests.integration.windows.many_windows import (
     EVERY,
     GAP_HOURS,
@@ -31,6 +31,7 @@ from tests.integration.windows.many_windows import (
     of_streams,
     run,
 )
+from tests.unit.command_line import RUN, Command
 from transactional.trident import collected
 
 FLIGHTS = 5_000
@@ -63,8 +64,8 @@ def minutes_from_noon() -> tuple[Counts, Counter[tuple[datetime, str]]]:
     return {(NOON + timedelta(minutes=start), word): n for (start, word), n in closed.items()}, late
 
 
-def test_words_are_counted_by_five_minutes(tmp_path: Path) -> None:
-    finished([*CLI, "run", "examples.five_minute_word_count:build", "--master", "none", "--until-drained"], tmp_path)
+def test_words_are_counted_by_five_minutes(tmp_path: Path, command: Command) -> None:
+    assert command(*RUN, "examples.five_minute_word_count:build").code == 0
     folder = tmp_path / "data" / "five-minutes"
     key, values = "window_start timestamp, word string", "window_end timestamp, count long"
     found = DeltaMapState(folder / "counts", key, values).read()
