@@ -47,9 +47,10 @@ class Counting(WindowedBolt):
 class BoltWorld(World):
     """One run."""
 
+    has_sessions = False
+
     def topology(self) -> Topology:
         """Counts by page and window, and what was late."""
-        self.gap_s = None
         kind = OpaqueMemoryTransactionalSpout if self.is_opaque else MemoryTransactionalSpout
         self.spout: Any = kind(self.rows, FIELDS, 3)
         builder = TransactionalTopologyBuilder("windows", "clicks", self.spout, self.random.choice((1, 2)))

@@ -84,7 +84,6 @@ class JoinBoltWorld(JoinWorld):
 
     def topology(self) -> Topology:
         """Pairs by page and window, how often each was made, and what was late."""
-        self.gap_s = None
         self.share()
         kind: Any = OpaqueMemoryTransactionalSpout if self.is_opaque else MemoryTransactionalSpout
         spouts = [kind(rows, fields, 3) for rows, fields in zip(self.sides, (FIELDS, APP), strict=True)]

@@ -50,6 +50,8 @@ class BothSpouts:
 class JoinWorld(World):
     """One run."""
 
+    has_sessions = False
+
     def __init__(self, seed: int, parts: Parts | None = None) -> None:
         random = Random(f"join of {seed}")
         self.how, self.keeps_all = random.choice(KINDS), random.random() < 0.3
@@ -69,7 +71,6 @@ class JoinWorld(World):
 
     def topology(self) -> Topology:
         """Pairs by page and window, how often each was made, and what was late."""
-        self.gap_s = None
         self.share()
         made = TridentTopology("windows", parallelism=self.random.choice((1, 2)))
         kind: Any = OpaqueMemoryTransactionalSpout if self.is_opaque else MemoryTransactionalSpout

@@ -14,29 +14,13 @@ import pytest
 
 from tests.windows.join_bolt_world import JoinBoltWorld
 from tests.windows.join_world import JoinWorld
-from tests.windows.test_worlds import CHUNK, NowLate, ReadsItsOwn, in_database, in_delta, in_log, is_found
+from tests.windows.test_worlds import NowLate, ReadsItsOwn, in_database, in_delta, in_log, is_found
 from tests.windows.world import Parts, run_seeds
 from transactional.topology import join_bolt
 from transactional.trident import windowed_joins
 from transactional.trident.windowed_joins import OfWindow, keeps_lonely
 
 join_rows = windowed_joins._met
-
-
-@pytest.mark.sampled(10)
-@pytest.mark.parametrize("first", range(0, 20, CHUNK))
-def test_what_a_window_joins_is_joined_once(first: int) -> None:
-    """The first of those that `python -m tests.windows --of joins` runs through."""
-    reached = run_seeds(first, CHUNK, None, JoinWorld)
-    assert reached["transactions"] > CHUNK
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("first", range(0, 10, CHUNK))
-def test_a_bolt_joins_what_streams_do(first: int) -> None:
-    """Of two spouts whose tuples have unlike fields."""
-    reached = run_seeds(first, CHUNK, None, JoinBoltWorld)
-    assert reached["transactions"] > CHUNK
 
 
 @pytest.mark.sampled(3)

@@ -163,6 +163,8 @@ class World:
 
     names: tuple[str, ...] = ("open", "closed", "late")
     """Of the tables."""
+    has_sessions = True
+    """Whether some of these worlds have sessions in place of windows."""
 
     def __init__(self, seed: int, parts: Parts | None = None) -> None:
         self.seed, self.parts, Fails.world = seed, parts or Parts(), self
@@ -171,7 +173,8 @@ class World:
         self.is_opaque = random.random() < 0.6
         self.by_transaction = random.random() < 0.15
         self.length_s, self.every_s = random.choice(WINDOWS)
-        self.gap_s, self.longest_s = random.choice(SESSIONS)
+        gap_s, self.longest_s = random.choice(SESSIONS)
+        self.gap_s = gap_s if self.has_sessions else None
         self.max_delay_s = random.choice((0, 0, 3, 10))
         self.idle_after_s = random.choice((None, 5, 20))
         self.crash_rate = random.choice((0.0, 0.03, 0.08))
