@@ -147,6 +147,7 @@ class Processes:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 100)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background programs ignore it
         try:
             self._workers = [self._fork(session, number) for number in range(PROCESSES)]
             self._show(session)

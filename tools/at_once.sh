@@ -28,7 +28,8 @@ mkdir "$folder/temporary"
 chmod 711 "$folder" # servers that may not run as root have their files there, too
 export TMPDIR="$folder/temporary"
 trap 'rm -rf "$folder"' EXIT
-trap 'kill $running 2>/dev/null; exit 130' INT TERM
+trap 'wait; exit 130' INT # Ctrl-C reaches the commands by itself
+trap 'kill $running 2>/dev/null; exit 130' TERM
 
 number=0
 running=
