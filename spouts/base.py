@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
-from spouts.planning import Gap, Limits, Logs, check_ranges, lag, lags, listed, plan_batch
+from spouts.planning import Gap, Limits, Logs, check_ranges, early_ends, lag, lags, listed, plan_batch
 from transactional.batch import BatchLimit, BatchMetadata, Offset, PartitionId
 from transactional.facts import Listing
 from transactional.ports import PartitionReader, Spout
@@ -34,6 +34,8 @@ class PartitionedSpout(Spout):
         self._gaps: dict[tuple[PartitionId, Offset], Gap] = {}
         self._seen: Logs | None = None
         self._planned: Logs | None = None
+        self._early_ends: dict[PartitionId, Offset] = {}
+        """The earliest end of each log that has ended before its position, and has not come back since."""
 
     @property
     def output(self) -> Schema:
@@ -63,7 +65,7 @@ class PartitionedSpout(Spout):
     def apart(self) -> Self:
         """A copy that counts its own gaps."""
         apart = super().apart()
-        apart._gaps = {}
+        apart._gaps, apart._early_ends = {}, {}
         return apart
 
     @property
@@ -83,6 +85,7 @@ class PartitionedSpout(Spout):
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The batch that starts where `after` ends, or None if there is nothing new (see `planning.plan_batch`)."""
         logs = self._seen = self._planned = self.logs(after)
+        self._warn_of_early_ends(after, logs)
         plan = plan_batch(
             after, logs, self.limits, replays_exactly=self.replays_exactly, replay=replay, limit=self._limit
         )
@@ -120,6 +123,24 @@ class PartitionedSpout(Spout):
         A gap is counted when a batch with it is planned, and only once, however often that batch is replayed.
         """
         return sum(len(gap.lost) for gap in self._gaps.values())
+
+    def _warn_of_early_ends(self, after: BatchMetadata, logs: Logs) -> None:
+        """Warn of a log that has ended before its position and has grown past it since.
+
+        Its leader may have been behind, or the log was cut off: the offsets look alike.
+        """
+        early = early_ends(after, logs)
+        read = [partition for partition in after.ranges if partition in self._early_ends]
+        for partition in [each for each in read if each not in early and logs.get(each) is not None]:
+            end, position = self._early_ends.pop(partition), after.ranges[partition].until
+            text = (
+                "%s ended at offset %d, before the position %d, and has %s now. If a new leader was only behind, "
+                "nothing is lost; if the log was cut off, its new records below the position are never read. "
+                "Compare it with the source"
+            )
+            _log.warning(text, partition, end, position, logs[partition])
+        for partition, end in early.items():
+            self._early_ends[partition] = min(end, self._early_ends.get(partition, end))
 
     def _note(self, gap: Gap) -> None:
         key = (gap.partition, gap.lost.start)

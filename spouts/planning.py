@@ -178,6 +178,12 @@ def check_ranges(batch: BatchMetadata, logs: Logs) -> None:
             raise _beyond(partition, wanted.until, log)
 
 
+def early_ends(after: BatchMetadata, logs: Logs) -> dict[PartitionId, Offset]:
+    """Where the logs end that end before the position, which `plan_batch` refuses."""
+    ends = {partition: log.end for partition, log in logs.items() if log is not None and partition in after.ranges}
+    return {partition: end for partition, end in ends.items() if end < after.ranges[partition].until}
+
+
 def lag(after: BatchMetadata, logs: Logs) -> int | None:
     """How many offsets exist that `after` and earlier batches have not read; None: a log does not respond."""
     found = lags(after, logs)
