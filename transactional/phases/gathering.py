@@ -36,13 +36,14 @@ from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item]) -> Processed:
     """Check an attempt's items and combine them.
 
-    Raises the error of the first failure among them, `TuplesLost` if tuples were lost or duplicated in transit,
-    `ReplayMismatch` if the batch was recorded with other contents.
+    Raises the error of the first failure among them, `TuplesLost` if tuples were lost or duplicated in transit, or
+    something else than the batch was read, `ReplayMismatch` if the batch was recorded with other contents.
     """
     in_order = sorted(items, key=lambda item: item.order)
     _raise_failure([item for item in in_order if isinstance(item, TaskFailure)])
     reports = [item for item in in_order if isinstance(item, TaskReport)]
     _check_reports(program, reports)
+    _check_ranges(batch, reports)
     late = [late_tuples(item) for item in in_order if isinstance(item, TuplesToCommit)]
     received, edges = _check_counts(program, reports, late)
     digests = _digests(reports)
@@ -111,6 +112,17 @@ def _check_reports(program: TaskProgram, reports: list[TaskReport]) -> None:
     found = [report.order[:2] for report in reports if not program.plan.stages[report.order[0]].is_dataframe]
     if found != expected:
         raise TuplesLost(f"{len(expected)} tasks were to report once each, {len(found)} reports have come")
+
+
+def _check_ranges(batch: BatchMetadata, reports: list[TaskReport]) -> None:
+    """The tasks have read the ranges of this batch, and not those of another attempt."""
+    expected, read = Counter(batch.portions()), Counter(portion for report in reports for portion in report.digests)
+    if read != expected:
+        partition, offsets = portion = min((read - expected) | (expected - read))
+        raise TuplesLost(
+            f"offsets {offsets} of partition {partition} were read {read[portion]} times, and are {expected[portion]} "
+            "times in the batch: what has come belongs to another attempt"
+        )
 
 
 def _check_counts(

@@ -15,7 +15,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.errors import AttemptLost
 from transactional.plumbing.pools import DaemonPool
 from transactional.workers.process import ENDS_WITHIN_S, WorkerProcess
-from transactional.workers.serving import ANSWER, FAILED
+from transactional.workers.serving import ANSWER, FAILED, NO_WORK, NUMBER_BYTES
 
 _LOOKED_AT_EACH_S = 1.0
 """A process that has exited while something that it has started keeps the socket open is noticed after this."""
@@ -28,6 +28,8 @@ class _Worker:
     number: int
     process: WorkerProcess
     attempt: TransactionAttempt | None = None
+    request: int = 0
+    """The number of the piece of work that was sent last."""
     waiting: deque[TransactionAttempt] = field(default_factory=deque)
 
 
@@ -44,7 +46,8 @@ class WorkerPool:
     """Gives pieces of work to processes. An attempt that comes earlier to one works there first.
 
     A process that ends, or is killed because an attempt is cancelled that works there, is replaced; attempts that wait
-    for it have sent it nothing yet, so they go to the one that replaces it. Nothing is ever sent twice.
+    for it have sent it nothing yet, so they go to the one that replaces it. Nothing is ever sent twice. An answer
+    counts only for the request whose number it has.
     """
 
     def __init__(self, count: int, program: bytes) -> None:
@@ -156,8 +159,9 @@ class WorkerPool:
                 self._changed.notify_all()
                 return False
             worker.attempt = attempt
+            worker.request += 1
         try:
-            worker.process.connection.send_bytes(piece.work)
+            _send(worker, piece)
         except OSError:  # it has ended since its last answer, so it has read nothing of this
             try:
                 self._replace(worker)
@@ -166,7 +170,7 @@ class WorkerPool:
                     self._free(worker)
                 raise AttemptLost(f"a worker process can't be started for {piece.what}: {error}") from error
             with suppress(OSError):  # then its answer won't come, either
-                worker.process.connection.send_bytes(piece.work)
+                _send(worker, piece)
         return True
 
     @staticmethod
@@ -181,8 +185,14 @@ class WorkerPool:
             for connection in wait(list(waiting), _LOOKED_AT_EACH_S) or self._of_exited(waiting):
                 assert isinstance(connection, Connection)
                 worker, piece = self._workers[waiting[connection].worker], waiting[connection]
-                kind, data = _received(connection)
-                if kind == ANSWER:
+                kind, number, data = _received(connection)
+                if kind and number not in (worker.request, NO_WORK):
+                    worker.process.end()
+                    lost.append(
+                        f"worker process {worker.process.pid} has answered request {number} where {worker.request} was "
+                        f"sent, in {piece.what}: a process that a bolt has forked may have its socket"
+                    )
+                elif kind == ANSWER:
                     answers[worker.number] = data
                 elif kind == FAILED:
                     lost.append(f"worker process {worker.process.pid} failed in {piece.what}: {data.decode()}")
@@ -225,12 +235,18 @@ class WorkerPool:
             worker.process = self._start()
 
 
-def _received(connection: Connection) -> tuple[bytes, bytes]:
-    """What a process has sent: the kind of it, and the data; no kind if it has ended."""
+def _send(worker: _Worker, piece: Piece) -> None:
+    worker.process.connection.send_bytes(worker.request.to_bytes(NUMBER_BYTES))
+    worker.process.connection.send_bytes(piece.work)
+
+
+def _received(connection: Connection) -> tuple[bytes, int, bytes]:
+    """What a process has sent: the kind of it, the number of the request, and the data; no kind if it has ended."""
     try:
         if connection.poll():  # what the process has started may keep the socket open
-            kind = connection.recv_bytes()
-            return kind, connection.recv_bytes() if kind in (ANSWER, FAILED) else b""
+            head = connection.recv_bytes()
+            kind, number = head[:-NUMBER_BYTES], int.from_bytes(head[-NUMBER_BYTES:])
+            return kind, number, connection.recv_bytes() if kind in (ANSWER, FAILED) else b""
     except (EOFError, OSError):
         pass
-    return b"", b""
+    return b"", 0, b""

@@ -59,7 +59,7 @@ class WorkerProcess:
     def wait_until_ready(self) -> None:
         """Wait until it has loaded the program. Raises `ConfigError` if it can't."""
         try:
-            if self.connection.recv_bytes() != FAILED:
+            if not self.connection.recv_bytes().startswith(FAILED):
                 return
             reason = self.connection.recv_bytes().decode()
         except (EOFError, OSError):

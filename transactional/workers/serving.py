@@ -1,6 +1,8 @@
 """The main program of a worker process: it does what the driver sends, one piece of work after the other.
 
-The driver and the process talk over a socket that only they know, so that what user code prints disturbs nothing.
+The driver and the process talk over a socket that only they know, so that what user code prints disturbs nothing. A
+piece of work has a number, which comes before all that is answered to it. A process that user code forks loses the
+socket at once; one that returns from user code ends there, for it is no worker.
 """
 
 from __future__ import annotations
@@ -10,15 +12,23 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from traceback import format_exception_only
+from typing import Final
 
 from transactional.execution.program import TaskProgram
 from transactional.plumbing.garbage import collect_less_garbage
 from transactional.workers.work import Work
 
 READY, BEAT, ANSWER, FAILED = b"r", b".", b"=", b"!"
-"""What the driver receives: the program is loaded; a task has ended; an answer, or the text of an error, follows."""
+"""What the driver receives, with the number of the work: the program is loaded; a task has ended; an answer, or the
+text of an error, follows."""
+NUMBER_BYTES: Final = 8
+NO_WORK: Final = 0
+"""The number of what a process says of itself, before it has any work."""
+_ITSELF: Final = NO_WORK.to_bytes(NUMBER_BYTES)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -26,34 +36,40 @@ def main(descriptor: int, driver: int) -> None:
     """Load the program, then serve until the driver closes the socket."""
     _end_with(driver)
     os.set_inheritable(descriptor, False)
-    connection = Connection(descriptor)
+    connection, worker = Connection(descriptor), os.getpid()
+    os.register_at_fork(after_in_child=connection.close)
     try:
         program: TaskProgram = pickle.loads(connection.recv_bytes())
     except Exception as error:
-        _send(connection, FAILED, _text(error))
+        _send(connection, worker, FAILED + _ITSELF, _text(error))
         return
-    connection.send_bytes(READY)
+    _send(connection, worker, READY + _ITSELF)
     while True:
         try:
-            data = connection.recv_bytes()
-        except EOFError:
+            number, data = connection.recv_bytes(), connection.recv_bytes()
+        except (EOFError, ConnectionError):
             return
-        _send(connection, *_answer(connection, program, data))
+        kind, answer = _answer(program, data, partial(_send, connection, worker, BEAT + number))
+        _send(connection, worker, kind + number, answer)
         collect_less_garbage()
 
 
-def _answer(connection: Connection, program: TaskProgram, data: bytes) -> tuple[bytes, bytes]:
+def _answer(program: TaskProgram, data: bytes, beat: Callable[[], None]) -> tuple[bytes, bytes]:
     """What fails in a bolt is among what the tasks send; what is raised here is of the work as a whole."""
     try:
         work: Work = pickle.loads(data)
-        return ANSWER, pickle.dumps(work.run(program, lambda: connection.send_bytes(BEAT)), pickle.HIGHEST_PROTOCOL)
+        return ANSWER, pickle.dumps(work.run(program, beat), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
         return FAILED, _text(error)
 
 
-def _send(connection: Connection, kind: bytes, data: bytes) -> None:
-    connection.send_bytes(kind)
-    connection.send_bytes(data)
+def _send(connection: Connection, worker: int, *parts: bytes) -> None:
+    """Send as the `worker`. A process that a bolt has forked, and that has come back from the bolt, ends here."""
+    if os.getpid() != worker:
+        os.write(2, b"a process that a bolt has forked has returned from the bolt, and ends: call os._exit in it\n")
+        os._exit(1)
+    for part in parts:
+        connection.send_bytes(part)
 
 
 def _text(error: BaseException) -> bytes:

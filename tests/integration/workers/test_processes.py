@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +40,12 @@ from transactional import (
 from transactional.attempt import AttemptId
 from transactional.bolts import Bolt
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import AttemptLost, BoltFailed
+from transactional.errors import AttemptLost, BoltFailed, TuplesLost
 from transactional.testing import MemoryCoordinatorStore
 from transactional.workers import pool
 from transactional.workers.executor import WorkerExecutor
 from transactional.workers.process import WorkerProcess
+from transactional.workers.serving import ANSWER, NUMBER_BYTES
 
 PROCESSES = 2
 
@@ -185,6 +189,44 @@ def test_what_a_bolt_has_started_ends_with_its_process(
         one.start(FIRST).result(60)
     [child] = pids(signals, 1)
     assert has_ended(child)
+
+
+def fork() -> None:
+    """The child comes back from the bolt, and so does its parent."""
+    os.fork()
+
+
+def fork_unnoticed() -> None:
+    """As a library does that is not in Python, which tells Python nothing of it."""
+    ctypes.CDLL(None).fork()
+
+
+@pytest.mark.parametrize("place", ["prepare", "execute"])
+@pytest.mark.parametrize("how", [fork, fork_unnoticed])
+def test_a_process_that_a_bolt_has_forked_and_that_returns_from_it_answers_nothing(
+    one_bolt: OneBoltMaker, tmp_path: Path, how: Callable[[], Any], place: str
+) -> None:
+    one = one_bolt(Falls(str(tmp_path / "flag"), how, place))
+    for attempt in (FIRST, SECOND, replace(SECOND, attempt_id=AttemptId(3))):
+        assert one.start(attempt).result(60).counts["bolt"] == 19
+
+
+def answer_twice() -> None:
+    """Send what only the worker may send, as one that has its socket."""
+    with Connection(os.dup(int(sys.argv[1]))) as socket:
+        for message in (ANSWER + (1).to_bytes(NUMBER_BYTES), pickle.dumps([])):
+            socket.send_bytes(message)
+
+
+def test_an_answer_counts_only_for_the_request_that_it_belongs_to(tmp_path: Path) -> None:
+    bolt = Falls(str(tmp_path / "flag"), answer_twice, "execute")
+    with ExitStack() as opened:
+        one = OneBolt(lambda topology: WorkerExecutor(topology, processes=1), bolt, opened)
+        with pytest.raises(TuplesLost, match="tasks were to report"):
+            one.start(FIRST).result(60)
+        with pytest.raises(AttemptLost, match=r"worker process \d+ has answered request 1 where 2 was sent"):
+            one.start(SECOND).result(60)
+        assert one.start(replace(SECOND, attempt_id=AttemptId(3))).result(60).counts["bolt"] == 19
 
 
 class CountsWords(BasicBolt):

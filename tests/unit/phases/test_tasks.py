@@ -346,6 +346,36 @@ def test_every_task_has_to_report_once(tamper: Tamper, found: int) -> None:
         run_tampered(made.build(), tamper)
 
 
+def shift_ranges(items: list[Item]) -> list[Item]:
+    """As if the items of an attempt at an earlier batch had come."""
+
+    def shifted(item: TaskReport) -> TaskReport:
+        at = {(p, offsets(read.start + 30, read.until + 30)): digest for (p, read), digest in item.digests.items()}
+        return replace(item, digests=at)
+
+    return [shifted(item) if isinstance(item, TaskReport) else item for item in items]
+
+
+def forget_ranges(items: list[Item]) -> list[Item]:
+    return [replace(item, digests={}) if isinstance(item, TaskReport) else item for item in items]
+
+
+def read_by_all(items: list[Item]) -> list[Item]:
+    read = {key: digest for item in items if isinstance(item, TaskReport) for key, digest in item.digests.items()}
+    return [replace(item, digests=read) if isinstance(item, TaskReport) else item for item in items]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "told"), [(shift_ranges, "0 times"), (forget_ranges, "0 times"), (read_by_all, "2 times")]
+)
+def test_the_tasks_have_to_read_each_range_of_the_batch_once(tamper: Tamper, told: str) -> None:
+    """All counts may agree, and yet it is another batch that was read."""
+    made = builder(words(), parallelism=2)
+    made.set_committer_bolt("count", MemoryMapState("word").count()).shuffle_grouping("spout")
+    with pytest.raises(TuplesLost, match=f"were read {told}, and are 1 times in the batch"):
+        run_tampered(made.build(), tamper)
+
+
 def test_items_may_come_in_any_order() -> None:
     expected = run_tampered(counted_words(), lambda items: items)
     assert run_tampered(counted_words(), lambda items: items[::-1]) == expected
@@ -453,4 +483,5 @@ def test_the_event_time_of_a_partition_is_the_newest_of_its_portions() -> None:
     portions[partition(0), offsets(10, 15)] = Digest(5, 9)
     tasks = [(stage.index, task) for stage in program.plan.stages for task in range(stage.task_count)]
     items = [TaskReport((*task, 0), {}, {}, portions if task == tasks[0] else {}) for task in tasks]
-    assert gather(program, BatchMetadata({}), items).digests[partition(0)].event_us == 70
+    batch = BatchMetadata({partition(0): offsets(0, 15)}, split_records=5)
+    assert gather(program, batch, items).digests[partition(0)].event_us == 70
