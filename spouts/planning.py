@@ -22,13 +22,15 @@ class PartitionLog:
     `start` is where to begin as long as no batch has a position for the partition; None: at the earliest offset. A
     partition with a `start` joins with the next batch even if it has nothing to read, because that position (such as
     "the end, when the topology first ran") could not be determined again later. `record_bytes` is the approximate size
-    of its records, if known from a source other than the last batch.
+    of its records, if known from a source other than the last batch. `leader_epoch` counts the leaders that the
+    partition has had, in a source that has leaders and tells.
     """
 
     earliest: Offset
     end: Offset
     start: Offset | None = None
     record_bytes: float | None = None
+    leader_epoch: int | None = None
 
     def __str__(self) -> str:
         return f"[{self.earliest}, {self.end})"

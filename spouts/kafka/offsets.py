@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -13,6 +14,7 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicPartition,
 )
@@ -29,6 +31,10 @@ Queried = Mapping[PartitionId, TopicPartition]
 
 _earliest: Callable[[], OffsetSpec] = OffsetSpec.earliest  # without types of their own
 _latest: Callable[[], OffsetSpec] = OffsetSpec.latest
+_TRUNCATED = "log truncation detected"
+"""In the text of an error whose code is that of other resets, too."""
+_EVENTS = 1_000
+_WAIT_S = 0.1
 _TOGETHER_S = 1.0
 """Within this, all partitions answer at once, or each is queried by itself."""
 
@@ -74,19 +80,48 @@ class OffsetReader:
         try:
             earliest, latest = (self._positions(queried, at) for at in (OFFSET_BEGINNING, OFFSET_END))
             return {
-                partition: PartitionLog(
-                    Offset(earliest[tp.topic, tp.partition]), Offset(latest[tp.topic, tp.partition])
-                )
+                partition: _log(earliest[tp.topic, tp.partition], latest[tp.topic, tp.partition])
                 for partition, tp in queried.items()
             }
         except (KafkaException, KeyError):
             return None
 
-    def _positions(self, queried: Queried, at: int) -> dict[tuple[str, int], int]:
+    def _positions(self, queried: Queried, at: int) -> dict[tuple[str, int], TopicPartition]:
         wanted = [TopicPartition(tp.topic, tp.partition, at) for tp in queried.values()]
         seconds = min(_TOGETHER_S, self._connection.timeout_s / 4)
         answers = self._consumer.offsets_for_times(wanted, timeout=seconds)
-        return {(each.topic, each.partition): each.offset for each in answers if each.error is None}
+        return {(each.topic, each.partition): each for each in answers if each.error is None}
+
+    def cut_off(self, positions: Mapping[PartitionId, tuple[Offset, int]]) -> frozenset[PartitionId]:
+        """The partitions whose logs were cut off below a position since they had that leader epoch, whatever they have
+        there now: the broker knows where each epoch ends, and the consumer compares.
+
+        Raises `SourceUnavailable` if a partition does not tell.
+        """
+        settings: dict[str, Any] = self._connection.client(
+            {"group.id": "transactional-offsets", "auto.offset.reset": "error", "enable.partition.eof": True}
+        ) | {"enable.auto.commit": False, "isolation.level": self._connection.isolation}
+        queried, cut = topic_partitions(positions), set[PartitionId]()
+        waiting = {(tp.topic, tp.partition): partition for partition, tp in queried.items()}
+        consumer = make_client(partial(Consumer, settings), self._connection)
+        try:
+            consumer.assign([_with_epoch(queried[each], *positions[each]) for each in positions])
+            until_s = time.monotonic() + self._connection.timeout_s
+            while waiting and time.monotonic() < until_s:
+                for message in consumer.consume(_EVENTS, _WAIT_S):
+                    partition = waiting.get((str(message.topic()), int(message.partition() or 0)))
+                    error = message.error()
+                    is_cut = error is not None and _TRUNCATED in error.str()
+                    if partition is None or not (is_cut or error is None or error.code() == KafkaError._PARTITION_EOF):
+                        continue
+                    del waiting[queried[partition].topic, queried[partition].partition]
+                    if is_cut:
+                        cut.add(partition)
+        finally:
+            consumer.close()
+        for partition in waiting.values():
+            raise SourceUnavailable(f"{described(partition)} does not say whether its log was cut off")
+        return frozenset(cut)
 
     def at_time(self, queried: Queried, time_ms: int) -> dict[PartitionId, Offset | None]:
         """The first offset of each partition whose time is `time_ms` or later, None if there is none.
@@ -129,18 +164,32 @@ class OffsetReader:
         return dict(self.admin.list_offsets(wanted, isolation_level=level, request_timeout=seconds))
 
     def _log_of(self, partition: PartitionId, earliest: Future[Any], latest: Future[Any]) -> PartitionLog | None:
-        first, end = self._offset(partition, earliest), self._offset(partition, latest)
-        return None if first is None or end is None else PartitionLog(Offset(first), Offset(end))
+        first, end = self._found(partition, earliest), self._found(partition, latest)
+        return None if first is None or end is None else _log(first, end)
 
     def _offset(self, partition: PartitionId, future: Future[Any]) -> int | None:
+        found = self._found(partition, future)
+        return None if found is None else int(found.offset)
+
+    def _found(self, partition: PartitionId, future: Future[Any]) -> Any:
         try:
-            return int(future.result().offset)
+            return future.result()
         except KafkaException as error:
             self._warn(f"{described(partition)} does not return its offsets: {self._reason(error)}")
             return None
 
     def _reason(self, error: KafkaException) -> str:
         return self._connection.redact(error.args[0].str())
+
+
+def _log(first: Any, end: Any) -> PartitionLog:
+    epoch = end.leader_epoch
+    known = None if epoch is None or epoch < 0 else int(epoch)
+    return PartitionLog(Offset(int(first.offset)), Offset(int(end.offset)), leader_epoch=known)
+
+
+def _with_epoch(partition: TopicPartition, offset: Offset, epoch: int) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition, offset, leader_epoch=epoch)
 
 
 def held(

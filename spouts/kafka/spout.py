@@ -112,6 +112,8 @@ class KafkaSpout(PartitionedSpout):
         )
         self._topics: dict[str, Topic] = {}
         self._record_bytes: dict[PartitionId, float] = {}
+        self._checked: dict[PartitionId, int | None] = {}
+        """The leader epochs under which positions of earlier ones were found to be right."""
         self._warned: set[str] = set()
 
     def __repr__(self) -> str:
@@ -169,8 +171,35 @@ class KafkaSpout(PartitionedSpout):
 
     def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """The batch that starts where `after` ends, or None if there is nothing new (see `planning.plan_batch`)."""
-        batch = super().plan(after, replay=replay)
-        return None if batch is None else replace(batch, split_records=self._split_records)
+        batch, logs = super().plan(after, replay=replay), self._seen or {}
+        self._check_epochs(after, logs)
+        if batch is None:
+            return None
+        epochs = {
+            partition: log.leader_epoch for partition, log in logs.items() if log and log.leader_epoch is not None
+        }
+        known = {at: epoch for at, epoch in {**after.metadata, **epochs}.items() if at in batch.ranges}
+        return replace(batch, split_records=self._split_records, metadata=known)
+
+    def _check_epochs(self, after: BatchMetadata, logs: Logs) -> None:
+        """See that no log has lost what is before its position, and has new records there since.
+
+        A batch has the leader epochs as of its planning. Only after a change of leaders the brokers are queried.
+        """
+        changed = {
+            partition: (after.ranges[partition].until, epoch)
+            for partition, epoch in after.metadata.items()
+            if (log := logs.get(partition)) and log.leader_epoch not in (None, epoch, self._checked.get(partition))
+            if log.earliest < after.ranges[partition].until <= log.end
+        }
+        for partition in sorted(self._opened().cut_off(changed) if changed else ()):
+            position, epoch = changed[partition]
+            raise BatchLost(
+                f"{described(partition)}: its log was cut off before offset {position}, which was read under leader "
+                f"epoch {epoch}, and new records have come since, as after an unclean leader election: those below "
+                f"{position} would never be read. Start over with another topology id, or rewind to before the cut"
+            )
+        self._checked |= {partition: log.leader_epoch for partition in changed if (log := logs[partition])}
 
     def addresses(self) -> Mapping[str, SourceAddress]:
         """The cluster, for readers without the spout."""

@@ -14,7 +14,7 @@ The rules, for both kinds of spout:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -93,7 +93,7 @@ class StartPositions:
         # It joins once its last stable offset has reached its start, or once it has returned where that is.
         if partition not in self._found or (start is not None and start > log.end):
             return None
-        return PartitionLog(log.earliest, log.end, start)
+        return replace(log, start=start)
 
     # --- each finds the starts of some of the partitions; None: the earliest offset ----------------------------------
 
