@@ -23,7 +23,7 @@ class PartitionLog:
     partition with a `start` joins with the next batch even if it has nothing to read, because that position (such as
     "the end, when the topology first ran") could not be determined again later. `record_bytes` is the approximate size
     of its records, if known from a source other than the last batch. `leader_epoch` counts the leaders that the
-    partition has had, in a source that has leaders and tells.
+    partition has had, in a source that has leaders and reports them.
     """
 
     earliest: Offset

@@ -96,7 +96,7 @@ class OffsetReader:
         """The partitions whose logs were cut off below a position since they had that leader epoch, whatever they have
         there now: the broker knows where each epoch ends, and the consumer compares.
 
-        Raises `SourceUnavailable` if a partition does not tell.
+        Raises `SourceUnavailable` if a partition does not answer.
         """
         settings: dict[str, Any] = self._connection.client(
             {"group.id": "transactional-offsets", "auto.offset.reset": "error", "enable.partition.eof": True}

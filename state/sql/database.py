@@ -60,7 +60,7 @@ class Database:
     (`sqlite://?name=…` is another one). `used_for` and `example` are for messages. One that is `read_only` is never
     written, not even by mistake: SQLite and PostgreSQL refuse it. Raises `ConfigError` for an unusable URL.
 
-    A SQLite file that is deleted, moved or replaced goes on without a name for those who have it open. Who only reads
+    A SQLite file that is deleted, moved or replaced remains, without a name, for those who have it open. Who only reads
     opens the new one; for who writes `writing`, `reading` and `answer` raise `FileReplaced`, until `close` is called.
     """
 
