@@ -188,6 +188,7 @@ class BatchMetadata:
         added = {
             "facts": self.facts and _facts_row(self.facts),
             "behind": [[name, *times] for name, times in sorted(self.facts.behind.items())] if self.facts else [],
+            "last_rows": [[name, ms] for name, ms in sorted(self.facts.last_row_ms.items())] if self.facts else [],
             "event_times": [[p.source, p.index, *self.event_times[p]] for p in sorted(self.event_times)],
             "listed": [[p.source, p.index, *self.listed[p]] for p in sorted(self.listed)],
             "pending": [_message_row(message) for message in self.pending],
@@ -244,7 +245,9 @@ class BatchMetadata:
             time_ms, late, *before = facts
             known = document.get("behind", [])
             behind = {_text(name): (_number_or_none(us), _number_or_none(previous)) for name, us, previous in known}
-            facts = BatchFacts(whole_number(time_ms), *map(_number_or_none, (late, *before)), behind=behind)
+            last_rows = {_text(name): whole_number(ms) for name, ms in document.get("last_rows", [])}
+            numbers = map(_number_or_none, (late, *before))
+            facts = BatchFacts(whole_number(time_ms), *numbers, behind=behind, last_row_ms=last_rows)
         times = {
             PartitionId(_text(p), whole_number(i)): LastSeen(*map(whole_number, seen))
             for p, i, *seen in document.get("event_times", [])

@@ -72,7 +72,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 """The options that take one of a few words."""
 TEXTS: Final = ("state_provider",)
 """The options that take any text."""
-SWITCHES: Final = ("stop_when_drained",)
+SWITCHES: Final = ("stop_when_drained", "close_windows")
 NUMBER_MAX: Final = 10**9
 TIME_MAX_MS: Final = 10**12
 """The largest value of an option: anything that waits for it or computes with it can handle that much."""
@@ -140,13 +140,19 @@ class TopologyConfig:
     """Pause before a source that had no data is polled again."""
 
     window_tick_ms: int | None = None
-    """In a topology with windows, a transaction without a record is made when there was nothing to read for this long,
-    so that windows close as time passes. None: every second for windows by the transactions' own time; every second,
-    until all have closed, for those by event time if each of its streams has `idle_after`; never for others. With
-    `stop_when_drained` there is none."""
+    """In a topology with windows, the clock causes a transaction without a record at most this often, when there is
+    nothing to read. None: once a second, and only while such a transaction may close a window: by the transactions'
+    own time when one has ended, by event time if each of its streams has `idle_after`. A number: by event time also
+    without `idle_after`, and without an end. What the watermark has already passed closes at once, whatever this is.
+    With `stop_when_drained` no window is waited for."""
 
     stop_when_drained: bool = False
-    """Stop once the source has no more data and everything in flight is committed."""
+    """Stop once the source has no more data, everything in flight is committed, and every window that the watermark has
+    passed is closed."""
+
+    close_windows: bool = False
+    """With `stop_when_drained`: before it stops, the run closes all windows by event time, as if a later event had
+    come. What comes later for these windows is late."""
 
     lease_ms: int = 10_000
     """How long a coordinator's lease on its topology is valid without being renewed."""
@@ -190,6 +196,11 @@ class TopologyConfig:
         if self.retry_pause_ms > self.retry_pause_max_ms:
             raise ConfigError(
                 f"retry_pause_ms ({self.retry_pause_ms}) must not exceed retry_pause_max_ms ({self.retry_pause_max_ms})"
+            )
+        if self.close_windows and not self.stop_when_drained:
+            raise ConfigError(
+                "close_windows closes windows once the source is drained, and this run goes on then: set "
+                "stop_when_drained as well (--until-drained)"
             )
         if self.lease_ms < 10 * self.tick_ms:
             raise ConfigError(f"lease_ms ({self.lease_ms}) must be at least ten times tick_ms ({self.tick_ms})")

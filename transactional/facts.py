@@ -41,6 +41,9 @@ class BatchFacts:
     behind: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict, hash=False, kw_only=True)
     """By component, of windows that count the rows of other windows: `late_before_us` and `previous_late_before_us` of
     theirs. They are behind those of the source by what the other windows still keep."""
+    last_row_ms: Mapping[str, int] = field(default_factory=dict, hash=False, kw_only=True)
+    """By component with windows by the transactions' own time, the time of the last transaction that may have brought
+    it a row."""
 
     def of(self, component: str) -> BatchFacts:
         """As they are for the tuples of a component: other ones if it has windows of windows."""
@@ -150,8 +153,6 @@ def _waited_until(of: EventTime, seen: LastSeen, looked_ms: int) -> int:
     return looked_ms if of.idle_after_ms is None else seen.time_ms + of.idle_after_ms
 
 
-def waits_for_silence(known: Iterable[LastSeen], facts: BatchFacts, longest_us: int) -> bool:
-    """Whether a window is still to close if nothing comes any more; windows end at most `longest_us` after a time that
-    is in them."""
-    newest_us = max((seen.event_us for seen in known), default=None)
-    return newest_us is not None and (facts.late_before_us is None or facts.late_before_us < newest_us + longest_us)
+def follows_clock(before: BatchFacts, known: Iterable[tuple[EventTime, LastSeen]]) -> bool:
+    """Whether all partitions are silent, so that the watermark of the batch after `before` follows the clock."""
+    return _awaited(known, before.time_ms)[1] > 0

@@ -179,7 +179,7 @@ class World:
         self.idle_after_s = random.choice((None, 5, 20))
         self.crash_rate = random.choice((0.0, 0.03, 0.08))
         self.failure_rate = random.choice((0.0, 0.05, 0.2))
-        self.in_flight = random.choice((1, 2, 3, 4))
+        self.in_flight = random.choice((1, 2, 3, 5))
         self.step_ms = random.choice((100, 500, 2_000))
         self.behind_s = [random.choice((0, 0, 2, 15)) for _ in range(PARTITIONS_MAX)]
         self.rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in range(random.randint(1, 3))}
@@ -236,7 +236,7 @@ class World:
         pools._planning = pools._processing = pools._commits = Pool(self.waiting)
         exactly = topology.spout.replays_exactly
         progress = self.process.leadership.lease.progress
-        self.process.begin(Coordinator(progress, config, replays_exactly=exactly), runner)
+        self.process.begin(Coordinator(progress, config, replays_exactly=exactly, has_windows=True), runner)
 
     def topology(self) -> Topology:
         """Counts by page and window, what has closed, how often, and what was late."""

@@ -15,7 +15,9 @@ Everything else is a shell around `Coordinator.handle`. Its rules (seed 004; Sto
 10. `RecordCommit(n)` precedes `StartCommit(n+1)`: the driver performs actions in order and stops when one fails.
 11. What was read is recorded before the commit phase begins if a replay is compared with it (a transactional spout's
     `RecordProcessed`), otherwise with the transaction commit.
-12. Without exactly once rule 2 does not hold: nothing is ordered, and a batch that fails comes again as recorded,
+12. With windows, only a transaction that nothing in flight precedes may close them without a record, or end a drained
+    run: what is in flight may move the watermark.
+13. Without exactly once rule 2 does not hold: nothing is ordered, and a batch that fails comes again as recorded,
     so nothing later depends on its attempt. Its new id may overtake theirs: they get a new one, so that ids increase in
     the order in which they are recorded, and from one commit to the next.
 """
@@ -69,11 +71,13 @@ _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what i
 
 @dataclass(slots=True)
 class ActiveAttempt:
-    """An attempt in flight. `since_ms` is when it entered its phase, or last made progress."""
+    """An attempt in flight. `since_ms` is when it entered its phase, or last made progress; `is_next` whether its batch
+    was planned when every earlier transaction was committed."""
 
     attempt: TransactionAttempt
     phase: Phase
     since_ms: int
+    is_next: bool = False
 
 
 class Coordinator:
@@ -83,7 +87,7 @@ class Coordinator:
     transaction has failed as often as is allowed are skipped from then on, instead of halting. Nothing is issued before
     the first `Tick`, from which all time counts. Without exactly once a batch is never planned a second time: it comes
     again as it was recorded, or, at most once, without anything to read. With `leaves_pending` the messages that have
-    failed in earlier runs wait for a later one.
+    failed in earlier runs wait for a later one. `has_windows`: the topology has windows that close as time passes.
     """
 
     def __init__(
@@ -95,11 +99,13 @@ class Coordinator:
         sets_aside: bool = False,
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
         leaves_pending: bool = False,
+        has_windows: bool = False,
     ) -> None:
         self._failures = Failures(config)
         self.guarantee = guarantee
         self.replays_exactly = replays_exactly
         self.sets_aside = sets_aside
+        self.has_windows = has_windows
         self.committed_txid = progress.committed_txid
         self.active: dict[TxId, ActiveAttempt] = {}
         self.recorded: dict[TxId, BatchMetadata] = dict(progress.recorded)
@@ -174,8 +180,11 @@ class Coordinator:
         if current.phase is Phase.PLANNING and current.attempt.txid in self.recorded:
             raise ProtocolError(f"the spout had nothing for {current.attempt}, which is a replay and must have a batch")
         if self._move(current, Trigger.NOTHING_THERE):
-            # Messages that fail in a transaction in flight may come again.
-            is_settled = self.guarantee is Guarantee.EXACTLY_ONCE or current.attempt.txid == self.committed_txid + 1
+            if self.has_windows:
+                is_settled = current.is_next
+            else:
+                # Messages that fail in a transaction in flight may come again.
+                is_settled = self.guarantee is Guarantee.EXACTLY_ONCE or current.attempt.txid == self.committed_txid + 1
             waits = any(message.key not in self._left for message in self._committed_batch.pending)
             is_last = self.config.stop_when_drained and has_ended and is_settled and not waits
             self.draining = self.draining or is_last
@@ -409,8 +418,12 @@ class Coordinator:
             yield RecordAttempt(attempt, batch, forget_later=False)
             yield StartProcessing(attempt, batch)
         else:
-            self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
-            yield PlanBatch(attempt, self._known(self._with_starts(txid, after)), replay)
+            current = self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
+            yield self._plan(current, self._with_starts(txid, after), replay=replay)
+
+    def _plan(self, current: ActiveAttempt, after: BatchMetadata, *, replay: bool) -> PlanBatch:
+        current.is_next = self.has_windows and current.attempt.txid == self.committed_txid + 1
+        return PlanBatch(current.attempt, self._known(after), replay, current.is_next)
 
     def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
         """`after`, with the start positions of partitions that joined with this transaction or a later one.
@@ -438,4 +451,4 @@ class Coordinator:
             self._move(current, Trigger.GIVEN_UP)
         elif self._now_ms - current.since_ms >= self.config.idle_pause_ms:
             self._move(current, Trigger.PLAN_AGAIN)
-            yield PlanBatch(current.attempt, self._known(after), replay=False)
+            yield self._plan(current, after, replay=False)

@@ -39,7 +39,8 @@ from transactional.store.progress import Phase
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """The spout answered `PlanBatch`. `batch` is None if the source has no data, which is only allowed for a new txid.
+    """The spout answered `PlanBatch`. `batch` is None if the source has no data, and no window is to close without:
+    which is only allowed for a new txid.
 
     `limit` is the limit that it was given, if there was a target; for display only. `has_ended` is False if there is no
     batch because the source is not ready.
@@ -151,12 +152,13 @@ class PlanBatch:
     """Plan the batch that starts where `after` ends. A `replay` always has a batch, possibly an empty one.
 
     For a replay `after` also has an empty range for each partition that joined with the replayed batch: it starts
-    there.
+    there. `is_next`: nothing is in flight before it, so that windows may be closed if there is nothing to read.
     """
 
     attempt: TransactionAttempt
     after: BatchMetadata
     replay: bool
+    is_next: bool = False
 
 
 @dataclass(frozen=True, slots=True)

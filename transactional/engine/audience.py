@@ -31,6 +31,7 @@ class Audience:
                     replays_exactly=coordinator.replays_exactly,
                     sets_aside=coordinator.sets_aside,
                     guarantee=coordinator.guarantee,
+                    has_windows=coordinator.has_windows,
                 )
         if self._noticing:
             self.notify(leading())

@@ -237,6 +237,7 @@ class TopologyDriver:
             sets_aside=aside,
             guarantee=guarantee,
             leaves_pending=isinstance(self.topology.spout, LetterSpout),
+            has_windows=self.topology.has_windows,
         )
         self.runner = PhaseRunner(
             self.topology,
@@ -372,9 +373,9 @@ class TopologyDriver:
         self.timeline.note_action(action, Moment(now_ms, self.clock.monotonic_ms()))
         self.leadership.record(action, self.timeline, now_ms)
         match action:
-            case PlanBatch(attempt, after, replay):
+            case PlanBatch(attempt, after, replay, is_next):
                 limit = None if self.sizer is None else self.sizer.limit
-                self.runner.plan(attempt, after, replay=replay, limit=limit)
+                self.runner.plan(attempt, after, replay=replay, limit=limit, is_next=is_next)
             case RecordAttempt(attempt, _, _, work_of) if work_of is not None:
                 self.runner.take_over(attempt, work_of)
             case StartProcessing(attempt, batch):

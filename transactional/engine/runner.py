@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
@@ -40,6 +41,7 @@ from transactional.plumbing.pools import DaemonPool
 from transactional.plumbing.tracebacks import raised, traceback_text
 from transactional.ports import Clock, JobExecutor, Processed
 from transactional.topology.cascade import windows_behind
+from transactional.topology.closing import ClosingRule
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -81,7 +83,7 @@ class PhaseRunner:
     ) -> None:
         self.topology, self.executor, self.post = topology, executor, post
         self.clock, self.config = clock or SystemClock(), config or TopologyConfig()
-        self._tick_ms = topology.tick_ms(self.config)
+        self._closing = ClosingRule(topology, self.config)
         self._windows_behind = windows_behind(topology.components)
         self._planning = DaemonPool(1, "planning")
         # An aborted attempt may still occupy a thread.
@@ -98,13 +100,20 @@ class PhaseRunner:
         self._tidying = Tidying(states, lambda component, took_ms: notify(Maintained(component, took_ms)))
 
     def plan(
-        self, attempt: TransactionAttempt, after: BatchMetadata, *, replay: bool, limit: BatchLimit | None = None
+        self,
+        attempt: TransactionAttempt,
+        after: BatchMetadata,
+        *,
+        replay: bool,
+        limit: BatchLimit | None = None,
+        is_next: bool = False,
     ) -> None:
         """Let the spout plan a batch; answers `BatchPlanned`. A misconfiguration is not retried.
 
-        With `limit` the spout can limit its batches.
+        With `limit` the spout can limit its batches. `is_next`: if there is nothing to read, windows may be closed.
         """
-        self._submit(self._planning, attempt, lambda: self._plan(attempt, after, limit, replay=replay))
+        work = partial(self._plan, attempt, after, limit, replay=replay, is_next=is_next)
+        self._submit(self._planning, attempt, work)
 
     def process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
         """Run a processing phase; answers `ProcessingSucceeded`."""
@@ -237,7 +246,13 @@ class PhaseRunner:
             _log.exception("the tables could not be tidied up after %s; it will be retried", after)
 
     def _plan(
-        self, attempt: TransactionAttempt, after: BatchMetadata, limit: BatchLimit | None, *, replay: bool
+        self,
+        attempt: TransactionAttempt,
+        after: BatchMetadata,
+        limit: BatchLimit | None,
+        *,
+        replay: bool,
+        is_next: bool = False,
     ) -> Event:
         spout = self.topology.spout
         try:
@@ -256,24 +271,19 @@ class PhaseRunner:
             self._waits.note(listed, times, now_ms)
         facts = self._facts(after, now_ms, listed)
         again = due(after.pending, facts.time_ms)
-        if batch is None and (replay or again or self._is_time_for_a_tick(after, facts, listed)):
+        is_needed = bool(replay or again)
+        if batch is None and is_next and not is_needed:
+            closing = self._closing.facts_without_records(after, facts, listed.values(), has_ended=has_ended)
+            is_needed, facts = closing is not None, closing or facts
+        if batch is None and is_needed:
             ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
             batch = BatchMetadata(ranges, metadata=after.metadata)
+        has_rows = batch is not None and not (batch.is_empty and not batch.letters)
+        facts = self._closing.windows.with_last_rows(facts, after, has_rows=has_rows)
         versions = {} if batch is None else {each.table: each.newest() for each in self.topology.static_tables}
         batch = batch and replace(batch, facts=facts, again=(*batch.again, *again), static_versions=versions)
         batch = batch and replace(batch, listed=listed)
         return BatchPlanned(attempt, batch, limit, has_ended)
-
-    def _is_time_for_a_tick(
-        self, after: BatchMetadata, facts: BatchFacts, listed: Mapping[PartitionId, Listed]
-    ) -> bool:
-        """Whether windows have waited for long enough for a transaction that may close them."""
-        return (
-            self._tick_ms is not None
-            and after.facts is not None
-            and facts.time_ms - after.facts.time_ms >= self._tick_ms
-            and self.topology.may_close(after, self.config, listed.values())
-        )
 
     def _facts(self, after: BatchMetadata, now_ms: int, listed: Mapping[PartitionId, Listed]) -> BatchFacts:
         """What is decided about a batch once it is planned."""

@@ -1,4 +1,4 @@
-"""Windows of windows: which ones count the rows of which others, and how long after a tuple the last of them ends."""
+"""Windows of windows: which ones count the rows of which others."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Wired(Protocol):
         """What it reads; its sources come before it."""
 
 
-def windows_behind(components: Iterable[Wired]) -> WindowsBehind:
-    """By component with windows of event time those next above it, whatever stands between."""
+def windows_above(components: Iterable[Wired]) -> WindowsBehind:
+    """By component with windows of time those next above it, whatever stands between."""
     above, known = dict[str, dict[str, Windowed]](), dict[str, tuple[WindowsAbove, ...]]()
     for component in components:
         found = dict[str, Windowed]()
@@ -38,7 +38,7 @@ def windows_behind(components: Iterable[Wired]) -> WindowsBehind:
         above[component.id] = found
         if windows is not None and not windows.goes_by_order:
             above[component.id] = {component.id: windows}
-            if found and not windows.closes_without_input:
+            if found:
                 known[component.id] = tuple(_above(name, of, windows) for name, of in found.items())
     return known
 
@@ -47,14 +47,8 @@ def _above(name: str, of: Windowed, windows: Windowed) -> WindowsAbove:
     return WindowsAbove(name, of.closes_without_input, partial(of.first_time, by_end=windows.goes_by_end))
 
 
-def longest_us(components: Iterable[Wired]) -> dict[str, int]:
-    """By component with windows how long after an event, in microseconds, the last one may end that counts it, also as
-    a part of other windows."""
+def windows_behind(components: Iterable[Wired]) -> WindowsBehind:
+    """The same, of those components alone whose windows go by event time."""
     components = list(components)
-    behind, found = windows_behind(components), dict[str, int]()
-    for component in components:
-        windows = component.windows
-        if windows is not None:
-            before = [found[each.name] for each in behind.get(component.id, ())]
-            found[component.id] = windows.longest_us + max(before, default=0)
-    return found
+    by_event = {each.id for each in components if each.windows is not None and not each.windows.closes_without_input}
+    return {name: above for name, above in windows_above(components).items() if name in by_event}

@@ -10,11 +10,11 @@ from enum import Enum
 from typing import Any
 
 from transactional.arrow.computed import ComputedColumns
-from transactional.batch import BatchMetadata, PartitionId
+from transactional.batch import PartitionId
 from transactional.bolts import Bolt
 from transactional.config import TopologyConfig
 from transactional.errors import ConfigError
-from transactional.facts import EventTime, Listed, waits_for_silence
+from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM, Grouping
 from transactional.guarantees import Guarantee
 from transactional.names import (
@@ -39,7 +39,6 @@ from transactional.ports import (
 from transactional.reading import StaticTable
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
-from transactional.topology.cascade import longest_us
 from transactional.topology.functions import BoltFunction, FunctionKind
 
 AnyBolt = Bolt | BoltFunction | PersistentAggregate
@@ -47,8 +46,6 @@ AnyBolt = Bolt | BoltFunction | PersistentAggregate
 NEW_AND_OLD = "old"
 """The stream of a state's update that emits the values before the transaction beside the new ones."""
 
-TICK_MS = 1_000
-"""For windows that close without input, if the configuration says nothing else."""
 CLOSED = "closed"
 """The stream of a state's update that emits the windows that close."""
 
@@ -196,26 +193,6 @@ class Topology:
         streams = {partition: stream_of(partition) for partition in partitions}
         return {at: self.event_times[stream] for at, stream in streams.items() if stream in self.event_times}
 
-    def tick_ms(self, config: TopologyConfig) -> int | None:
-        """After how much time without a record a transaction is made for the windows that it closes; None: never."""
-        if not self._windowed or config.stop_when_drained:
-            return None
-        closes = any(bolt.closes_without_input for bolt in self._windowed)
-        goes_on = bool(self.event_times) and all(of.idle_after_ms is not None for of in self.event_times.values())
-        by_default = TICK_MS if closes or goes_on else None
-        return by_default if config.window_tick_ms is None else config.window_tick_ms
-
-    def may_close(self, after: BatchMetadata, config: TopologyConfig, listed: Iterable[Listed] = ()) -> bool:
-        """Whether transactions without a record might close windows after this one: by default none is made once the
-        last window of a silent source has closed, nor while a partition is waited for that does not answer."""
-        if config.window_tick_ms is not None or any(bolt.closes_without_input for bolt in self._windowed):
-            return True
-        if any(each.listing.lasts for each in listed):
-            return False
-        known, facts = after.event_times.values(), after.facts
-        longest = longest_us(self.components)
-        return facts is not None and any(waits_for_silence(known, facts.of(at), us) for at, us in longest.items())
-
     @property
     def has_queries_alone(self) -> bool:
         """Whether there is nothing to run: it only answers queries."""
@@ -225,6 +202,11 @@ class Topology:
     def closes_by_event_time(self) -> bool:
         """Whether there are windows that close as event time advances."""
         return any(not bolt.closes_without_input for bolt in self._windowed)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether there are windows that close as time passes: that of events, or of the transactions themselves."""
+        return any(not bolt.goes_by_order for bolt in self._windowed)
 
     @property
     def _windowed(self) -> list[Windowed]:

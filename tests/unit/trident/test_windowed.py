@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
+from tests.unit.closing import is_planned
 from tests.unit.trident.test_streams import Longest, Path
 from transactional.batch import BatchMetadata, PartitionId
 from transactional.config import TopologyConfig
@@ -253,8 +254,10 @@ def test_silence_ends_with_the_last_window(late_before_us: int | None, *, expect
     topology, stream = clicks([], idle_after="1 minute")
     stream.window(tumbling("1 second")).persistent_aggregate(MemoryMapState(), Count())
     after = BatchMetadata({}, event_times={PartitionId("a", 0): LastSeen(9_999)}, facts=BatchFacts(1, late_before_us))
-    assert topology.build().may_close(after, TopologyConfig()) is expected
-    assert topology.build().may_close(after, TopologyConfig(window_tick_ms=1))
+    built = topology.build()
+    assert is_planned(built, after, 1_000) is expected
+    assert not is_planned(built, after, 999)
+    assert is_planned(built, after, 1, window_tick_ms=1)
 
 
 def test_a_run_that_ends_when_the_source_is_drained_does_not_wait_for_windows() -> None:
@@ -273,14 +276,17 @@ def test_a_run_that_ends_when_the_source_is_drained_does_not_wait_for_windows() 
         ("event", 7, 7),
         ("event, idle", None, 1_000),
         ("transaction", None, 1_000),
-        ("transaction", 7, 7),
+        ("transaction", 7_000, 7_000),
     ],
 )
 def test_how_long_windows_wait_in_silence(time: str, given: int | None, expected: int | None) -> None:
     time, _, idle = time.partition(", ")
     topology, stream = clicks([], idle_after="1 minute" if idle else None)
-    stream.window(tumbling("1 day", time=time)).persistent_aggregate(MemoryMapState(), Count())
-    assert topology.build().tick_ms(TopologyConfig(window_tick_ms=given)) == expected
+    stream.window(tumbling("1 second", time=time)).persistent_aggregate(MemoryMapState(), Count())
+    facts = BatchFacts(60_000, 1)
+    after = BatchMetadata({}, event_times={PartitionId("a", 0): LastSeen(9_999, 60_000)}, facts=facts)
+    waits = [ms for ms in range(1, 9_000) if is_planned(topology.build(), after, ms, window_tick_ms=given)]
+    assert min(waits, default=None) == expected
 
 
 # --- columns against numbers --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState
+from tests.unit.closing import is_planned
 from transactional import RunSummary
 from transactional.batch import BatchMetadata, PartitionId
 from transactional.commands.output.status_json import status_json, waits_of
@@ -211,9 +212,9 @@ def test_transactions_without_a_record_are_made_for_an_empty_partition_not_for_o
     world = World(rows("a", 0), [], idle_after="1 second", away=away)
     world.run()
     after = world.last()
-    assert world.topology.may_close(after, TopologyConfig(), after.listed.values()) is expected
-    assert world.topology.may_close(after, TopologyConfig(window_tick_ms=1), after.listed.values())
-    assert world.topology.may_close(replace(after, listed={}), TopologyConfig())
+    assert is_planned(world.topology, after, 1_000) is expected
+    assert is_planned(world.topology, after, 1, window_tick_ms=1)
+    assert is_planned(world.topology, replace(after, listed={}), 1_000)
 
 
 # --- what is waited for is shown ------------------------------------------------------------------------------------

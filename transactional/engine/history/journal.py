@@ -35,6 +35,7 @@ class RunStarted:
     replays_exactly: bool
     sets_aside: bool = False
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    has_windows: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -50,6 +51,7 @@ class RunStarted:
             "replays_exactly": self.replays_exactly,
             "sets_aside": self.sets_aside,
             "guarantee": self.guarantee.value,
+            "has_windows": self.has_windows,
         }
 
     @classmethod
@@ -63,7 +65,8 @@ class RunStarted:
             AttemptId(whole_number(known["attempt_id"])),
         )
         guarantee = Guarantee(row.get("guarantee", Guarantee.EXACTLY_ONCE.value))
-        return cls(progress, TopologyConfig(**row["config"]), row["replays_exactly"], row["sets_aside"], guarantee)
+        flags = row["replays_exactly"], row["sets_aside"], guarantee, row.get("has_windows", False)
+        return cls(progress, TopologyConfig(**row["config"]), *flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +128,11 @@ class JournalWriter:
         replays_exactly: bool,
         sets_aside: bool = False,
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+        has_windows: bool = False,
     ) -> None:
         """Write how a run begins."""
         self._last_tick = None
-        run = RunStarted(progress, config, replays_exactly, sets_aside, guarantee)
+        run = RunStarted(progress, config, replays_exactly, sets_aside, guarantee, has_windows)
         self._write({"at_ms": at_ms, "run": run.to_json()})
         self._is_durable = config.durability == "disk"
         if self._is_durable:

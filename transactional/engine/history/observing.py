@@ -122,6 +122,7 @@ class RunObserver(Observer, Protocol):
         replays_exactly: bool,
         sets_aside: bool,
         guarantee: Guarantee,
+        has_windows: bool,
     ) -> None:
         """Everything that a coordinator is created from."""
 

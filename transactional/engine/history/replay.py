@@ -29,6 +29,7 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
                 replays_exactly=event.replays_exactly,
                 sets_aside=event.sets_aside,
                 guarantee=event.guarantee,
+                has_windows=event.has_windows,
             )
             continue
         if isinstance(event, TakenBack):
