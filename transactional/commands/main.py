@@ -34,8 +34,15 @@ from transactional.commands.options import (
 )
 from transactional.commands.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
 from transactional.commands.output.lines import first_line, plain_line, print_table
-from transactional.commands.output.status_json import attempt_json, processing_of, status_json, steps_of, waits_of
-from transactional.commands.output.statuses import print_statuses, troubles_of
+from transactional.commands.output.status_json import (
+    attempt_json,
+    processing_of,
+    status_json,
+    steps_of,
+    waits_of,
+    windows_of,
+)
+from transactional.commands.output.statuses import print_statuses, troubles_of, windows_lines
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind, savepoint
@@ -84,6 +91,9 @@ def run(
     until_drained: Annotated[
         bool, typer.Option("--until-drained", help="End once the source has no more data.")
     ] = False,
+    close_windows: Annotated[
+        bool, typer.Option("--close-windows", help="Once drained, close all windows by event time, then end.")
+    ] = False,
     master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
     attempts_max: Annotated[int | None, typer.Option(help="Stop after this many attempts at one transaction.")] = None,
     config: ConfigFile = None,
@@ -118,7 +128,8 @@ def run(
     with ExitStack() as stack:
         logs = stack.enter_context(Logs(log)) if log is not None else None
         topology = load_topology(target)
-        options = running.options_of(max_pending, attempts_max, until_drained=until_drained)
+        ending = {"until_drained": until_drained, "close_windows": close_windows}
+        options = running.options_of(max_pending, attempts_max, **ending)
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
         output = running.spark_log_of(spark_log, logs)
@@ -157,11 +168,12 @@ def status(
         found = statuses_of(reader, topology_id)
         steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
         waits = {each.topology_id: waits_of(reader, each) for each in found}
+        windows = {each.topology_id: windows_of(reader, each) for each in found}
         processing = {each.topology_id: processing_of(reader, each.topology_id) for each in found}
     if as_json:
         for each in found:
             its = each.topology_id
-            plain_line(json.dumps(status_json(each, steps[its], waits[its], processing[its])))
+            plain_line(json.dumps(status_json(each, steps[its], waits[its], processing[its], windows[its])))
         return
     print_statuses(found)
     for line in troubles_of(found):
@@ -176,6 +188,8 @@ def status(
     for topology, partitions in waits.items():
         if partitions:
             plain_line(f"{topology}: windows wait for {shown(partitions)}, no record yet")
+    for line in windows_lines(windows):
+        plain_line(line)
 
 
 @app.command()

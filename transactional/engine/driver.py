@@ -6,6 +6,7 @@ What is written to the store, and the lease that allows it, is `Leadership`'s; w
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -59,8 +60,11 @@ from transactional.phases.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor
 from transactional.store import CoordinatorStore, Desired, DesiredState
 from transactional.store.history import RunEnd
+from transactional.topology.closing import windows_left_open
 from transactional.topology.places import check_places
 from transactional.topology.topology import Topology
+
+_log = logging.getLogger(__name__)
 
 LOOK_EVERY_MS = 1_000
 """How often a running driver checks for progress, and for the desired state."""
@@ -265,6 +269,10 @@ class TopologyDriver:
         # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
         self.runner.close(tidy_s=LEAVING_S if self.coordinator.stopping else None)
         self._notify_of_the_rest()
+        if self.config.close_windows and self.coordinator.draining:
+            left_open = ", ".join(f"{name} ({why})" for name, why in windows_left_open(self.topology).items())
+            if left_open:
+                _log.warning("these windows stay open, for no event time closes them: %s", left_open)
         return RunSummary(TxId(progress.committed_txid + 1), self.coordinator.committed_txid, self.failures)
 
     def _notify_of_the_rest(self) -> None:

@@ -123,6 +123,16 @@ class TimedWindows:
         return max((us for name, us in needed_us.items() if name not in self.above), default=None)
 
 
+def windows_left_open(topology: Topology) -> dict[str, str]:
+    """By component, why its windows stay open at the end of a run with `close_windows`."""
+    windows = {each.id: each.windows for each in topology.components if each.windows is not None}
+    by_count = {name: "by count" for name, each in windows.items() if each.goes_by_order}
+    timed = TimedWindows.of_topology(topology)
+    by_transaction = sorted(timed.follow_transactions())
+    own = {name: "by transaction time" for name in by_transaction if windows[name].closes_without_input}
+    return by_count | dict.fromkeys(by_transaction, "of windows by transaction time") | own
+
+
 class ClosingRule:
     """Decides whether a transaction without records follows, when there is nothing to read and nothing is in flight.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from transactional.core.listing import awaited
@@ -33,8 +35,38 @@ def waits_of(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
     return next((awaited(each.batch.listed) for each in records if each.committed_at_ms is not None), {})
 
 
+@dataclass(frozen=True, slots=True)
+class OpenWindows:
+    """The windows of a component that are open after the last transaction commit: its watermark, when the last of them
+    ends, in milliseconds since 1970, and the partition whose events are furthest behind, if there are several."""
+
+    watermark_ms: int | None
+    last_end_ms: int
+    by_transaction: bool
+    slowest: str | None
+
+
+def windows_of(reader: StoreReader, status: TopologyStatus) -> dict[str, OpenWindows]:
+    """By component, the windows that may be open."""
+    records = reader.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else ()
+    record = next((each for each in records if each.committed_at_ms is not None), None)
+    if record is None:
+        return {}
+    known = sorted((seen.event_us, str(partition)) for partition, seen in record.batch.event_times.items())
+    slowest = known[0][1] if len(known) > 1 else None
+    open_ones = (record.details or {}).get("event_time", {}).get("open_until", {})
+    return {
+        name: OpenWindows(None if us is None else us // 1_000, end_us // 1_000, by_transaction, slowest)
+        for name, (us, end_us, by_transaction) in open_ones.items()
+    }
+
+
 def status_json(
-    status: TopologyStatus, steps: Mapping[str, str], waits: Mapping[str, str] = NONE, processing: str = ""
+    status: TopologyStatus,
+    steps: Mapping[str, str],
+    waits: Mapping[str, str] = NONE,
+    processing: str = "",
+    windows: Mapping[str, OpenWindows] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble
@@ -55,6 +87,7 @@ def status_json(
         "processing": processing or None,
         "steps": dict(steps),
         "windows_wait_for": dict(waits),
+        "open_windows": {name: asdict(each) for name, each in windows.items()},
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,
         "error": None if trouble is None else trouble.error,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.table import Table
 
 from transactional.commands.output.lines import WIDTH_MAX, first_line, plain_console, plain_line, print_table
+from transactional.commands.output.status_json import OpenWindows
 from transactional.engine.clock import SystemClock
 from transactional.store import TopologyStatus
 from transactional.store.history import EndedHow
@@ -80,6 +81,22 @@ def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
             when = _moment(status.run.ended_at_ms)
             lines.append(f"{status.topology_id}: it was taken back {when}, {first_line(end.reason)}")
     return lines
+
+
+def windows_lines(windows: Mapping[str, Mapping[str, OpenWindows]]) -> list[str]:
+    """By topology, a line for each component with windows that may be open: until when, and what they wait for."""
+    return [
+        f"{topology}: windows of {component} are open, the last until {_moment(each.last_end_ms)}: {_waits(each)}"
+        for topology, components in windows.items()
+        for component, each in components.items()
+    ]
+
+
+def _waits(each: OpenWindows) -> str:
+    if each.by_transaction:
+        return "they close by the clock while the topology runs"
+    behind = f"; {each.slowest} is furthest behind" if each.slowest else ""
+    return f"they wait for later events, the watermark is {_moment(each.watermark_ms)}{behind}"
 
 
 def _age(at_ms: int | None, now_ms: int) -> str:
