@@ -9,7 +9,7 @@
 A block may hold several commands; their actions follow one another. `1:1` is txid:attempt. `0=5..8` are the offsets 5,
 6 and 7 of partition 0. A store of four fields listens to the actions, so `restart` knows what a new process would.
 
-    start [opaque] [option=number …]    a coordinator with nothing stored, told the time 0
+    start [opaque] [windows] [option=number …]    a coordinator with nothing stored, told the time 0
     restart                             a new process: lease, fence id, progress of what was stored
     planned ATTEMPT PARTITION…          the spout has a batch      nothing ATTEMPT      the spout has nothing
     processed ATTEMPT [RECORDS]         processing succeeded       progress ATTEMPT     it goes forward
@@ -82,8 +82,8 @@ def shown(batch: BatchMetadata) -> str:
 def line_of(action: Action) -> str:
     name = type(action).__name__
     match action:
-        case PlanBatch(attempt, after, replay):
-            return f"{name} {attempt} after {shown(after)}{' (replay)' if replay else ''}"
+        case PlanBatch(attempt, after, replay, is_next):
+            return f"{name} {attempt} after {shown(after)}{' (replay)' if replay else ''}{' (next)' if is_next else ''}"
         case RecordAttempt(attempt, batch, forget_later, work_of):
             later = " (forget later ones)" if forget_later else ""
             return f"{name} {attempt} {shown(batch)}{later}{f' (processed by {work_of})' if work_of else ''}"
@@ -134,7 +134,7 @@ class Scenario:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.replays_exactly = True
+        self.how: dict[str, Any] = {}
         self.config = TopologyConfig()
         self.stored = Stored()
         self.coordinator = Coordinator(Progress(), self.config, replays_exactly=True)
@@ -191,17 +191,17 @@ class Scenario:
         raise ValueError(f"not a command: {command}")
 
     def _start(self, options: list[str]) -> list[str]:
-        self.replays_exactly = "opaque" not in options
-        numbers = dict(option.split("=") for option in options if option != "opaque")
+        self.how = {"replays_exactly": "opaque" not in options, "has_windows": "windows" in options}
+        numbers = dict(option.split("=") for option in options if "=" in option)
         drained = bool(int(numbers.pop("stop_when_drained", 0)))
         given: dict[str, Any] = {name: int(number) for name, number in numbers.items()}
         self.config = TopologyConfig(**given, stop_when_drained=drained)
-        self.coordinator = Coordinator(Progress(), self.config, replays_exactly=self.replays_exactly)
+        self.coordinator = Coordinator(Progress(), self.config, **self.how)
         return self._tell(Tick(self.now_ms))
 
     def _restart(self) -> list[str]:
         progress = self.stored.acquire()
-        self.coordinator = Coordinator(progress, self.config, replays_exactly=self.replays_exactly)
+        self.coordinator = Coordinator(progress, self.config, **self.how)
         return [f"(fence id {progress.attempt_id})", *self._tell(Tick(self.now_ms))]
 
     def _tell(self, event: Event) -> list[str]:

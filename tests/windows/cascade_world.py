@@ -97,6 +97,10 @@ class CascadeWorld(World):
             for read in sorted(by_txid.get(number + 1, []), key=lambda read: read.id):
                 plain.count(read, read.us, threshold)
         assert not plain.late, "what windows have passed on is late for the next ones"
+        if gap is None and bounds:
+            last = max((us for us in bounds if us is not None), default=None)
+            left = [key for key in plain.windows if last is not None and plain._end(*key) <= last]
+            assert not left, "the run has ended before windows of windows have closed"
         return plain
 
     def compare(self, name: str, value: str, plain: Plain) -> None:

@@ -99,6 +99,15 @@ class Plain:
                     assert (page, start) not in self.closed, "a window would close twice"
                     self.closed[page, start] = self.windows.pop((page, start))
 
+    def left_to_close(self, last: Committed) -> list[tuple[str, int]]:
+        """The windows that another transaction, without a tuple, would close after the `last` one, even if the clock
+        had not moved anything."""
+        idle_after, self.idle_after = self.idle_after, None
+        listed = tuple((partition, "nothing") for partition, _ in last.listed)
+        threshold = self._threshold(Committed(last.txid + 1, last.txid, last.now_ms, (), (), listed), self.times[-1])
+        self.idle_after = idle_after
+        return [key for key in self.windows if threshold is not None and self._end(*key) <= threshold]
+
     def _threshold(self, transaction: Committed, time: int) -> int | None:
         if self.by_transaction:
             return time

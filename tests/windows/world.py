@@ -393,6 +393,8 @@ class World:
             assert self.by_transaction or facts.late_before_us == threshold, f"late_before of {record.attempt}"
         reported = [(record.details or {})["late"] for record in committed if "late" in (record.details or {})]
         assert sum(each["open"] for each in reported) == self.reported_late(plain), "late tuples, as they are reported"
+        if not self.by_transaction and history:
+            assert plain.left_to_close(history[-1]) == [], "the run has ended before its windows have closed"
         self.check_tables(plain)
         if self.is_in_one:
             counted = sum(count for count, _ in (*plain.windows.values(), *plain.closed.values()))
