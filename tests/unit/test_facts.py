@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transactional.core.windows import DAY_US, FIRST_US, LAST_US, Windows, times_of
-from transactional.facts import BatchFacts, EventTime, LastSeen, facts_after, waits_for_silence
+from transactional.facts import BatchFacts, EventTime, LastSeen, facts_after
 from transactional.trident.windows.times import are_late
 
 AT = EventTime("at", 2)
@@ -97,14 +97,6 @@ def test_what_is_too_far_ahead_of_the_clock_does_not_count() -> None:
 def test_what_no_window_has_makes_nothing_late_even_without_a_limit() -> None:
     assert EventTime("at", max_ahead_ms=None).latest_us(BatchFacts(10)) == LAST_US - 1
     assert EventTime("at", max_ahead_ms=5).latest_us(BatchFacts(LAST_US)) == LAST_US - 1
-
-
-def test_silence_is_waited_for_until_the_last_window_has_closed() -> None:
-    known = [LastSeen(9_000, 100), LastSeen(5_000, 200)]
-    assert waits_for_silence(known, BatchFacts(1), 1_000)
-    assert waits_for_silence(known, BatchFacts(1, 9_999), 1_000)
-    assert not waits_for_silence(known, BatchFacts(1, 10_000), 1_000)
-    assert not waits_for_silence([], BatchFacts(1), 1_000)
 
 
 seen = st.builds(LastSeen, st.integers(0, 50_000), st.integers(0, 60))

@@ -123,6 +123,7 @@ def test_an_empty_partition_holds_windows_open_until_they_are_closed_on_request(
     ]
     assert world.run(topology, in_flight, close_windows=True) == 2
     assert starts(world.closed) == [0, 10]
+    assert not any(each.is_awaited for each in world.last().listed.values()), "what verify expects"
     assert world.last().facts is not None
     assert world.last().facts.late_before_us == us(11)  # type: ignore[union-attr]
     assert world.status() == []
