@@ -422,8 +422,11 @@ class Coordinator:
             yield self._plan(current, self._with_starts(txid, after), replay=replay)
 
     def _plan(self, current: ActiveAttempt, after: BatchMetadata, *, replay: bool) -> PlanBatch:
-        current.is_next = self.has_windows and current.attempt.txid == self.committed_txid + 1
+        current.is_next = self._is_next(current)
         return PlanBatch(current.attempt, self._known(after), replay, current.is_next)
+
+    def _is_next(self, current: ActiveAttempt) -> bool:
+        return self.has_windows and current.attempt.txid == self.committed_txid + 1
 
     def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
         """`after`, with the start positions of partitions that joined with this transaction or a later one.
@@ -449,6 +452,6 @@ class Coordinator:
     def _ask_again(self, current: ActiveAttempt, after: BatchMetadata) -> Iterator[Action]:
         if self._issues_nothing_new():
             self._move(current, Trigger.GIVEN_UP)
-        elif self._now_ms - current.since_ms >= self.config.idle_pause_ms:
+        elif self._now_ms - current.since_ms >= self.config.idle_pause_ms or current.is_next < self._is_next(current):
             self._move(current, Trigger.PLAN_AGAIN)
             yield self._plan(current, after, replay=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
+from pathlib import Path
 
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
@@ -64,3 +65,38 @@ def test_status_names_the_partitions_without_a_record_that_windows_wait_for(comm
         Past(store=store, listed=listed).begin().committed()
     assert command("status").out.splitlines()[-1] == "words: windows wait for orders[7] (empty), no record yet"
     assert json.loads(command("status", "--json").out)["windows_wait_for"] == {"orders[7]": "empty"}
+
+
+TICKS = """
+from datetime import UTC, datetime
+
+from spouts import MemoryTransactionalSpout
+from state.memory import MemoryMapState, MemoryTable
+from transactional.trident import Count, TridentTopology, tumbling
+
+OPEN, CLOSED = MemoryTable("open"), MemoryTable("closed")
+ROWS = [("a", datetime(2026, 1, 1, 0, minute, tzinfo=UTC)) for minute in (0, 10)]
+
+
+def build():
+    made = TridentTopology("tick")
+    stream = made.new_stream("s", MemoryTransactionalSpout([ROWS, ROWS], "k string, at timestamp", 5), event_time="at")
+    counts = stream.window(tumbling("1 minute")).persistent_aggregate(MemoryMapState(table=OPEN), Count(), name="open")
+    counts.closed().persist(MemoryMapState("window_start", table=CLOSED), name="closed")
+    return made.build(strict=True)
+"""
+
+
+def test_windows_are_shown_as_open_until_they_are_closed_on_request(command: Command) -> None:
+    Path("ticks.py").write_text(TICKS, encoding="utf-8")
+    run = ("run", "ticks:build", "--master", "none", "--close-windows")
+    assert command(*run[:-1], "--until-drained").code == 0
+    assert command("status").out.splitlines()[-1] == (
+        "tick: windows of open are open, the last until 2026-01-01 00:11:00: they wait for later events, "
+        "the watermark is 2026-01-01 00:10:00; s/memory[0] is furthest behind"
+    )
+    open_windows = json.loads(command("status", "--json").out)["open_windows"]["open"]
+    assert open_windows["last_end_ms"] - open_windows["watermark_ms"] == 60_000
+    assert command(*run).err.startswith("TX100: close_windows closes windows once the source is drained")
+    assert command(*run, "--until-drained").code == 0
+    assert json.loads(command("status", "--json").out)["open_windows"] == {}

@@ -251,7 +251,7 @@ def test_windows_of_records_close_at_once() -> None:
 def test_the_clock_closes_windows_once_a_second_at_most() -> None:
     """Each transaction moves the watermark, and sessions may end at any time."""
     topology = of_one(session("1 hour", longest="1 day"), idle_after="5 seconds")
-    silent = after(60_000, 20_000_000, newest_us=0, seen_ms=40_000)
+    silent = after(60_000, 10_000_000, newest_us=0, seen_ms=40_000)
     assert not is_planned(topology, silent, 999)
     assert is_planned(topology, silent, 1_000)
     assert not is_planned(topology, silent, 999, stop_when_drained=True), "such a run ends"

@@ -168,7 +168,7 @@ def test_windows_that_were_taken_out_do_not_come_back_to_their_table() -> None:
     started(2, tables[1])
     started(3, None)
     with pytest.raises(
-        StoreMismatch, match=r"'w'.*at transaction 2, and 3 is committed.*not in the topology meanwhile"
+        StoreMismatch, match=r"'w'.*at transaction 4, and 5 is committed.*not in the topology meanwhile"
     ):
         started(4, tables[1])
     started(4, tables[2], "again")

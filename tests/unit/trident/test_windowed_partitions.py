@@ -113,8 +113,8 @@ def test_an_empty_partition_is_waited_for_so_long_by_the_times_of_transactions(
     world = World(rows("a", 0, 10, 20), [], idle_after=idle_after)
     assert world.closed_by(0) == 0
     assert world.closed_by(seconds, row("a", 30)) == 0
-    assert world.closed_by(1, row("a", 40)) == 0, "it had its time when it was looked last"
-    assert world.closed_by(0, row("a", 50)) == 4
+    assert world.closed_by(1, row("a", 40)) == 4, "the transaction behind that of the record no longer waits"
+    assert world.closed_by(0, row("a", 50)) == 5
     assert not world.last().listed[PartitionId("s/memory", 1)].is_awaited
     assert world.last().listed[PartitionId("s/memory", 1)].time_ms == NOON_MS
 
@@ -123,7 +123,7 @@ def test_what_an_empty_partition_gets_within_its_time_is_not_late() -> None:
     world = World(rows("a", 0, 10, 20), [])
     assert world.closed_by(59) == 0
     world.rows[1] += rows("b", 1, 11)
-    assert world.closed_by(0) == 0
+    assert world.closed_by(0) == 2
     assert world.closed_by(600, row("b", 12)) == 2
     assert world.late.read().num_rows == 0
     assert world.last().listed == {}
@@ -132,19 +132,20 @@ def test_what_an_empty_partition_gets_within_its_time_is_not_late() -> None:
 def test_no_time_has_passed_while_nothing_ran() -> None:
     world = World(rows("a", 0, 10), [])
     world.run()
-    assert world.closed_by(86_400, row("a", 20)) == 0
-    assert world.closed_by(0, row("a", 30)) == 2
+    assert world.closed_by(86_400, row("a", 20)) == 2
+    last_two = [record.batch.listed[PartitionId("s/memory", 1)] for record in world.store.attempts("windows", limit=2)]
+    assert [each.is_awaited for each in last_two] == [False, True], "the first one after that day has waited"
 
 
 @IDLE_OR_NOT
 def test_a_partition_that_is_added_later_is_waited_for(idle_after: str | None) -> None:
     world = World(rows("a", 0, 10, 20), idle_after=idle_after)
     world.run()
-    assert world.closed.read().num_rows == 1
-    world.rows[1] = rows("b", *range(12, 100, 10))
+    assert world.closed.read().num_rows == 2
+    world.rows[1] = rows("b", *range(22, 100, 10))
     assert world.closed_by(1, *rows("a", *range(30, 200, 10))) > 10
     late = {(each["key"], each["at"]) for each in world.late.read().to_pylist()}
-    assert late == set(), "event time stood at 20, and what is in the window of 10 came in time"
+    assert late == set(), "event time stood at 20, and what is in the window of 20 came in time"
 
 
 def test_what_is_far_behind_when_its_partition_appears_makes_nothing_early_again() -> None:
@@ -180,11 +181,12 @@ def test_an_empty_stream_beside_another_is_waited_for() -> None:
 def test_a_partition_whose_records_have_no_time_does_not_hold_up_the_others_for_ever() -> None:
     world = World(rows("a", 0, 10, 20), [row("b", None)] * 9)
     assert world.closed_by(0) == 0
-    assert world.closed_by(61, row("a", 30)) == 0
+    assert world.closed_by(60, row("a", 30)) == 0
+    assert world.closed_by(1, row("a", 35)) == 4
     world.rows[1].append(row("b", None))
-    assert world.closed_by(0, row("a", 40)) == 3
+    assert world.closed_by(0, row("a", 40)) == 5
     world.spout.set_disabled(1, disabled=True)
-    assert world.closed_by(0, row("a", 50)) == 4
+    assert world.closed_by(0, row("a", 50)) == 6
 
 
 def test_stores_of_earlier_releases_begin_with_their_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,11 +196,11 @@ def test_stores_of_earlier_releases_begin_with_their_next_transaction(monkeypatc
         earlier.setattr("transactional.engine.runner.listed_after", lambda *given: {})
         world.run()
     assert world.last().listed == {}
-    assert world.closed.read().num_rows == 1
-    assert world.closed_by(100, row("a", 30)) == 1
+    assert world.closed.read().num_rows == 2
+    assert world.closed_by(100, row("a", 30)) == 2
     assert world.last().listed[PartitionId("s/memory", 1)].time_ms == NOON_MS + 100_000
-    assert world.closed_by(61, row("a", 40)) == 1
-    assert world.closed_by(0, row("a", 50)) == 4
+    assert world.closed_by(60, row("a", 40)) == 2
+    assert world.closed_by(1, row("a", 50)) == 5
 
 
 # --- ticks --------------------------------------------------------------------------------------------------------

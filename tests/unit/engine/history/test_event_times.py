@@ -21,7 +21,7 @@ NOON_US = int(NOON.timestamp()) * 1_000_000
 
 
 def details_of(window: Any, seconds: list[int], **declared: Any) -> list[dict[str, Any]]:
-    """Of each transaction, which has one tuple."""
+    """Of each transaction, which has one tuple, and of one that closes the last windows."""
     rows = [("a", NOON + timedelta(seconds=each)) for each in seconds]
     topology = TridentTopology("windows")
     spout = MemoryTransactionalSpout([rows], "key string, at timestamp", take=1)
@@ -40,16 +40,19 @@ TIMED = {"event_time": "at", "max_delay": "2 seconds"}
 def test_the_newest_time_the_watermark_the_open_windows_and_what_is_late() -> None:
     found = details_of(tumbling("5 seconds"), [1, 11, 21, 3, 22], **TIMED)
     times = [each["event_time"] for each in found]
-    assert [(each["newest_us"] - NOON_US) // 1_000_000 for each in times] == [1, 11, 21, 21, 22]
+    assert [(each["newest_us"] - NOON_US) // 1_000_000 for each in times] == [1, 11, 21, 21, 22, 22]
     assert [each["watermark_us"] and (each["watermark_us"] - NOON_US) // 1_000_000 for each in times] == [
         None,
         -1,
         9,
         19,
         19,
+        20,
     ]
-    assert [each["open"] for each in times] == [{"counts": number} for number in (None, 4, 4, 2, 2)]
-    assert [each.get("late") for each in found] == [None, None, None, {"counts": 1}, None]
+    assert [each["open"] for each in times] == [{"counts": number} for number in (None, 4, 4, 2, 2, 1)]
+    ends = [each["open_until"]["counts"] for each in times[-2:]]
+    assert ends == [[NOON_US + us, NOON_US + 27_000_000, False] for us in (19_000_000, 20_000_000)]
+    assert [each.get("late") for each in found] == [None, None, None, {"counts": 1}, None, None]
 
 
 def test_sessions_have_a_watermark_and_late_tuples() -> None:
@@ -60,7 +63,9 @@ def test_sessions_have_a_watermark_and_late_tuples() -> None:
 
 def test_windows_of_the_transactions_own_time_have_no_watermark() -> None:
     [first, *_] = details_of(tumbling("5 seconds", time="transaction"), [1])
-    assert first["event_time"] == {"newest_us": None, "watermark_us": None, "open": {"counts": 1}}
+    open_until = {"counts": [NOON_US, NOON_US + 5_000_000, True]}
+    expected = {"newest_us": None, "watermark_us": None, "open": {"counts": 1}, "open_until": open_until}
+    assert first["event_time"] == expected
     assert "late" not in first
 
 
@@ -89,4 +94,4 @@ def test_open_windows_are_those_from_the_first_that_has_not_closed(
 
 def test_overlapping_windows_are_all_open() -> None:
     found = details_of(sliding("10 seconds", every="5 seconds"), [1, 11, 21], **TIMED)
-    assert found[-1]["event_time"]["open"] == {"counts": 5}
+    assert found[2]["event_time"]["open"] == {"counts": 5}
