@@ -8,8 +8,7 @@ from transactional.batch import BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.core.windows import with_windows_behind
 from transactional.facts import BatchFacts, facts_after
-from transactional.topology.cascade import windows_behind
-from transactional.topology.closing import ClosingRule
+from transactional.topology.closing import ClosingRule, windows_behind
 from transactional.topology.topology import Topology
 
 

@@ -40,8 +40,7 @@ from transactional.phases.committing import CommitPhase
 from transactional.plumbing.pools import DaemonPool
 from transactional.plumbing.tracebacks import raised, traceback_text
 from transactional.ports import Clock, JobExecutor, Processed
-from transactional.topology.cascade import windows_behind
-from transactional.topology.closing import ClosingRule
+from transactional.topology.closing import ClosingRule, windows_behind
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)

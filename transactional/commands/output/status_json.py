@@ -36,7 +36,7 @@ def waits_of(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenWindows:
+class UnclosedWindows:
     """The windows of a component that are open after the last transaction commit: its watermark, when the last of them
     ends, in milliseconds since 1970, and the partition whose events are furthest behind, if there are several."""
 
@@ -46,7 +46,7 @@ class OpenWindows:
     slowest: str | None
 
 
-def windows_of(reader: StoreReader, status: TopologyStatus) -> dict[str, OpenWindows]:
+def windows_of(reader: StoreReader, status: TopologyStatus) -> dict[str, UnclosedWindows]:
     """By component, the windows that may be open."""
     records = reader.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else ()
     record = next((each for each in records if each.committed_at_ms is not None), None)
@@ -56,7 +56,7 @@ def windows_of(reader: StoreReader, status: TopologyStatus) -> dict[str, OpenWin
     slowest = known[0][1] if len(known) > 1 else None
     open_ones = (record.details or {}).get("event_time", {}).get("open_until", {})
     return {
-        name: OpenWindows(None if us is None else us // 1_000, end_us // 1_000, by_transaction, slowest)
+        name: UnclosedWindows(None if us is None else us // 1_000, end_us // 1_000, by_transaction, slowest)
         for name, (us, end_us, by_transaction) in open_ones.items()
     }
 
@@ -66,7 +66,7 @@ def status_json(
     steps: Mapping[str, str],
     waits: Mapping[str, str] = NONE,
     processing: str = "",
-    windows: Mapping[str, OpenWindows] = MappingProxyType({}),
+    windows: Mapping[str, UnclosedWindows] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble

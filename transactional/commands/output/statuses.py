@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.table import Table
 
 from transactional.commands.output.lines import WIDTH_MAX, first_line, plain_console, plain_line, print_table
-from transactional.commands.output.status_json import OpenWindows
+from transactional.commands.output.status_json import UnclosedWindows
 from transactional.engine.clock import SystemClock
 from transactional.store import TopologyStatus
 from transactional.store.history import EndedHow
@@ -83,7 +83,7 @@ def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
     return lines
 
 
-def windows_lines(windows: Mapping[str, Mapping[str, OpenWindows]]) -> list[str]:
+def windows_lines(windows: Mapping[str, Mapping[str, UnclosedWindows]]) -> list[str]:
     """By topology, a line for each component with windows that may be open: until when, and what they wait for."""
     return [
         f"{topology}: windows of {component} are open, the last until {_moment(each.last_end_ms)}: {_waits(each)}"
@@ -92,7 +92,7 @@ def windows_lines(windows: Mapping[str, Mapping[str, OpenWindows]]) -> list[str]
     ]
 
 
-def _waits(each: OpenWindows) -> str:
+def _waits(each: UnclosedWindows) -> str:
     if each.by_transaction:
         return "they close by the clock while the topology runs"
     behind = f"; {each.slowest} is furthest behind" if each.slowest else ""

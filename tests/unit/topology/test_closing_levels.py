@@ -14,8 +14,7 @@ from transactional.batch import BatchMetadata, PartitionId
 from transactional.core.windows import WindowsAbove, with_windows_behind
 from transactional.facts import BatchFacts, LastSeen
 from transactional.testing import complete_topology
-from transactional.topology.cascade import windows_behind
-from transactional.topology.closing import TimedWindows
+from transactional.topology.closing import TimedWindows, windows_behind
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Sum, TridentTopology, field, session, sliding, tumbling
 
