@@ -199,7 +199,7 @@ class TopologyConfig:
             )
         if self.close_windows and not self.stop_when_drained:
             raise ConfigError(
-                "close_windows closes windows once the source is drained, and this run goes on then: set "
+                "close_windows closes windows once the source is drained, and this run continues then: set "
                 "stop_when_drained as well (--until-drained)"
             )
         if self.lease_ms < 10 * self.tick_ms:
