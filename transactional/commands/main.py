@@ -24,12 +24,14 @@ from transactional.commands.examples import examples
 from transactional.commands.options import (
     DEFAULT_STORE,
     Assignments,
+    CloseWindows,
     ConfigFile,
     MetricsAddress,
     RunLogFormat,
     SparkLog,
     StoreUrl,
     TopologyId,
+    UiPort,
     statuses_of,
 )
 from transactional.commands.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
@@ -91,9 +93,7 @@ def run(
     until_drained: Annotated[
         bool, typer.Option("--until-drained", help="End once the source has no more data.")
     ] = False,
-    close_windows: Annotated[
-        bool, typer.Option("--close-windows", help="Once drained, close all windows by event time, then end.")
-    ] = False,
+    close_windows: CloseWindows = False,
     master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
     attempts_max: Annotated[int | None, typer.Option(help="Stop after this many attempts at one transaction.")] = None,
     config: ConfigFile = None,
@@ -107,9 +107,7 @@ def run(
     ] = False,
     inactive: Annotated[bool, typer.Option("--inactive", help="Issue no transaction before `activate`.")] = False,
     ui: Annotated[bool, typer.Option("--ui", help="Show the console's address, and serve it while this runs.")] = False,
-    ui_port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="The console's port; 0 takes any that is free.")
-    ] = 8787,
+    ui_port: UiPort = 8787,
     log: RunLogFormat = None,
     spark_log: SparkLog = None,
     metrics: MetricsAddress = None,
@@ -128,8 +126,7 @@ def run(
     with ExitStack() as stack:
         logs = stack.enter_context(Logs(log)) if log is not None else None
         topology = load_topology(target)
-        ending = {"until_drained": until_drained, "close_windows": close_windows}
-        options = running.options_of(max_pending, attempts_max, **ending)
+        options = running.options_of(max_pending, attempts_max, drains=until_drained, closes=close_windows)
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
         output = running.spark_log_of(spark_log, logs)

@@ -31,13 +31,13 @@ SPARK_LOG = Path("transactional-spark.log")
 
 
 def options_of(
-    max_pending: int | None, attempts_max: int | None, *, until_drained: bool, close_windows: bool
+    max_pending: int | None, attempts_max: int | None, *, drains: bool, closes: bool
 ) -> dict[str, tuple[str, int | bool]]:
     """Options of `TopologyConfig` that the command line has set, each with the name that it has there."""
     given = {
         "max_spout_pending": ("--max-pending", max_pending),
-        "stop_when_drained": ("--until-drained", until_drained or None),
-        "close_windows": ("--close-windows", close_windows or None),
+        "stop_when_drained": ("--until-drained", drains or None),
+        "close_windows": ("--close-windows", closes or None),
         "attempts_max": ("--attempts-max", attempts_max),
     }
     return {option: (name, value) for option, (name, value) in given.items() if value is not None}
