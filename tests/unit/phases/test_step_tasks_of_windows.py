@@ -253,8 +253,8 @@ def test_windows_without_a_key_and_of_one_task_stay_in_the_driver() -> None:
         assert next(step for step in plan_steps(topology.build()) if step.component == "open").stays == stays
 
 
-def test_a_transaction_that_closes_nothing_is_no_job() -> None:
-    topology = topology_of(in_memory, WINDOWS["tumbling"], clicks(5)[:10])
+def test_a_run_that_closes_nothing_has_no_job() -> None:
+    topology = topology_of(in_memory, WINDOWS["tumbling"], clicks(5)[:0])
     with pytest.raises(AssertionError):
         found(topology, "jobs")
     assert topology.component("closed").state.read().num_rows == 0  # type: ignore[union-attr]
