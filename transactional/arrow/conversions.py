@@ -289,3 +289,19 @@ def _variable_width(column: pa.Array) -> Bytes:
 def _fixed_width(column: pa.Array) -> Bytes:
     width, data = column.type.bit_width // 8, column.buffers()[1]
     return memoryview(data)[column.offset * width : (column.offset + len(column)) * width] if data else b""
+
+
+def fit_value(type_: pa.DataType, value: Any) -> Any:
+    """Return a value that was read from JSON in Arrow's form for a type: JSON knows neither maps nor structs.
+    Raises `ValueError` for a struct that lacks a field."""
+    if value is None:
+        return None
+    if pa.types.is_map(type_):
+        return [(fit_value(type_.key_type, key), fit_value(type_.item_type, item)) for key, item in value]
+    if pa.types.is_list(type_):
+        return [fit_value(type_.value_type, item) for item in value]
+    if pa.types.is_struct(type_):
+        if missing := [field.name for field in type_ if field.name not in value]:
+            raise ValueError(f"{value!r} lacks {', '.join(missing)}")
+        return {field.name: fit_value(field.type, value[field.name]) for field in type_}
+    return value

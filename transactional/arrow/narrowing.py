@@ -14,8 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactional.arrow.zones import HAS_NO_ZONE
 from transactional.errors import NaiveTime
-from transactional.zones import HAS_NO_ZONE
 
 _FLOAT_BEYOND: Final = 3.4028235677973366e38
 """From this value on a number is infinite in 32 bits; slightly smaller ones are rounded."""

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from transactional.commands.counted_records import CountedRecords
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.commands.output.lines import plain_line
 from transactional.errors import ConfigError, OperatingError
@@ -116,17 +116,29 @@ def _with_windows(target: str, store: str, report: Report) -> Report:
     )
 
 
+def _former_spouts(topology: Topology, store: str | None) -> frozenset[str]:
+    """The spouts of earlier runs that the store knows; none without a store."""
+    from transactional.engine.streams import stream_names
+
+    if store is None:
+        return frozenset()
+    with closing(open_for_reading(store)) as reader:
+        return frozenset(stream_names(topology, reader).spouts)
+
+
 def tables_of(topology: Topology, store: str | None = None) -> tuple[list[AnyTable], dict[str, str]]:
     """The tables of a topology's committers, and why the others' can't be checked, by component. `store` is the URL of
     the store, which knows the spouts of earlier runs."""
+    from transactional.doctor.counted_records import CountedRecords
     from verifier.checker import CheckedTable
     from verifier.sql_tables import CheckedSqlTable
 
+    former_spouts = partial(_former_spouts, topology, store)
     tables: list[AnyTable] = []
     unknown: dict[str, str] = {}
     for component in topology.committers:
         address = None if component.state is None else component.state.address()
-        counts, is_counted = _counted(topology, component), CountedRecords(topology, component.id, store)
+        counts, is_counted = _counted(topology, component), CountedRecords(topology, component.id, former_spouts)
         if address is None or (address.uri is None and address.format in _DATABASES):
             unknown[component.id] = f"the table of {component.id!r} can't be read from here: it was not checked"
         elif address.uri is None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from transactional.absent import ABSENT, Absent
+from transactional.arrow.zones import check_zones
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.schema import Schema
 from transactional.storm_names import StormNames
-from transactional.zones import check_zones
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from transactional.absent import ABSENT, Absent
 from transactional.arrow import arrow_schema
+from transactional.arrow.zones import check_zones
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key, TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
@@ -17,7 +18,6 @@ from transactional.execution.failing.failures import guarded
 from transactional.execution.map_state import ReadState
 from transactional.execution.operators import TupleOperator, left_out_by
 from transactional.stateful import StatefulBolt
-from transactional.zones import check_zones
 
 
 class KeyValues:

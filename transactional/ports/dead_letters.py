@@ -10,8 +10,6 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
-
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import BeyondPython, Key
 from transactional.errors import ConfigError, CorruptRecord
@@ -62,22 +60,6 @@ def values_from_json(text: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise CorruptRecord(f"the tuple of a dead letter, {str(text)[:200]!r}, is not a JSON object")
     return values
-
-
-def fit_value(type_: pa.DataType, value: Any) -> Any:
-    """A value of `values_from_json` in Arrow's form for a type: JSON knows neither maps nor the fields of a struct.
-    Raises `ValueError` for a struct that lacks a field."""
-    if value is None:
-        return None
-    if pa.types.is_map(type_):
-        return [(fit_value(type_.key_type, key), fit_value(type_.item_type, item)) for key, item in value]
-    if pa.types.is_list(type_):
-        return [fit_value(type_.value_type, item) for item in value]
-    if pa.types.is_struct(type_):
-        if missing := [field.name for field in type_ if field.name not in value]:
-            raise ValueError(f"{value!r} lacks {', '.join(missing)}")
-        return {field.name: fit_value(field.type, value[field.name]) for field in type_}
-    return value
 
 
 def _escaped(value: Any) -> Any:

@@ -9,9 +9,10 @@ from operator import and_
 from typing import Any
 
 from transactional.arrow import arrow_schema
+from transactional.arrow.conversions import fit_value
 from transactional.bolts import Tuple, known_values
 from transactional.errors import ConfigError
-from transactional.ports.dead_letters import fit_value, values_to_json
+from transactional.ports.dead_letters import values_to_json
 from transactional.schema import Field, Schema
 from transactional.storm_names import NamesOfStreams
 from transactional.topology.windows import Window

@@ -6,14 +6,12 @@ topology: it is given this answer for each partition that the store names.
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from transactional.batch import PartitionId
-from transactional.engine.streams import stream_names
 from transactional.groupings import DEFAULT_STREAM
-from transactional.loading import open_for_reading
 from transactional.ports.stream_names import of_stream, taken_apart
 from transactional.topology.topology import Topology
 
@@ -21,11 +19,12 @@ from transactional.topology.topology import Topology
 @dataclass(frozen=True)
 class CountedRecords:
     """Says of a partition whether its records reach a component: True, False, or None if its stream is gone, or is not
-    in its name and may be any of several. `store` is the URL of the store that names the partition."""
+    in its name and may be any of several. `read_former_spouts` reads from the store that names the partition which spouts
+    earlier runs had, when there were several: the names of their partitions begin with them."""
 
     topology: Topology
     component: str
-    store: str | None = field(default=None, repr=False)
+    read_former_spouts: Callable[[], frozenset[str]] = field(default=frozenset, repr=False)
 
     def __call__(self, partition: tuple[str, int]) -> bool | None:
         """Take a partition by its name of today: source and index."""
@@ -57,8 +56,4 @@ class CountedRecords:
 
     @cached_property
     def _former_spouts(self) -> frozenset[str]:
-        """The spouts of earlier runs, when there were several: the names of their partitions begin with them."""
-        if self.store is None:
-            return frozenset()
-        with closing(open_for_reading(self.store)) as reader:
-            return frozenset(stream_names(self.topology, reader).spouts)
+        return self.read_former_spouts()
