@@ -8,7 +8,6 @@ by file. Tests of Hypothesis are in the sample with few examples, and in the sli
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import is_hypothesis_test
 
 from tests.costs import Tier, read_costs
 from tests.servers import is_checked, starts_programs
+from transactional.engine.clock import SystemClock
 
 SLICES = 8
 SLICE_HOURS = 3
@@ -32,10 +32,10 @@ class Slice:
     total: int
 
     @classmethod
-    def parse(cls, text: str, now_s: float | None = None) -> Slice:
+    def parse(cls, text: str, now_ms: int | None = None) -> Slice:
         """Read `3/8`, or `auto`, which is another eighth every three hours. Raises `pytest.UsageError`."""
         if text == "auto":
-            hours = int((time.time() if now_s is None else now_s) // 3600)
+            hours = (SystemClock().wall_ms() if now_ms is None else now_ms) // 3_600_000
             return cls(hours // SLICE_HOURS % SLICES + 1, SLICES)
         number, _, total = text.partition("/")
         if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):

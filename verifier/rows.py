@@ -242,7 +242,7 @@ def check_count(
         findings.note(f"{where}: not checked, because tuples were set aside as dead letters or retried")
         return
     since = [batch for txid, batch in batches.items() if joined_at < txid <= table_txid]
-    is_counted = is_counted and cache(is_counted)  # asked of each batch
+    is_counted = is_counted and cache(is_counted)  # it is called for each batch
     unknown = _unknown_partition(history, since, is_counted)
     if unknown is not None:
         findings.note(f"{where}: not checked, because {unknown}")

@@ -18,7 +18,7 @@ FIELD_TYPES = {
     "source_id": "string",
 }
 """The fields of a record. A tuple of a Kafka spout has those that are chosen. `source_id` is the beginning of the
-topic's id, another one when a topic is deleted and created anew; empty if the cluster has no ids."""
+topic's id, another one when a topic is deleted and created again; empty if the cluster has no ids."""
 
 DEFAULT_FIELDS = ("topic", "partition", "offset", "key", "value")
 """Storm's choice."""

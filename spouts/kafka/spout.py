@@ -65,7 +65,7 @@ class KafkaSpout(PartitionedSpout):
     several tasks.
 
     `fields` are the record's fields in the tuples, out of topic, partition, offset, key, value, timestamp, headers and
-    source_id, the beginning of the topic's id, which changes when the topic is created anew. Key and value are bytes,
+    source_id, the beginning of the topic's id, which changes when the topic is created again. Key and value are bytes,
     or text with `key_type="string"` and `value_type="string"`. A `translator` creates other tuples
     from records. `options` are librdkafka's (security, for example). With `group_id` the committed positions are
     mirrored to that consumer group, for tools that show its lag. Waiting for a broker takes at most `timeout_ms`.

@@ -108,7 +108,7 @@ def _loaded(name: str, options: Sequence[tuple[str, str]], version: StaticVersio
             f"the static table {location} was dropped and made again: the batch has recorded version {number} of the "
             f"table with the id {recorded_id}, and now that is one of the table with the id {loaded_id}. Restore the "
             "table that was dropped until the batch is committed; or `transactional rewind` the topology to the "
-            "transaction that is committed, after which the batch is planned anew"
+            "transaction that is committed, after which the batch is planned again"
         )
     return table
 

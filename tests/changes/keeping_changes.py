@@ -16,7 +16,7 @@ def _with(program: Keeps, fields: Mapping[str, str]) -> Keeps:
 
 
 def _reordered(program: Keeps, _: int) -> Keeps:
-    return _with(program, dict(reversed(program.fields.items())))
+    return _with(program, dict(reversed([*program.fields.items()])))
 
 
 def _renamed(program: Keeps, number: int) -> Keeps:

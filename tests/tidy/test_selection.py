@@ -94,7 +94,7 @@ def test_slices_share_what_the_sample_leaves_out(inner: pytest.Pytester) -> None
 
 def test_a_slice_is_named_by_its_number_or_by_the_time() -> None:
     assert Slice.parse("3/8") == Slice(3, 8)
-    day = [str(Slice.parse("auto", now_s=hour * 3600)) for hour in range(3 * SLICES)]
+    day = [str(Slice.parse("auto", now_ms=hour * 3_600_000)) for hour in range(3 * SLICES)]
     assert day == [f"slice {hour // 3 + 1} of 8" for hour in range(24)]
     for wrong in "0/8", "9/8", "3", "3/", "a/b":
         with pytest.raises(pytest.UsageError, match=f"--slice {wrong}: write auto, or a part of the whole such as 3/8"):

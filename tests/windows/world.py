@@ -59,7 +59,6 @@ class Pool:
         self.waiting = waiting
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Later, or never."""
         future: Future[Any] = Future()
         self.waiting.append((future, lambda: function(*arguments)))
         return future
@@ -71,7 +70,6 @@ class Fails:
     world: World
 
     def __call__(self, row: Any) -> bool:
-        """Every row goes through, unless it fails."""
         return type(self).world.may_fail()
 
 

@@ -19,8 +19,11 @@ from transactional.topology.topology import Topology
 @dataclass(frozen=True)
 class CountedRecords:
     """Says of a partition whether its records reach a component: True, False, or None if its stream is gone, or is not
-    in its name and may be any of several. `read_former_spouts` reads from the store that names the partition which spouts
-    earlier runs had, when there were several: the names of their partitions begin with them."""
+    in its name and may be any of several.
+
+    `read_former_spouts` reads from the store which spouts earlier runs had, when there were several: the names of their
+    partitions begin with them.
+    """
 
     topology: Topology
     component: str

@@ -96,7 +96,7 @@ class Tables:
                 )
 
     def _find_position(self) -> Position:
-        """Where the topology stands. Tables that may be other ones by now are opened anew.
+        """Where the topology stands. Tables that may be other ones by now are opened again.
 
         Raises `OperatingError` while tables are put back to an earlier transaction.
         """

@@ -114,8 +114,8 @@ class KeptSide:
 
 
 def kept_sides(streams: Sequence[Stream], join: Join, times: Sequence[str | None]) -> tuple[KeptSide, ...]:
-    """The sides of a join. Each is called as the streams that its tuples come from; sides of the same streams are told
-    apart by their names. Raises `ConfigError` for two with the same name."""
+    """The sides of a join. Each has the name of the streams that its tuples come from, and if two sides have the same
+    streams, its own name as well. Raises `ConfigError` for two with the same name."""
     graph = streams[0]._declarations.graph
     names = ["+".join(source_names(graph, each._node)) for each in streams]
     names = [
@@ -125,8 +125,8 @@ def kept_sides(streams: Sequence[Stream], join: Join, times: Sequence[str | None
     if same := sorted({name for name in names if names.count(name) > 1}):
         source = same[0].rpartition("/")[0]
         raise ConfigError(
-            f"join: several of the streams are made of {source!r}, and their tuples are kept by name: tell them apart, "
-            "(stream.named('…'), 'customer')"
+            f"join: several of the streams are made of {source!r}, and their tuples are kept by name: name each of "
+            "them, (stream.named('…'), 'customer')"
         )
     return tuple(
         KeptSide(name, side.key, time, side.schema if join.keeps_all else Schema(side.others))

@@ -213,7 +213,7 @@ class TableVersion:
         return self.version()
 
     def expect_replacement(self) -> None:
-        """Let a reader notice when the table is made anew at its place. Raises `OperatingError`."""
+        """Let a reader notice when another table is created at its place. Raises `OperatingError`."""
         try:
             self._entry = self.log.look_at(self.delta_version)
         except OSError as error:

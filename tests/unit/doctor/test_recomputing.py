@@ -156,7 +156,6 @@ WRONG = [
     ("others", "odd", "odd + 1", "first = 9", "row"),
     ("others", "collect", "'[]'", "first = 9", "row"),
     ("others-closed", "collect", "'[]'", "first = 0", "row"),
-    ("totals", "top", "top + 1", None, "window"),
     ("totals-closed", "top", "top + 1", None, "window"),
     ("seen", "n", "n + 1", None, "row"),
     ("by-page", "mean", "mean + 1", None, "row"),

@@ -65,7 +65,8 @@ class RecordSpout(OpaqueMemoryTransactionalSpout):
 
     def __init__(self, values: list[bytes | None], translator: Translator) -> None:
         rows = [
-            ("flights", 0, n, None, value, WHEN, [{"key": "h", "value": b"\xff"}]) for n, value in enumerate(values)
+            ("flights", 0, n, None, value, WHEN, [{"key": "h", "value": b"\xff"}], "id")
+            for n, value in enumerate(values)
         ]
         super().__init__([rows], record_schema(tuple(FIELD_TYPES)), 100)
         self.translator = translator
@@ -140,6 +141,7 @@ def test_records_that_are_no_tuples_are_set_aside_without_a_failed_attempt(kind:
         "value": "no",
         "timestamp": {"$timestamp": "2026-01-02T03:04:05.678000+00:00"},
         "headers": [{"key": "h", "value": {"$binary": "/w=="}}],
+        "source_id": "id",
     }
     assert json.loads(offsets[5]["tuple"])["value"] == {"$binary": "//4="}
 

@@ -12,6 +12,7 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.unit.queries.words import run
 from transactional.errors import ConfigError
+from transactional.facts import StaticVersion
 from transactional.queries import QueryClient
 from transactional.reading import StaticTable
 from transactional.schema import Schema
@@ -51,8 +52,8 @@ class Map(StaticTable):
     def newest(self) -> int:
         return len(READ)
 
-    def lookup(self, version: int, keys: pa.Table) -> pa.Table:
-        READ.append(version)
+    def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
+        READ.append(int(version))
         return pa.table([list(self.rows), list(self.rows.values())], [*self.key.names, *self.values.names])
 
 

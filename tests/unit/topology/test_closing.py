@@ -264,12 +264,13 @@ def test_windows_of_the_transactions_own_time_close_when_they_end(*, drains: boo
     """At most one a second; none once the last window that has a row has closed."""
     options = {"stop_when_drained": drains}
     topology = of_one(tumbling("10 seconds", time="transaction"))
-    for time_ms, first_ms in ((61_000, 9_000), (69_500, 1_000), (70_000, None), (70_001, None)):
+    cases: list[tuple[int, int | None]] = [(61_000, 9_000), (69_500, 1_000), (70_000, None), (70_001, None)]
+    for time_ms, first_ms in cases:
         batch = after(time_ms, last_row_ms=60_000)
         planned = [
             ms for ms in (0, 499, 500, 999, 1_000, 8_999, 9_000, 10**6) if is_planned(topology, batch, ms, **options)
         ]
-        assert (planned or [None])[0] == first_ms, time_ms
+        assert next(iter(planned), None) == first_ms, time_ms
 
 
 def test_a_window_without_a_row_may_cost_one_transaction() -> None:
