@@ -146,7 +146,7 @@ def of_streams(
         slides = window.persistent_aggregate(state("panes"), Count(), name="panes")
         slides.closed().persist(state("slid", ("item", "window_start")), name="slid")
     if joins:
-        sides = [sales.filter(partial(is_of, name)).project("item", "id", "at") for name in (WEB, APP)]
+        sides = [sales.filter(partial(is_of, name)).project("item", "id", "at").named(name) for name in (WEB, APP)]
         pairs = topology.join(
             *((side, "item") for side in sides),
             output=["item", "id", "at", "other", "other_at"],

@@ -148,7 +148,7 @@ def one_of_each_kind(names: Names, seed: int) -> Sample:
 @pytest.fixture(scope="module")
 def names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Names:
     """The effects of each setting that this run tries."""
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
     tried = {item.callspec.params["setting"] for item in items if item.originalname == "test_some_crash_points"}
     return {
         setting: clean_run(setting, tmp_path_factory.mktemp("clean")).names for setting in SETTINGS if setting in tried
@@ -162,7 +162,7 @@ def sample(names: Names, coverage: Coverage, seed: int) -> Sample:
 
 
 @pytest.mark.sample
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
 def test_some_crash_points(setting: Setting, sample: Sample, tmp_path: Path, coverage: Coverage) -> None:
     for point in sample[setting]:
@@ -174,6 +174,7 @@ def test_some_crash_points(setting: Setting, sample: Sample, tmp_path: Path, cov
 
 
 @pytest.mark.sample
+@pytest.mark.long("test_some_crash_points")
 def test_a_crash_point_of_each_kind_is_among_them(names: Names, sample: Sample) -> None:
     every = {
         kind
