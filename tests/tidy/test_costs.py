@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.costs import BUDGETS_S, NEW_FILE_S, Cost, Record, Tier, processor_s_of_tree, read_costs, write_costs
+from tests.costs import BUDGETS_S, NEW_FILE_S, Cost, Record, Tier, read_costs, write_costs
 from tests.tidy.files import our_files
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,3 @@ def test_what_files_cost_is_recorded_by_command(
         assert done.ret == expected
         line = r"test_busy\.py took 0\.\d s of processors; its limit is 0\.3 s, twice what tests/costs\.toml says"
         assert bool(re.search(line, done.stdout.str())) == bool(expected)
-
-
-def test_processors_of_programs_count_while_they_run() -> None:
-    assert 0 < processor_s_of_tree() <= processor_s_of_tree()
