@@ -253,8 +253,13 @@ def test_windows_without_a_key_and_of_one_task_stay_in_the_driver() -> None:
         assert next(step for step in plan_steps(topology.build()) if step.component == "open").stays == stays
 
 
-def test_a_run_that_closes_nothing_has_no_job() -> None:
-    topology = topology_of(in_memory, WINDOWS["tumbling"], clicks(5)[:0])
-    with pytest.raises(AssertionError):
-        found(topology, "jobs")
-    assert topology.component("closed").state.read().num_rows == 0  # type: ignore[union-attr]
+def test_transactions_that_close_no_window_run_no_job() -> None:
+    rows = [click for click in clicks(5) if START <= click[1] < START + timedelta(seconds=10)]
+    topology, store = topology_of(in_memory, WINDOWS["tumbling"], rows), MemoryCoordinatorStore()
+    executor = Executor(topology, None)
+    config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1, tick_ms=10)
+    phase = CommitPhase(topology, jobs=executor, choice="jobs")
+    assert TopologyDriver(topology, store, executor, config, commit_phase=phase).run().transactions > 1
+    states: dict[str, Any] = {component.id: component.state for component in topology.committers}
+    assert [states[name].read().num_rows > 0 for name in ("open", "closed")] == [True, False]
+    assert executor.steps == 0, "all windows are open, also behind the last record"
