@@ -65,19 +65,16 @@ def test_a_topology_that_was_started_over_is_answered_from_its_new_tables(kind: 
             assert (answer.txid, [row["count"] for row in answer]) == (3, [1, 4])
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "merge", "log", "mixed"])
-@pytest.mark.parametrize("batches", [BATCHES[2:], [*BATCHES, *BATCHES]], ids=["shorter", "longer"])
-def test_so_it_is_when_somebody_asks_meanwhile(kind: str, batches: Any, tmp_path: Path) -> None:
-    """Nothing is there then; whatever was pinned is another table's by now."""
+@pytest.mark.parametrize("kind", ["merge", "log", "mixed"])
+def test_so_it_is_when_somebody_asks_meanwhile(kind: str, tmp_path: Path) -> None:
+    """Nothing is there then, and later more transactions than before: whatever was pinned is another table's by now."""
     topology = word_count(*states_of(kind, tmp_path), BATCHES)
     with QueryClient(topology, store := run(topology)) as client:
         assert client.execute("count_of", "a")[0]["count"] == 1
         states = start_over(kind, tmp_path, store)
         assert (client.execute("count_of", "a").txid, client.execute("count_of", "a")[0]["count"]) == (0, None)
-        run(word_count(*states, batches), store)
-        expected = Counter(word for batch in batches for word, _ in batch)
-        for word in ("the", "a"):
-            assert client.execute("count_of", word)[0]["count"] == expected.get(word)
+        run(word_count(*states, [*BATCHES, *BATCHES]), store)
+        assert [client.execute("count_of", word)[0]["count"] for word in ("the", "a")] == [4, 2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
