@@ -17,7 +17,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.config import TopologyConfig
 from transactional.core.protocol import BatchPlanned, Event
-from transactional.errors import ConfigError
+from transactional.errors import BatchLost, ConfigError
 
 A, B, C = (PartitionId("tuples", index) for index in range(3))
 
@@ -119,6 +119,70 @@ def test_the_positions_of_an_earlier_topic_of_the_same_name_are_not_mirrored() -
     before, now = PartitionId("tuples#old", 0), PartitionId("tuples#new", 0)
     spout.committed(BatchMetadata({before: span(70, 80), now: span(0, 3)}))
     assert sent == [{now: 3}]
+
+
+class Leaders(OpaqueKafkaSpout):
+    """A Kafka spout whose brokers report a leader epoch and an end for each partition, and which logs were cut off."""
+
+    def __init__(self, **ends: tuple[int | None, int]) -> None:
+        super().__init__("localhost:9092", ["tuples"])
+        self.asked, self.cut = list[Mapping[PartitionId, tuple[Offset, int]]](), set[PartitionId]()
+        self._offsets = SimpleNamespace(cut_off=self.cut_off)  # type: ignore[assignment]
+        self.lead(**ends)
+
+    def lead(self, **ends: tuple[int | None, int]) -> None:
+        self.ends = {{"a": A, "b": B}[name]: end for name, end in ends.items()}
+
+    def logs(self, after: BatchMetadata) -> Logs:
+        return {at: replace(log(0, end), leader_epoch=epoch) for at, (epoch, end) in self.ends.items()}
+
+    def cut_off(self, positions: Mapping[PartitionId, tuple[Offset, int]]) -> frozenset[PartitionId]:
+        self.asked.append(positions)
+        return frozenset(self.cut & positions.keys())
+
+
+def test_the_brokers_are_queried_once_after_a_change_of_leaders_and_not_before() -> None:
+    spout = Leaders(a=(3, 10), b=(7, 10))
+    first = planned_by(spout, EMPTY_BATCH)
+    assert first.metadata == {A: 3, B: 7}
+    spout.lead(a=(3, 12), b=(7, 12))
+    second = planned_by(spout, first)
+    assert spout.asked == []
+    spout.lead(a=(4, 12), b=(7, 12))
+    assert [spout.plan(second, replay=False) for _ in range(2)] == [None, None]
+    spout.lead(a=(4, 15), b=(7, 12))
+    third = planned_by(spout, second)
+    assert spout.asked == [{A: (12, 3)}], "with the epoch under which it was read, as no batch has another"
+    assert third.metadata == {A: 4, B: 7}
+    spout.lead(a=(5, 16), b=(8, 12))
+    planned_by(spout, third)
+    assert spout.asked[1:] == [{A: (15, 4), B: (12, 7)}]
+
+
+@pytest.mark.parametrize("end", [10, 11])
+def test_a_log_that_was_cut_off_below_the_position_loses_the_batch(end: int) -> None:
+    """Also after a restart, which has no other memory than the batch; and there is nothing to read yet."""
+    first = planned_by(Leaders(a=(3, 10), b=(7, 10)), EMPTY_BATCH)
+    restarted = Leaders(a=(4, end), b=(8, 12))
+    restarted.cut = {A}
+    for _ in range(2):
+        with pytest.raises(BatchLost, match=r"partition 0 .*before offset 10, which was read under leader epoch 3"):
+            restarted.plan(first, replay=False)
+    assert restarted.asked == [{A: (10, 3), B: (10, 7)}] * 2
+
+
+def test_a_broker_that_reports_no_epoch_keeps_the_one_that_is_known() -> None:
+    first = planned_by(Leaders(a=(3, 10), b=(None, 10)), EMPTY_BATCH)
+    assert first.metadata == {A: 3}
+    spout = Leaders(a=(None, 12), b=(8, 12))
+    assert planned_by(spout, first).metadata == {A: 3, B: 8}
+    assert spout.asked == []
+
+
+def planned_by(spout: KafkaSpout, after: BatchMetadata) -> BatchMetadata:
+    batch = spout.plan(after, replay=False)
+    assert batch is not None
+    return batch
 
 
 # --- by bytes -----------------------------------------------------------------------------------------------------
