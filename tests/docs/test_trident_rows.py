@@ -30,7 +30,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "tests/unit/trident/pipelines/test_joins.py::test_a_join_is_what_nested_loops_find",
         "tests/unit/trident/pipelines/test_joins.py::test_a_replay_has_the_same_order",
         "tests/unit/trident/pipelines/test_joins.py::test_other_names",
-        "tests/windows/test_worlds.py::test_two_worlds_of_each_kind",
+        "tests/windows/test_worlds.py::test_a_world_of_each_kind",
     ),
     "R5": (f"{TRIDENTS}::test_a_mistake_is_reported_at_its_line", f"{LOOKING}::test_a_mistake_is_reported_at_its_line"),
     "R6": (
@@ -69,11 +69,11 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         f"{WINDOWS}::test_a_window_that_slides_keeps_panes_and_closes_as_a_whole",
         f"{WINDOWS}::test_windows_of_the_transactions_own_time_have_no_late_tuples",
         "tests/unit/trident/windows/test_counting.py::test_they_are_what_lists_are",
-        "tests/windows/test_worlds.py::test_two_worlds_of_each_kind",
+        "tests/windows/test_worlds.py::test_a_world_of_each_kind",
     ),
     "R15": (f"{WINDOWS}::test_a_window_that_slides_keeps_panes_and_closes_as_a_whole",),
     "R16": (
-        "tests/windows/test_worlds.py::test_two_worlds_of_each_kind",
+        "tests/windows/test_worlds.py::test_a_world_of_each_kind",
         "tests/windows/test_worlds.py::test_windows_in_tables_are_the_same",
     ),
     "R17": (f"{COMPILING}::test_a_shape_is_compiled_as_was_read_by_eye",),

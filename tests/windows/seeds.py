@@ -13,14 +13,14 @@ from tests.windows.join_world import JoinWorld
 from tests.windows.world import World
 
 SEEDS: dict[type[World], tuple[int, ...]] = {
-    World: (27, 1, 0, 4, 5, 14, 17, 18, 30, 34),
+    World: (30, 27, 1, 0, 4, 5, 14, 17, 18, 34),
     BoltWorld: (14, 2, 3, 4, 5),
-    CountWorld: (20, 1, 0, 3, 4, 6, 7, 10),
+    CountWorld: (1, 20, 0, 3, 4, 6, 7, 10),
     CascadeWorld: (8, 1, 0, 2, 3, 4, 5, 27, 33),
     JoinWorld: (0, 7, 2, 3, 4, 5),
     JoinBoltWorld: (0, 7, 2, 3, 4, 5),
 }
-"""The first two of a kind are run by `make check`."""
+"""The first one of a kind is run by `make check`."""
 MANY = 100
 """So many worlds of a kind draw whatever may be drawn."""
 ALWAYS = ("is_opaque", "in_flight", "commit_steps", "step_ms")

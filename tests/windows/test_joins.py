@@ -22,8 +22,11 @@ from transactional.trident.windowed_joins import OfWindow, keeps_lonely
 
 join_rows = windowed_joins._met
 
+# What the worlds find is planted here; that they find nothing in the code is tests/windows/test_worlds.py.
+pytestmark = pytest.mark.sampled(3, tests=True)
 
-@pytest.mark.sampled(3)
+
+@pytest.mark.long("tests/windows/test_worlds.py::test_windows_in_tables_are_the_same")
 @pytest.mark.parametrize("make", [in_database, in_delta, in_log])
 def test_joins_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) -> None:
     parts = Parts(state=lambda _, name, kind: make(tmp_path, name, kind))

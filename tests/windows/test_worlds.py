@@ -34,20 +34,21 @@ from transactional.trident.windows.counting import CountAggregator
 from transactional.trident.windows.sessions import SessionUpdate
 from transactional.trident.windows.windowing import WindowedUpdate
 
+# The worlds of each kind are what `make check` and `make test` need; what is planted shows that they would find it.
+pytestmark = pytest.mark.sampled(3, tests=True)
+
 WRONG_SEEDS = 15
-
-
 KINDS = pytest.mark.parametrize("kind", SEEDS)
 
 
+@pytest.mark.sampled(1)
 @KINDS
-def test_two_worlds_of_each_kind(kind: type[World]) -> None:
+def test_a_world_of_each_kind(kind: type[World]) -> None:
     """Storm rows C12, C13, C14: whatever crashes, without ids of messages and without what is only in memory."""
-    for seed in SEEDS[kind][:2]:
-        assert run_seeds(seed, 1, None, kind)["transactions"] > 1
+    assert run_seeds(SEEDS[kind][0], 1, None, kind)["transactions"] > 1
 
 
-@pytest.mark.long("test_two_worlds_of_each_kind")
+@pytest.mark.long("test_a_world_of_each_kind")
 @KINDS
 def test_worlds_that_meet_everything(kind: type[World]) -> None:
     reached = Counter[str]()
@@ -56,6 +57,7 @@ def test_worlds_that_meet_everything(kind: type[World]) -> None:
     assert [name for name in HAPPENINGS[kind] if not reached[name]] == []
 
 
+@pytest.mark.sampled(1)
 @KINDS
 def test_the_seeds_draw_whatever_may_be_drawn(kind: type[World], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kind, "start", lambda _: None)
@@ -247,7 +249,7 @@ def test_windows_in_tables_are_the_same(seed: int, make: Callable[..., Any], tmp
     assert reached["windows closed"] > 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.long("test_windows_in_tables_are_the_same")
 @pytest.mark.parametrize("make", [in_database, in_delta, in_log])
 def test_tuples_of_windows_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) -> None:
     parts = Parts(state=lambda _, name, kind: make(tmp_path, name, kind))
@@ -260,7 +262,7 @@ def test_a_bolt_whose_tuples_are_judged_anew_is_found(monkeypatch: pytest.Monkey
     assert is_found(world=BoltWorld, known=14)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.long("test_windows_in_tables_are_the_same")
 @pytest.mark.parametrize("make", [in_database, in_delta, in_log])
 def test_windows_by_count_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) -> None:
     parts = Parts(state=lambda _, name, kind: make(tmp_path, name, kind))
