@@ -198,6 +198,7 @@ def test_a_table_is_repaired_and_goes_on_right(patient: Patient, hurt: Callable[
     patient.assert_right([*WORDS, "late"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hurt", [wipe_store, put_back_store])
 def test_a_store_that_was_lost_takes_over_from_the_tables_by_a_journal(
     patient: Patient, hurt: Callable[[Patient], None]

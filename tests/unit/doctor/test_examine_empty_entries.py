@@ -21,6 +21,8 @@ from transactional.errors import BeyondKept, OperatingError, StoreMismatch
 from transactional.ports.examining import Problem
 from verifier.checker import CheckedTable, verify
 
+pytestmark = pytest.mark.sampled(2)
+
 REFUSED = r"entry 0+{}\.json of its log has no byte, .*Restore the entry .*`transactional rewind`"
 
 
@@ -135,6 +137,7 @@ def test_an_older_transaction_is_not_read_through_it(patient: Patient) -> None:
         reader.pin(TxId(3))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("sizes", "until", "first"),
     [

@@ -20,6 +20,8 @@ from transactional.errors import StoreMismatch
 from transactional.ports.examining import Problem
 from transactional.running import make_executor, run_topology
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def entries(patient: Patient, table: str) -> list[Path]:
     """Those of a table's log, oldest first."""

@@ -59,7 +59,7 @@ class Range(Aggregate):
 
 def build():
     topology = TridentTopology("clicks")
-    spout = MemoryTransactionalSpout([ROWS], "page string, at timestamp, n long", take=2)
+    spout = MemoryTransactionalSpout([ROWS], "page string, at timestamp, n long", take=3)
     clicks = topology.new_stream("clicks", spout, event_time="at", max_delay="1 second").filter(lambda row: row.n != 4)
     for name, window in {
         "tumbling": tumbling("10 seconds"),

@@ -23,7 +23,7 @@ NOON = datetime(2020, 5, 1, 12, tzinfo=UTC)
 
 def source(what):
     rows = [(n % 4, n, NOON + timedelta(minutes=n)) for n in range(20)]
-    return OpaqueMemoryTransactionalSpout([rows], f"id long, {what} long, {what}_at timestamp", take=2)
+    return OpaqueMemoryTransactionalSpout([rows], f"id long, {what} long, {what}_at timestamp", take=5)
 
 
 def build():
@@ -53,7 +53,7 @@ def test_joined_windows_are_made_again_and_taken_back(command: Command) -> None:
     verified = command("verify", "paid:build", "--windows")
     assert (verified.code, "nothing is wrong" in verified.out) == (0, True), verified.out
 
-    assert command("rewind", "paid:build", "--to-txid", "5", "--yes").code == 0
+    assert command("rewind", "paid:build", "--to-txid", "2", "--yes").code == 0
     assert len(rows()) < len(before)
     assert command(*RUN, "paid:build").code == 0
     assert rows() == before

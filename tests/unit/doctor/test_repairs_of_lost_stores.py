@@ -109,7 +109,7 @@ def goes_on(patient: Patient, words: list[str] | None = None) -> None:
 SAID = ["the store of topology 'words' says again that transaction 6 is committed"]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("lose", [wipe, put_back])
 @pytest.mark.parametrize("tried", [starts, repairs, resets])
 def test_a_lost_store_catches_up_whatever_was_refused_on_it(
@@ -203,7 +203,7 @@ def dying(patient: Patient, after: int) -> bool:
     return False
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("lose", [wipe, put_back])
 @pytest.mark.parametrize("writes", range(32))
 def test_a_repair_that_dies_anywhere_is_done_again(patient: Patient, writes: int, lose: Callable[..., None]) -> None:
