@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(41)
 @pytest.mark.parametrize("case", STATE_CASES)
 def test_a_state_keeps_what_is_promised(place: Place, case: str) -> None:
     """A case in `STATE_CASES` is a row, an engine is a column."""
