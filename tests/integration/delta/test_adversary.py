@@ -122,7 +122,7 @@ def scene(
     return Scene(way, place, state, Adversary(monkeypatch), others)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("strike", HARMLESS)
 @pytest.mark.parametrize("scene", EVERY_WAY, indirect=True)
 def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
@@ -138,7 +138,7 @@ def test_what_changes_no_row_is_harmless(scene: Scene, strike: str) -> None:
     scene.check({**leaves, "dog": leaves["dog"] + 1})
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("scene", EVERY_WAY, indirect=True)
 def test_a_log_that_is_cleaned_between_two_transactions_is_harmless(scene: Scene) -> None:
     """No Delta version comes of it: what was loaded is the newest one, made of entries that are gone."""
@@ -148,7 +148,7 @@ def test_a_log_that_is_cleaned_between_two_transactions_is_harmless(scene: Scene
     scene.check(BEFORE if scene.way.needs_log else scene.way.leaves)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("strike", HARMFUL)
 @pytest.mark.parametrize("scene", EVERY_WAY, indirect=True)
 def test_what_changes_rows_stops_us_before_anything_is_built_on_it(scene: Scene, strike: str) -> None:
@@ -174,7 +174,7 @@ def rows_of(scene: Scene) -> list[object]:
     return [table.version(), *found.to_pylist()]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("scene", [name for name, way in EVERY_WAY.items() if way.is_attempted], indirect=True)
 def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("state.table_state", "state.delta.state"):
@@ -189,7 +189,7 @@ def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene, m
     scene.check(scene.way.goes_on_with)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     "scene", [name for name, way in EVERY_WAY.items() if not way.is_upkeep and way.is_claimed], indirect=True
 )

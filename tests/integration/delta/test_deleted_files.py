@@ -39,6 +39,7 @@ def files(world: World) -> list[Path]:
     return sorted(map(Path, DeltaTable(world.folder / "in-all").file_uris()), key=lambda path: path.stat().st_mtime_ns)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("world", "place", "problem"),
     [

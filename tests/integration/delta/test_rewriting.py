@@ -99,7 +99,7 @@ def in_order(table: pa.Table) -> list[tuple[Any, ...]]:
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=str)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", range(16))
 def test_is_what_a_merge_leaves(tmp_path: Path, number: int) -> None:
     """For every type and each way in which values meet, side by side in one table."""
@@ -179,7 +179,7 @@ def by_files(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColum
     return pa.concat_tables([rows.slice(0, 0), *tables]), found
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("part_rows", "lane_rows"), [(1, 500_000), (4, 1), (4, 2), (500_000, 1), (500_000, 500_000)])
 @pytest.mark.parametrize("number", range(8))
 def test_files_are_what_a_merge_leaves(
@@ -202,7 +202,7 @@ def test_files_are_what_a_merge_leaves(
     assert told == {name: metadata.num_rows for name, metadata in written.items()}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize(("many", "block_rows", "part_rows"), [(50_000, 4, 4), (0, 1, 4), (0, 2, 500_000), (0, 9, 1)])
 def test_one_key_column_is_found_as_several_are(

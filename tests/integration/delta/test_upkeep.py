@@ -94,6 +94,7 @@ def alone(place: Place, layout: str = "merge") -> DeltaMapState:
     return words
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["merge", "log"])
 def test_transactions_continue_while_a_checkpoint_is_written(
     place: Place, layout: str, monkeypatch: pytest.MonkeyPatch
