@@ -25,6 +25,8 @@ from transactional.loading import open_store
 from transactional.topology.topology import Topology
 from verifier import verify
 
+pytestmark = pytest.mark.sampled(3)
+
 STORE = "sqlite:///transactional.db"
 ORDERS = [("one", ("web",)), ("two", ("web", "app")), ("two", ("app", "web"))]
 """Whatever is declared first today: it was `web`."""
