@@ -14,7 +14,7 @@ from threading import Barrier
 import pytest
 
 from tests.proof import __main__ as proof
-from tests.proof import record, running
+from tests.proof import parts, record, running
 from tests.proof.entries import UNKNOWN_S, Entry, Proof, read_numbers, write_numbers
 from tests.proof.loading import LINE, VARIABLE
 from tests.proof.page import page_of
@@ -382,6 +382,12 @@ def test_parts_end_with_their_command_and_leave_nothing(
     assert [*memory.iterdir()] == []
 
 
+def test_a_test_of_pytest_is_a_part_of_its_file(request: pytest.FixtureRequest) -> None:
+    node = request.node
+    assert parts.test_of(node) == Part("tests/unit/test_proof_parts.py", (node.nodeid,), frozenset(["request"]))
+
+
+@pytest.mark.long("test_a_test_of_pytest_is_a_part_of_its_file; `make test` collects tests/proof, too")
 def test_the_command_finds_its_parts(tmp_path: Path) -> None:
     options = ["--budget", "0s", "--output", f"{tmp_path}", "--record", f"{tmp_path}/proof.json"]
     found = subprocess.run(

@@ -176,7 +176,7 @@ def test_many_runs_of_one_process_leave_no_threads_and_raise_the_fence(url: str)
     world = World()
     started(world.topology(), url).stop()
     before, attempts = threading.active_count(), [status_of(url).attempt_id]
-    for _ in range(20):
+    for _ in range(4):
         assert started(world.topology(), url).drain().failures == 0
         attempts.append(status_of(url).attempt_id)
     assert threading.active_count() == before
@@ -256,6 +256,7 @@ run = started(World().topology(), {url!r})
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("raise KeyError('oh')", 1), ("import sys; sys.exit(3)", 3)])
 def test_a_program_that_ends_stops_its_runs(url: str, end: str, code: int) -> None:
     program = [sys.executable, "-c", PROGRAM.format(url=url, end=end)]

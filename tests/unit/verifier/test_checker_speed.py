@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.verifier.long_histories import measure
 
-TRANSACTIONS = 5_000
+TRANSACTIONS = 2_000
 
 
 @pytest.mark.parametrize("kind", ["logs", "checkpoint"])

@@ -304,6 +304,7 @@ def test_translators_travel_to_executors() -> None:
     assert translated(reader.translator, b"8", topic="old") == [8]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "hostile", [b'{"n":"5"}', b'{"n":1,}', b"{}{}", b'{"a":"\0"}', b'{"a":"\xff"}', b"{}\n{}", None]
 )
