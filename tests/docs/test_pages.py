@@ -81,7 +81,7 @@ def marked(page: Path) -> object:
     return pytest.param(page, marks=[getattr(pytest.mark, server) for server in needs(page)], id=name_of(page))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("page", [marked(page) for page in pages() if to_run(page) and not needs(page)])
 def test_a_page_runs(page: Path, tmp_path: Path, forking: Forking) -> None:
     """Without a JVM: where one is started after all, it is not found."""
