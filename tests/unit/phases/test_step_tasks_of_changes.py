@@ -152,6 +152,7 @@ def found(topology: Topology, tried: Attempts, change: Change | None = None) -> 
     return seen
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("update", UPDATES)
 def test_tasks_change_what_the_driver_changes(update: str, tmp_path: Path) -> None:
     of = UPDATES[update]
