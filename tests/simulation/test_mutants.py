@@ -121,6 +121,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("part", "kind"), WRONG)
 def test_what_is_wrong_is_found(part: str, kind: Any, request: pytest.FixtureRequest) -> None:
     """The seed that has found it the last time is tried first."""
