@@ -19,6 +19,8 @@ from transactional.batch import METADATA_VERSION
 
 __all__ = ["command"]
 
+pytestmark = pytest.mark.sampled(2)
+
 EARLIER = Path(__file__).parent.parent / "fixtures" / "earlier"
 RUN = ("run", "--master", "none", "--until-drained", "--journal", "journal")
 COUNTED = {"cat": 3, "dog": 2, "owl": 2, "emu": 2}
@@ -100,6 +102,7 @@ def formats() -> dict[int, int]:
         return dict(connection.execute(query).fetchall())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("left", [("f8de2f1", 1), *LEFT], indirect=True)
 def test_a_store_of_each_format_is_gone_on_with(command: Command, left: tuple[str, int]) -> None:
     """What is recorded from then on has the current format; the verifier reads both."""
