@@ -72,9 +72,9 @@ class Journey:
                 self.source.send(place, [sale.record() for sale in sales])
                 self.unread += sales
 
-    def read(self) -> None:
+    def read(self, *, is_drained: bool = True) -> None:
         """What was sent has to be counted from now on."""
-        self.plain = self.plain.with_sales(self.unread, is_mended=self.is_mended)
+        self.plain = self.plain.with_sales(self.unread, is_mended=self.is_mended, is_drained=is_drained)
         self.unread.clear()
 
     def tries(self, *arguments: str) -> Done:
@@ -180,7 +180,7 @@ class StartedJourney(Journey):
 
     def await_counts(self) -> None:
         """Until the process that leads has counted all that was sent."""
-        self.read()
+        self.read(is_drained=False)
         while operator.ne(*self.compared()):
             self.programs[0].await_line(COMMITTED)
 

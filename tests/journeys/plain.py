@@ -75,11 +75,15 @@ class Plain:
     replayed: frozenset[tuple[Sale, float]] = frozenset()
     closing: float = NEVER
 
-    def with_sales(self, sales: Iterable[Sale], *, is_mended: bool) -> Plain:
-        """Once they were read, by a release that can read all of them, or by one that sets some aside."""
+    def with_sales(self, sales: Iterable[Sale], *, is_mended: bool, is_drained: bool) -> Plain:
+        """Once they were read, by a release that can read all of them, or by one that sets some aside. A run that is
+        drained has closed all windows that the watermark has passed; one that goes on closes those of the transactions
+        before at least."""
         new = frozenset(sales)
         aside = frozenset(sale for sale in new if sale.is_wrong and not is_mended)
         read = replace(self, read=self.read | new, letters=self.letters | aside)
+        if is_drained:
+            return replace(read, closing=read.late_before)
         return replace(read, closing=self.late_before) if new else read
 
     def with_letters(self) -> Plain:
