@@ -16,6 +16,7 @@ import pyarrow as pa
 from spouts.base import PartitionedSpout
 from spouts.planning import Limits, Logs, PartitionLog
 from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.arrow.zones import naive_times_in
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError, ReplayMismatch
 from transactional.ports import PartitionReader
@@ -163,4 +164,5 @@ def _check_rows(index: int, rows: Rows, output: Schema) -> None:
                 f"row {number} of partition {index} is {row!r}, but a row is a tuple with a value for each of the "
                 f"{len(output)} fields '{output}'"
             )
-    batch_from_rows([tuple(row) for row in rows], arrow_schema(output), component=f"{_SOURCE}[{index}]")
+    with naive_times_in("UTC"):  # the topology says what becomes of times without a zone, when they are read
+        batch_from_rows([tuple(row) for row in rows], arrow_schema(output), component=f"{_SOURCE}[{index}]")

@@ -27,6 +27,9 @@ JOINED_ON: Final = "joined_on"
 EVENT_TIMES: Final = "event_times"
 """The entry of a fingerprint that says which field of a stream is its event time."""
 
+NAIVE_TIMES: Final = "naive_times"
+"""The entry of a fingerprint that says which zone times without one are taken for, unless that is UTC."""
+
 
 def owner_of(topology_id: str, component_id: str) -> str:
     """The owner of a committer's table, and the app transaction of each of its Delta commits."""

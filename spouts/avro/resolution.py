@@ -12,6 +12,7 @@ from spouts.avro.nodes import AvroNode
 from spouts.avro.schema import AvroSchemaError, AvroType
 from spouts.avro.wanted import Wanted, WantedField
 from transactional.arrow import spark_type
+from transactional.arrow.zones import column_with_zone, zone_of_naive_times
 from transactional.schema import DECIMAL_DIGITS_MAX
 
 _INTEGERS = {pa.int8(): ("int",), pa.int16(): ("int",), pa.int32(): ("int",), pa.int64(): ("int", "long")}
@@ -127,7 +128,17 @@ def _timestamp(writer: AvroType, wanted: pa.DataType, path: str) -> AvroNode | N
     unit = {"timestamp-millis": "ms", "timestamp-micros": "us"}.get(writer.logical.removeprefix("local-"))
     if unit is None:
         return None
+    if writer.logical.startswith("local-"):
+        return _converted(
+            _number(writer, path), lambda read: _instants(read.view(pa.timestamp(unit))).cast(wanted), wanted
+        )
     return _converted(_number(writer, path), lambda read: read.view(pa.timestamp(unit, tz="UTC")).cast(wanted), wanted)
+
+
+def _instants(local: pa.Array) -> pa.Array:
+    """Local times as instants: in the zone that the topology names for times without one, otherwise in UTC."""
+    zone = zone_of_naive_times()
+    return local.cast(pa.timestamp(local.type.unit, tz="UTC")) if zone is None else column_with_zone(local, zone)
 
 
 def _text(writer: AvroType, wanted: Wanted, path: str) -> AvroNode | None:

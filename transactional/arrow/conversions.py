@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.arrow.narrowing import check_cast, check_values
+from transactional.arrow.zones import column_with_zone, has_naive_times, has_times, with_zones, zone_of_naive_times
 from transactional.errors import ConfigError, NaiveTime, SchemaMismatch
 from transactional.schema import Field, Schema
 
@@ -112,6 +113,8 @@ _LIST: Final = "; a list is one value: make it a tuple, or use flat_map, which m
 def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
     try:
         check_values(values, field.type, field.name)
+        if has_times(field.type):
+            values = with_zones(values)
         return pa.array(values, type=field.type)
     except NaiveTime as error:
         raise NaiveTime(f"{component!r}: {error}") from None
@@ -131,6 +134,7 @@ def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: s
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     try:
         if table.schema != schema:
+            table = _with_zones(table, schema, component)
             for field in schema:
                 check_cast(table.column(field.name), field.type, field.name)
             table = table.cast(schema)
@@ -142,6 +146,20 @@ def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: s
         raise SchemaMismatch(
             f"{component!r} declares '{declared_schema(schema)}', what it emitted can't be cast: {error}"
         ) from error
+
+
+def _with_zones(table: pa.Table, schema: pa.Schema, component: str) -> pa.Table:
+    """The table, in which times without a zone have that of the topology, if it names one."""
+    zone = zone_of_naive_times()
+    if zone is None:
+        return table
+    for place, field in enumerate(schema):
+        column = table.column(place)
+        if has_times(field.type) and has_naive_times(column.type):
+            is_flat = pa.types.is_timestamp(column.type)
+            made = column_with_zone(column, zone) if is_flat else _array(column.to_pylist(), field, component)
+            table = table.set_column(place, field.name, made)
+    return table
 
 
 def to_ipc(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.arrow.zones import HAS_NO_ZONE
+from transactional.arrow.zones import HAS_NO_ZONE, check_times
 from transactional.errors import NaiveTime
 
 _FLOAT_BEYOND: Final = 3.4028235677973366e38
@@ -23,11 +23,11 @@ _FLOAT_BEYOND: Final = 3.4028235677973366e38
 
 def check_values(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
     """Raise `TypeError`, with the path, for a Python value that Arrow would change, and `NaiveTime` for a time without
-    a time zone, which Arrow would take for one in UTC."""
+    a time zone, which Arrow would take for one in UTC, unless the topology names a zone for these."""
     if pa.types.is_nested(type_):
         _check_nested([value for value in values if value is not None], type_, path)
     elif pa.types.is_timestamp(type_):
-        _check_times(values, path)
+        check_times(values, path)
     elif pa.types.is_integer(type_):
         for kind in set(map(type, values)):
             if hasattr(kind, "__float__") and not hasattr(kind, "__index__"):
@@ -40,12 +40,6 @@ def check_values(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
         for kind in set(map(type, values)):
             if issubclass(kind, datetime):
                 raise TypeError(f"{path}: a {kind.__name__} has a time of day that a date would lose; use its .date()")
-
-
-def _check_times(values: Sequence[Any], path: str) -> None:
-    for value in values:
-        if getattr(value, "tzinfo", UTC) is None:
-            raise NaiveTime(f"field {path!r} got {value!r}, {HAS_NO_ZONE}")
 
 
 def _check_nested(values: Sequence[Any], type_: pa.DataType, path: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from transactional.absent import ABSENT, Absent
-from transactional.arrow.zones import check_zones
+from transactional.arrow.zones import key_with_zones, with_zones
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch
@@ -106,6 +106,7 @@ class MapStateView(StormNames):
         self._read: dict[Key, tuple[Any, ...] | None] = {}
         self._single = len(state.values) == 1
         self._has_times = any(field.type == "timestamp" for field in state.key)
+        self._puts_times = any("timestamp" in field.type for field in state.values)
 
     def get(self, *key: Any) -> Any:
         """The value of one key, None if it does not exist. A key of several columns may be given as a tuple."""
@@ -128,7 +129,7 @@ class MapStateView(StormNames):
                 f"committer {self._component!r} put {len(values)} values; its state has "
                 f"{', '.join(self._state.values.names)}"
             )
-        self.written[self._as_key(key)] = values
+        self.written[self._as_key(key)] = with_zones(values) if self._puts_times else values
 
     def delete(self, *key: object) -> None:
         """Delete a key, whether or not it exists."""
@@ -154,7 +155,7 @@ class MapStateView(StormNames):
                 f"({', '.join(self._state.key.names)})"
             )
         if self._has_times:
-            check_zones(values, self._state.key.names, component=self._component)
+            return key_with_zones(values, self._state.key.names, component=self._component)
         return values
 
     def _value(self, values: tuple[Any, ...] | Absent | None) -> Any:

@@ -113,6 +113,8 @@ class TaskProgram:
     split: Mapping[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)
     """The updates that emit what they change and may run as jobs: the columns that split their keys, and the number of
     tasks."""
+    naive_times: str | None = None
+    """The zone that times without one are taken for; None: they are refused."""
     prototypes: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
     """Pickled bolts by their ids, as far as tasks have made one from them."""
 
@@ -168,6 +170,7 @@ def make_program(
     return TaskProgram(
         *(topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, scratch, once),
         sets_aside=topology.dead_letters is not None,
+        naive_times=topology.naive_times,
         split={each.component: (each.split_by, each.tasks) for each in plan_steps(topology) if each.splits_partials},
     )
 

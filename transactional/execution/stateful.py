@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from transactional.absent import ABSENT, Absent
 from transactional.arrow import arrow_schema
-from transactional.arrow.zones import check_zones
+from transactional.arrow.zones import key_with_zones, with_zones
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key, TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
@@ -31,6 +31,7 @@ class KeyValues:
         self._known: dict[Any, Any] = {}
         self._written: dict[Any, Any] = {}
         self._has_one_value = len(state.values) == 1
+        self._puts_times = any("timestamp" in field.type for field in state.values)
         self._done: set[tuple[str, int]] = set()
         self._ahead: Mapping[Any, Any] = {}
         self._reaches = ""
@@ -55,6 +56,8 @@ class KeyValues:
         """Set the value of a key."""
         if not self._has_one_value:
             value = self._checked_values(value)
+        if self._puts_times:
+            value = with_zones(value)
         self._known[key] = self._written[key] = value
 
     def delete(self, key: object) -> Any:
@@ -202,8 +205,7 @@ class _NormalizedKeys(KeyValues):
             raise SchemaMismatch(
                 f"stateful bolt {self._component!r} used the key {key!r}; the key of its state is ({', '.join(names)})"
             )
-        check_zones(values, names, component=self._component)
-        return values
+        return key_with_zones(values, names, component=self._component)
 
     def _given(self, key: Key) -> Any:
         return key

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import pyarrow as pa
 
 from transactional.arrow import from_ipc
+from transactional.arrow.zones import naive_times_in
 from transactional.attempt import TransactionAttempt
 from transactional.errors import TransactionalError
 from transactional.execution.items import Item
@@ -91,7 +92,8 @@ class StepWork(ABC):
         driver does not commit it."""
         began = perf_counter()
         try:
-            done = self._run(program, given)
+            with naive_times_in(program.naive_times):
+                done = self._run(program, given)
         except TransactionalError as error:
             done = TaskDone(given.task, 0, failure=StepFailure.of_state(error))
         return replace(done, elapsed_ms=(perf_counter() - began) * 1e3)

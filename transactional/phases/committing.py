@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+from transactional.arrow.zones import naive_times_in
 from transactional.attempt import TransactionAttempt
 from transactional.core.report import CommitReport
 from transactional.errors import NaiveTime, OperatingError
@@ -78,7 +79,8 @@ class CommitPhase:
         for step in self.steps:
             component = step.component
             began_s = time.monotonic()
-            place = _run_step(step, passing)
+            with naive_times_in(self.topology.naive_times):
+                place = _run_step(step, passing)
             elapsed_ms = 1_000 * (time.monotonic() - began_s)
             if component.is_committer:
                 states[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}

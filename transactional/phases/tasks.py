@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
+from transactional.arrow.zones import naive_times_in
 from transactional.batch import Digest, OffsetRange, PartitionId
 from transactional.errors import CorruptRecord
 from transactional.execution.emitting import Emitter
@@ -70,7 +71,8 @@ def run_task(
     def make(*, looks_closer: bool) -> _Task:
         return _Task(program, inputs, stage, task, is_complete=len(tuples) == len(mine), looks_closer=looks_closer)
 
-    return _sent(*run_through(make, received))
+    with naive_times_in(program.naive_times):
+        return _sent(*run_through(make, received))
 
 
 def run_dataframe_task(
@@ -81,13 +83,15 @@ def run_dataframe_task(
     received = ((batch, "", "") for batch in batches)
     if not (program.sets_aside and any(program.plan.aggregated.get(each) for each in stage.components)):
         work = _Task(program, inputs, stage, task)
-        return _sent(work, work.run(received))
+        with naive_times_in(program.naive_times):
+            return _sent(work, work.run(received))
     kept = list(received)
 
     def make(*, looks_closer: bool) -> _Task:
         return _Task(program, inputs, stage, task, looks_closer=looks_closer)
 
-    return _sent(*run_through(make, lambda: kept))
+    with naive_times_in(program.naive_times):
+        return _sent(*run_through(make, lambda: kept))
 
 
 def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:

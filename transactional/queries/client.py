@@ -14,6 +14,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.arrow.zones import naive_times_in
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.engine.clock import SystemClock
@@ -100,7 +101,8 @@ class QueryClient:
         if query is None:
             known = ", ".join(self._queries) or "(none)"
             raise ConfigError(f"there is no query {name!r}; there are: {known}{did_you_mean(name, self._queries)}")
-        batch = _as_batch(query, questions)
+        with naive_times_in(query.topology.naive_times):
+            batch = _as_batch(query, questions)
         with self._lock, self._pinned(query) as txid:
             self._emitted = []
             lookups = {each: partial(self._tables.lookup, each, txid) for each in query.reads}

@@ -35,11 +35,18 @@ class TopologyBuilder(TransactionalTopologyBuilder):
     With exactly-once it is a `TransactionalTopologyBuilder` whose spout is declared by `set_spout`. Otherwise there are
     no states and no committers: bolts are `RichBolt`s, `BasicBolt`s and functions of a `Tuple`. `ackers` is the number
     of tasks that find out which messages are finished; with `ackers=0` messages are not followed: what fails in a bolt
-    is lost, only a batch whose job fails is processed again.
+    is lost, only a batch whose job fails is processed again. `naive_times` is the time zone of times that have none.
     """
 
-    def __init__(self, topology_id: str, *, guarantee: str | Guarantee = "exactly-once", ackers: int = 1) -> None:
-        self._begin(topology_id)
+    def __init__(
+        self,
+        topology_id: str,
+        *,
+        guarantee: str | Guarantee = "exactly-once",
+        ackers: int = 1,
+        naive_times: str | None = None,
+    ) -> None:
+        self._begin(topology_id, naive_times)
         self.guarantee, self.ackers = _guarantee(guarantee), ackers
         if type(ackers) is not int or ackers < 0:
             raise ConfigError(f"ackers is a number of tasks, or 0 for none; got {ackers!r}")

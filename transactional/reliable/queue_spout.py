@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.arrow.zones import naive_times_in
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.messages import FailedMessage
@@ -37,7 +38,8 @@ class SpoutCollector:
         names = self._schema.names
         if len(values) != len(names):
             raise SchemaMismatch(f"{self._component} declares the fields {names} and emitted {len(values)} values")
-        batch_from_rows([values], self._schema, component=self._component)
+        with naive_times_in("UTC"):  # the topology says what becomes of times without a zone, when they are read
+            batch_from_rows([values], self._schema, component=self._component)
         self.taken.append((dict(zip(names, values, strict=True)), message_id))
 
 

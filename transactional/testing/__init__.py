@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from transactional.arrow.zones import naive_times_in
 from transactional.attempt import TransactionAttempt
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event, RecordCommit
@@ -44,7 +45,9 @@ def complete_topology(
     to be replayed is not among them. Raises what a run raises.
     """
     if rows is not None:
-        topology = replace(topology, spout=RowsSpout(topology.spout_id, topology.spout, rows, take))
+        with naive_times_in(topology.naive_times):
+            spout = RowsSpout(topology.spout_id, topology.spout, rows, take)
+        topology = replace(topology, spout=spout)
     recorder, committed = Recorder(), list[TransactionAttempt]()
 
     def note(at_ms: int, event: Event, actions: Sequence[Action]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from transactional.arrow.zones import check_naive_times
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
 from transactional.config import checked_options
 from transactional.config_sources import load_config
@@ -130,15 +131,27 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
 
     `topology_id` is the name under which progress is stored: a topology started again under the same id continues where
     it ended. `parallelism` is the number of tasks that read the spout's partitions. `set_spout` adds further spouts.
+    Times without a time zone, from your code, are taken for times in the zone `naive_times` ("UTC", "Europe/Berlin");
+    without it they end the run with `NaiveTime`.
     """
 
-    def __init__(self, topology_id: str, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
-        self._begin(topology_id)
+    def __init__(
+        self,
+        topology_id: str,
+        spout_id: str,
+        spout: Spout | SpoutMaker,
+        parallelism: int = 1,
+        *,
+        naive_times: str | None = None,
+    ) -> None:
+        self._begin(topology_id, naive_times)
         self.set_spout(spout_id, spout, parallelism)
 
-    def _begin(self, topology_id: str) -> None:
+    def _begin(self, topology_id: str, naive_times: str | None) -> None:
         """Without a spout."""
         check_id("topology", topology_id)
+        check_naive_times(topology_id, naive_times)
+        self.naive_times = naive_times
         self.topology_id, self._spouts = topology_id, DeclaredSpouts()
         self._bolts: dict[str, BoltDeclarer] = {}
         self._dead_letters: State | None = None
@@ -367,6 +380,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
             checked_options(config or {}),
             self._dead_letters,
             event_times=self._all_event_times(),
+            naive_times=self.naive_times,
             view=_view,
             **more,
         )

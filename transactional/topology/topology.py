@@ -24,6 +24,7 @@ from transactional.names import (
     EVENT_TIMES,
     JOINED_ON,
     KEPT_FIELDS,
+    NAIVE_TIMES,
     WINDOW_FIELDS,
     WINDOW_TIME,
     WINDOWS,
@@ -182,6 +183,8 @@ class Topology:
     """The tables of others that it looks up, each at a version that is recorded with the batch."""
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
     """By stream of the spout, the field that says when something happened."""
+    naive_times: str | None = None
+    """The zone that times without one, from user code, are taken for; None: they are refused."""
     view: Callable[[Topology], Mapping[str, str]] | None = field(default=None, compare=False)
     """What notebooks show of it, by type of content. The builder says how: that reads topologies itself."""
 
@@ -281,6 +284,8 @@ class Topology:
             first = self.spout_id if self.spout.streams else DEFAULT_STREAM
             times = {first if name == DEFAULT_STREAM else name: of.field for name, of in self.event_times.items()}
             told[EVENT_TIMES] = times
+        if self.naive_times not in (None, "UTC"):  # earlier releases have taken them for UTC
+            told[NAIVE_TIMES] = self.naive_times
         return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}
 
     def committers_fingerprint(self) -> dict[str, dict[str, Any]]:

@@ -51,9 +51,9 @@ def queries_alone(topology_id: str, declared: DeclaredQuery) -> Topology:
     return TransactionalTopologyBuilder(topology_id, QUESTIONS, Questions(declared.fields)).build_query()
 
 
-def compiled_query(topology_id: str, declared: DeclaredQuery) -> Query:
+def compiled_query(topology_id: str, declared: DeclaredQuery, naive_times: str | None) -> Query:
     """A topology of its own, run by the client."""
-    builder = TransactionalTopologyBuilder(topology_id, QUESTIONS, Questions(declared.fields))
+    builder = TransactionalTopologyBuilder(topology_id, QUESTIONS, Questions(declared.fields), naive_times=naive_times)
     made = declare(declared.graph, builder, 1, is_query=True)
     steps = [node.step for node in declared.graph.nodes]
     reads = dict.fromkeys(step.committer for step in steps if isinstance(step, LookUp))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
+from transactional.arrow.zones import check_naive_times
 from transactional.durations import Duration
 from transactional.errors import ConfigError
 from transactional.facts import EventTime
@@ -39,12 +40,15 @@ class TridentTopology(NamesOfStreams):
 
     `topology_id` is the name under which progress is stored: a topology started again under the same id continues where
     it ended. `parallelism` is the number of tasks of the spout and of what follows, unless a stream says otherwise.
+    Times without a time zone, from your code or in questions, are taken for times in the zone `naive_times` ("UTC",
+    "Europe/Berlin"); without it they are refused: they end the run with `NaiveTime`.
     """
 
-    def __init__(self, topology_id: str, *, parallelism: int = 1) -> None:
+    def __init__(self, topology_id: str, *, parallelism: int = 1, naive_times: str | None = None) -> None:
         check_id("topology", topology_id)
         check_parallelism(topology_id, parallelism)
-        self.id, self.parallelism = topology_id, parallelism
+        check_naive_times(topology_id, naive_times)
+        self.id, self.parallelism, self.naive_times = topology_id, parallelism, naive_times
         self._declarations = Declarations(topology_id)
         self._spouts: dict[str, Spout | SpoutMaker] = {}
         self._dead_letters: State | None = None
@@ -233,7 +237,7 @@ class TridentTopology(NamesOfStreams):
             )
         graph = self._declarations.graph
         tasks, first = spout_tasks(graph, self.parallelism), next(iter(self._spouts))
-        builder = TransactionalTopologyBuilder(self.id, first, self._as_one(tasks), tasks)
+        builder = TransactionalTopologyBuilder(self.id, first, self._as_one(tasks), tasks, naive_times=self.naive_times)
         declare(graph, builder, self.parallelism)
         builder.event_times.update(self._event_times)
         if self._dead_letters is not None:
@@ -241,5 +245,5 @@ class TridentTopology(NamesOfStreams):
         return self._with_queries(builder.build(strict=strict, options=options, config=config))
 
     def _with_queries(self, topology: Topology) -> Topology:
-        queries = {name: compiled_query(self.id, each) for name, each in self._queries.items()}
+        queries = {name: compiled_query(self.id, each, self.naive_times) for name, each in self._queries.items()}
         return replace(topology, queries=queries, static_tables=tuple(self._static_tables))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyarrow.compute import Expression
 
-from transactional.arrow import arrow_schema, conform
+from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.arrow.computed import evaluated
 from transactional.bolts import TopologyContext, Tuple
 from transactional.facts import BatchFacts
@@ -218,6 +218,7 @@ class Aggregated(GatheringStep):
         else:
             table = self.aggregator.partial(kept)
         if not table.num_rows and self.nothing is not None and (is_first or not self.is_whole):
-            table = pa.Table.from_pylist([dict(zip(table.column_names, self.nothing, strict=True))], table.schema)
+            row = batch_from_rows([self.nothing], table.schema, component=self.label)
+            table = pa.Table.from_batches([row])
         table = self.aggregator.computed.appended(table).select(list(self.after.names))
         yield from conform(table, arrow_schema(self.after), component=self.label)
