@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from random import Random
 
 import pytest
 
 from tests.unit.spouts.avro.differential import compared, compared_pair
 from tests.unit.spouts.avro.drawing import Drawn, by_fastavro, decoded, read_of, written
+from transactional.arrow.zones import naive_times_in
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -37,3 +39,12 @@ def test_arrays_and_maps_come_in_blocks_of_which_some_have_sizes() -> None:
     assert [by_fastavro(each, schema) for each in payloads] == expected
     assert decoded(schema, payloads, schema) == expected
     assert decoded(schema, payloads, {**schema, "fields": fields[1:]}) == [{"n": each["n"]} for each in expected]
+
+
+@pytest.mark.parametrize(("zone", "hour"), [(None, 12), ("UTC", 12), ("Europe/Berlin", 10)])
+def test_local_times_are_in_the_zone_that_the_topology_names(zone: str | None, hour: int) -> None:
+    at = {"type": "long", "logicalType": "local-timestamp-micros"}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "at", "type": at}]}
+    payloads = written(schema, [{"at": datetime(2026, 7, 1, 12)}])  # noqa: DTZ001
+    with naive_times_in(zone):
+        assert decoded(schema, payloads, schema) == [{"at": datetime(2026, 7, 1, hour, tzinfo=UTC)}]
