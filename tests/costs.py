@@ -195,11 +195,13 @@ class Costs:
         write_costs({file: cost for file, cost in files.items() if (root / file).exists()})
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if exitstatus != pytest.ExitCode.OK:
-            return
-        if self.config.getoption("--write-costs"):
+        if self.config.getoption("--write-costs") and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             self.record()
-        elif self.config.getoption("--hold-costs") and self.dearer_files(read_costs()):
+        elif (
+            exitstatus == pytest.ExitCode.OK
+            and self.config.getoption("--hold-costs")
+            and self.dearer_files(read_costs())
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
