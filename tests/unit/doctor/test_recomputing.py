@@ -86,6 +86,8 @@ def build():
     windows = totals.group_by("page").window(tumbling("1 millisecond", time="transaction"))
     state = windows.persistent_aggregate(DeltaMapState("totals"), top=Max("n"))
     state.closed().persist(DeltaMapState("totals-closed", ("page", "window_start")))
+    windows = totals.group_by("page").window(tumbling("1 hour", time="transaction"))
+    windows.persistent_aggregate(DeltaMapState("totals-open"), top=Max("n"))
     return topology.build(strict=True)
 '''
 VERIFY = ("verify", "clicks:build", "--windows")
@@ -156,6 +158,7 @@ WRONG = [
     ("others", "odd", "odd + 1", "first = 9", "row"),
     ("others", "collect", "'[]'", "first = 9", "row"),
     ("others-closed", "collect", "'[]'", "first = 0", "row"),
+    ("totals-open", "top", "top + 1", None, "window"),
     ("totals-closed", "top", "top + 1", None, "window"),
     ("seen", "n", "n + 1", None, "row"),
     ("by-page", "mean", "mean + 1", None, "row"),
