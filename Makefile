@@ -28,7 +28,7 @@ check test test-all proof: export PYTHONDONTWRITEBYTECODE :=
 
 check: export LIMITS := 60 s, the processors 110 s
 check: $(READY) ## Did I break something? Style, types and a sample of the tests that need no server, in a minute
-	@tools/at_once.sh '$(PYTEST) $(SAMPLE) --without-servers tests' $(STYLE)
+	@tools/at_once.sh '$(PYTEST) $(SAMPLE) --without-servers $(if $(WRITE_COSTS),--write-costs) tests' $(STYLE)
 
 test: export TMPDIR ?= /tmp
 test: export LIMITS := 600 s, the processors 750 s
@@ -37,7 +37,7 @@ test: tested ## Does it work here? check, and each mechanism once with Spark, De
 
 test-all: export TMPDIR ?= /tmp
 test-all: tested ## Everything that is no matter of chance, 40 minutes; SLICE=3/8: an eighth of what test leaves out; SLICE=auto: another one every three hours
-	@$(if $(SLICE),,$(MAKE) --no-print-directory test WRITE_COSTS=1)
+	@$(if $(SLICE),,$(MAKE) --no-print-directory check test WRITE_COSTS=1)
 	@tools/at_once.sh '$(PYTEST) $(if $(SLICE),--slice $(SLICE),--slice 1/1 --write-costs) tests'
 
 # What the tests with servers need on this machine.
