@@ -153,6 +153,7 @@ class Processes:
             self._show(session)
         finally:
             for worker in self._workers:  # of a run that was interrupted
+                worker.channel.close()
                 os.kill(worker.process, signal.SIGINT)
                 os.waitpid(worker.process, 0)
         if session.shouldfail:
