@@ -16,7 +16,7 @@ SEEDS: dict[type[World], tuple[int, ...]] = {
     World: (30, 27, 1, 0, 4, 5, 14, 17, 18, 34),
     BoltWorld: (14, 2, 3, 4, 5),
     CountWorld: (1, 20, 0, 3, 4, 6, 7, 10),
-    CascadeWorld: (8, 1, 0, 2, 3, 4, 5, 27, 33),
+    CascadeWorld: (8, 1, 0, 2, 3, 4, 5, 27, 35),
     JoinWorld: (0, 7, 2, 3, 4, 5),
     JoinBoltWorld: (0, 7, 2, 3, 4, 5),
 }
