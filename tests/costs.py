@@ -193,13 +193,13 @@ class Costs:
         """Write what was measured to the record, beside what it says of other tiers. Files that are gone go."""
         files = read_costs().files
         for file, cost in self.by_file.items():
-            known = files.get(file, Cost())
+            recorded = files.get(file, Cost())
             if self.config.getoption("--slice"):
-                files[file] = Cost(known.check_s, known.test_s, cost.rest_s)
+                files[file] = Cost(recorded.check_s, recorded.test_s, cost.rest_s)
             elif self.config.getoption("--without-servers"):
-                files[file] = Cost(cost.check_s, known.test_s, known.rest_s)
+                files[file] = Cost(cost.check_s, recorded.test_s, recorded.rest_s)
             else:
-                files[file] = Cost(known.check_s, cost.test_s, known.rest_s)
+                files[file] = Cost(recorded.check_s, cost.test_s, recorded.rest_s)
         root = self.config.rootpath
         write_costs({file: cost for file, cost in files.items() if (root / file).exists()})
 

@@ -79,6 +79,6 @@ class MarkedServers:
         name = os.path.basename(os.fsdecode(program))
         marks = MARKS_BY_PROGRAM.get(name, ())
         if self._running and marks and not any(self._running[-1].get_closest_marker(mark) for mark in marks):
-            wanted = " or ".join(f"@pytest.mark.{mark}" for mark in marks)
+            missing = " or ".join(f"@pytest.mark.{mark}" for mark in marks)
             test = self._running[-1].nodeid
-            pytest.fail(f"{test} starts {name}: it needs {wanted}, for `make check` runs without servers")
+            pytest.fail(f"{test} starts {name}: it needs {missing}, for `make check` runs without servers")
