@@ -1,11 +1,10 @@
-"""What metrics and traces cost, of processor time."""
+"""What metrics and traces cost."""
 
 from __future__ import annotations
 
-from tests.unit.telemetry.costs import BUDGET_MS, costs
+from tests.unit.telemetry.costs import BUDGET, costs
 
 
-def test_metrics_and_traces_cost_what_is_promised_give_or_take_a_busy_machine() -> None:
-    found = costs(transactions=60, rounds=2)
-    assert {name: took for name, took in found.items() if min(took) > 2 * BUDGET_MS.get(name, 0.1)} == {}
-    assert all(min(took) > 0 for name, took in found.items() if name in BUDGET_MS)
+def test_no_observer_makes_more_calls_per_transaction_than_its_budget() -> None:
+    counted = costs(transactions=60)
+    assert {name: calls for name, calls in counted.items() if not 0 < calls <= BUDGET[name]} == {}
