@@ -1,20 +1,23 @@
 """States: tables that committers keep, exactly once. Public names."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, Final
 
-from state.dead_letters import DeadLetterTable
-from state.delta.segments.folding import LogLayout
-from state.delta.state import DeltaMapState
-from state.delta.static import StaticDeltaTable
-from state.delta.tables.table import DeltaLocation, catalog_table
-from state.memory import MemoryMapState, MemoryTable
-from state.redis.state import RedisMapState
-from state.sql.state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
-from state.updates import StateUpdate
-from state.values import OpaqueValue, StoredValue
-from transactional.absent import ABSENT
-from transactional.aggregates import Aggregate, Avg, Count, Max, Min, Sum
+from transactional.plumbing.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from state.dead_letters import DeadLetterTable
+    from state.delta.segments.folding import LogLayout
+    from state.delta.state import DeltaMapState
+    from state.delta.static import StaticDeltaTable
+    from state.delta.tables.table import DeltaLocation, catalog_table
+    from state.memory import MemoryMapState, MemoryTable
+    from state.redis.state import RedisMapState
+    from state.sql.state import SqlMapState
+    from state.store.sql_store import SqlCoordinatorStore
+    from state.updates import StateUpdate
+    from state.values import OpaqueValue, StoredValue
+    from transactional.absent import ABSENT
+    from transactional.aggregates import Aggregate, Avg, Count, Max, Min, Sum
 
 __all__ = [
     "ABSENT",
@@ -39,3 +42,24 @@ __all__ = [
     "Sum",
     "catalog_table",
 ]
+
+_HOMES: Final = {
+    "state.dead_letters": "DeadLetterTable",
+    "state.delta.segments.folding": "LogLayout",
+    "state.delta.state": "DeltaMapState",
+    "state.delta.static": "StaticDeltaTable",
+    "state.delta.tables.table": "DeltaLocation catalog_table",
+    "state.memory": "MemoryMapState MemoryTable",
+    "state.redis.state": "RedisMapState",
+    "state.sql.state": "SqlMapState",
+    "state.store.sql_store": "SqlCoordinatorStore",
+    "state.updates": "StateUpdate",
+    "state.values": "OpaqueValue StoredValue",
+    "transactional.absent": "ABSENT",
+    "transactional.aggregates": "Aggregate Avg Count Max Min Sum",
+}
+__getattr__ = lazy_names(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
