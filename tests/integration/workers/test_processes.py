@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +18,27 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState
-from tests.integration.signals import Signals, has_ended, is_first, send
+from tests.integration.signals import Signals, has_ended, send
 from tests.integration.tables import counts
+from tests.integration.workers.bolts import (
+    WAYS,
+    CountsWords,
+    Falls,
+    Says,
+    Unloadable,
+    answer_twice,
+    fork,
+    fork_unnoticed,
+    hashes,
+)
 from tests.integration.workers.test_executors import FIRST, SECOND, OneBolt, pids
 from tests.tidy.files import ROOT
 from tests.unit.fakes import WORD_COUNTS, WORDS
 from transactional import (
-    BasicBolt,
     ConfigError,
-    OutputCollector,
     TopologyConfig,
-    TopologyContext,
     TransactionalTopologyBuilder,
     TransactionAttempt,
-    Tuple,
     TxId,
 )
 from transactional.attempt import AttemptId
@@ -45,7 +49,6 @@ from transactional.testing import MemoryCoordinatorStore
 from transactional.workers import pool
 from transactional.workers.executor import WorkerExecutor
 from transactional.workers.process import WorkerProcess
-from transactional.workers.serving import ANSWER, NUMBER_BYTES
 
 PROCESSES = 2
 
@@ -58,37 +61,6 @@ def one_bolt() -> Iterator[Callable[[Bolt], OneBolt]]:
 
 
 OneBoltMaker = Callable[[Bolt], OneBolt]
-
-
-WAYS: dict[str, tuple[Callable[[], Any], str]] = {
-    "killed": (
-        lambda: os.kill(os.getpid(), signal.SIGKILL),
-        "was ended by SIGKILL, as Linux does when memory runs out",
-    ),
-    "crashed": (lambda: os.kill(os.getpid(), signal.SIGSEGV), "was ended by SIGSEGV"),
-    "left": (lambda: os._exit(3), "has exited with code 3"),
-}
-
-
-@dataclass
-class Falls(BasicBolt):
-    """Does something once, at a place, in whichever task."""
-
-    flag: str
-    fall: Callable[[], Any]
-    place: str
-    output = "word string"
-
-    def prepare(self, context: TopologyContext) -> None:
-        self._at("prepare")
-
-    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
-        self._at("execute")
-        collector.emit(*tuple.values)
-
-    def _at(self, place: str) -> None:
-        if place == self.place and is_first(self.flag):
-            self.fall()
 
 
 @pytest.mark.sampled(4)
@@ -191,16 +163,6 @@ def test_what_a_bolt_has_started_ends_with_its_process(
     assert has_ended(child)
 
 
-def fork() -> None:
-    """The child comes back from the bolt, and so does its parent."""
-    os.fork()
-
-
-def fork_unnoticed() -> None:
-    """As a library does that is not in Python, which tells Python nothing of it."""
-    ctypes.CDLL(None).fork()
-
-
 @pytest.mark.parametrize("place", ["prepare", "execute"])
 @pytest.mark.parametrize("how", [fork, fork_unnoticed])
 def test_a_process_that_a_bolt_has_forked_and_that_returns_from_it_answers_nothing(
@@ -209,13 +171,6 @@ def test_a_process_that_a_bolt_has_forked_and_that_returns_from_it_answers_nothi
     one = one_bolt(Falls(str(tmp_path / "flag"), how, place))
     for attempt in (FIRST, SECOND, replace(SECOND, attempt_id=AttemptId(3))):
         assert one.start(attempt).result(60).counts["bolt"] == 19
-
-
-def answer_twice() -> None:
-    """Send what only the worker may send, as one that has its socket."""
-    with Connection(os.dup(int(sys.argv[1]))) as socket:
-        for message in (ANSWER + (1).to_bytes(NUMBER_BYTES), pickle.dumps([])):
-            socket.send_bytes(message)
 
 
 def test_an_answer_counts_only_for_the_request_that_it_belongs_to(tmp_path: Path) -> None:
@@ -229,24 +184,6 @@ def test_an_answer_counts_only_for_the_request_that_it_belongs_to(tmp_path: Path
         assert one.start(replace(SECOND, attempt_id=AttemptId(3))).result(60).counts["bolt"] == 19
 
 
-class CountsWords(BasicBolt):
-    """Counts, and is killed once after it has."""
-
-    output = "word string"
-
-    def __init__(self, flag: str) -> None:
-        self.flag = flag
-
-    def prepare(self, context: TopologyContext) -> None:
-        self.seen = context.metrics.counter("seen")
-
-    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
-        self.seen.increment()
-        if is_first(self.flag):
-            os.kill(os.getpid(), signal.SIGKILL)
-        collector.emit(*tuple.values)
-
-
 def test_what_a_bolt_counts_comes_from_its_process_and_not_from_one_that_was_killed(
     one_bolt: OneBoltMaker, tmp_path: Path
 ) -> None:
@@ -256,19 +193,6 @@ def test_what_a_bolt_counts_comes_from_its_process_and_not_from_one_that_was_kil
     assert one.start(SECOND).result(60).counted == {("bolt", "seen"): 19}
 
 
-class Says(BasicBolt):
-    """Writes to both streams, and reads what is typed."""
-
-    output = "word string"
-
-    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
-        sys.stdout.write(f"said {tuple.word}\n")
-        os.write(1, b"written\n")
-        sys.stderr.write(f"told {tuple.word}\n")
-        assert not sys.stdin.read()
-        collector.emit(*tuple.values)
-
-
 def test_what_bolts_print_goes_to_stderr(one_bolt: OneBoltMaker, capfd: pytest.CaptureFixture[str]) -> None:
     one = one_bolt(Says())
     assert one.start(FIRST).result(60).counts["bolt"] == 19
@@ -276,10 +200,6 @@ def test_what_bolts_print_goes_to_stderr(one_bolt: OneBoltMaker, capfd: pytest.C
     out, err = capfd.readouterr()
     assert out == ""
     assert {"said cat", "told cat", "written"} <= set(err.splitlines())
-
-
-def hashes(row: Tuple) -> tuple[str, int]:
-    return row["word"], hash(row["word"])
 
 
 def test_hashes_are_those_of_sparks_workers() -> None:
@@ -379,20 +299,6 @@ def test_nothing_is_left_when_it_is_closed(one_bolt: OneBoltMaker) -> None:
     workers = one.executor.pool.pids
     one.executor.close()
     assert [has_ended(pid) for pid in workers] == [True, True]
-
-
-class Unloadable:
-    """Can't be unpickled."""
-
-    def __call__(self, row: Tuple) -> tuple[str]:
-        return (row["word"],)
-
-    def __reduce__(self) -> Any:
-        return _fail, ()
-
-
-def _fail() -> None:
-    raise ModuleNotFoundError("No module named 'only_here'")
 
 
 def test_bolts_that_a_process_can_not_load_are_reported_at_the_start() -> None:
