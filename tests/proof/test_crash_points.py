@@ -45,6 +45,8 @@ SETTINGS += [Setting("windows", *each) for each in ((False, 1), (True, 3))]
 SETTINGS += [Setting("windows", is_opaque=True, pending=2, layout=layout) for layout in ("log", "staged")]
 SETTINGS += [Setting("expiring", *each) for each in ((False, 1), (True, 2), (True, 3))]
 SETTINGS += [Setting("expiring", is_opaque=True, pending=2, layout="log")]
+SAMPLED = (Setting("letters", is_opaque=False, pending=3), Setting("stateful", is_opaque=True, pending=2, layout="log"))
+"""Both layouts, both kinds of spout, and effects of each kind that a table with letters or a stateful bolt has."""
 TWICE = 10
 """Per setting: so many pairs of crashes, the second one while the next process recovers from the first."""
 NUMBERED_ONCE_IN_A_WHILE = {"status", "attempts", "attempts_at", "times", "runs", "minutes", "txid_of", "has_fence"}
@@ -162,8 +164,15 @@ def sample(names: Names, coverage: Coverage, seed: int) -> Sample:
 
 
 @pytest.mark.sample
-@pytest.mark.sampled(18)
-@pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(
+            each, id=name_of(each), marks=() if each in SAMPLED else pytest.mark.long("test_some_crash_points")
+        )
+        for each in SETTINGS
+    ],
+)
 def test_some_crash_points(setting: Setting, sample: Sample, tmp_path: Path, coverage: Coverage) -> None:
     for point in sample[setting]:
         crashed, *_ = crash(setting, tmp_path, point)

@@ -21,7 +21,7 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
 from transactional.ports.examining import Problem
 
-pytestmark = [pytest.mark.spark, pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.spark, pytest.mark.sampled(9)]
 OURS = 1_000
 """The attempt that writes the seventh transaction; those of the run before have lower ids."""
 COUNTED = {word: WORDS.count(word) for word in WORDS}
