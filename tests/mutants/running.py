@@ -59,8 +59,8 @@ PYTEST: Final = (
     # The same examples each time, and nothing that is remembered of another variant.
     *("--hypothesis-seed=0", "-p", "no:cacheprovider"),
 )
-# A test that hangs is to fail before the tier is over.
-WITH_SERVERS: Final = (*PYTEST, "--timeout=100")
+# A test that hangs is to fail before the tier is over. Of three that fail one may do so without the variant, too.
+WITH_SERVERS: Final = (*PYTEST, "--timeout=100", "--maxfail=3")
 COMMANDS: Final = {
     Tier.CHECK: (*PYTEST, "--exitfirst", "--sample", "--hypothesis-profile=check", "--without-servers"),
     Tier.TEST: (*WITH_SERVERS, "--sample", "--hypothesis-profile=check"),
