@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from hashlib import blake2b
 from operator import and_
 from typing import Any
 
@@ -26,6 +27,9 @@ from transactional.trident.windowed import WindowedState, WindowedStream, window
 from transactional.trident.windows.times import WINDOW_END, WINDOW_START
 
 _TIME, _TUPLE, _TUPLES = "event_time", "tuple", "tuples"
+_NULL_KEY = "null_key"
+"""A field of the state's key, in joins that keep tuples without a partner: a digest of each tuple whose own key has
+NULL. NULL equals nothing, so that such tuples have a row each, and share no limit."""
 KEEPS_LEFT, KEEPS_RIGHT = ("left", "outer"), ("right", "outer")
 """The kinds of join that keep what has no partner."""
 
@@ -87,11 +91,12 @@ def joined_windows(streams: Sequence[Stream], join: Join, how: WindowOfJoin) -> 
     tagged = [_tagged(stream, join, number, sides[number]) for number, stream in enumerate(streams)]
     key = join.sides[0].key
     time = None if window.by_transaction else _free(_TIME, key)
-    windows = WindowedStream(merged(streams[0]._declarations, tuple(tagged)), key, window, time)
+    row_key = (*key, *_null_key(join).names)
+    windows = WindowedStream(merged(streams[0]._declarations, tuple(tagged)), row_key, window, time)
     tuples = CollectSides(_free(_TUPLE, key), sides, limit=how.limit)
     kept = windows.persistent_aggregate(state, name=how.name, **{_free(_TUPLES, key): tuples})
     output = Schema((*join.made, Field(WINDOW_START, "timestamp"), Field(WINDOW_END, "timestamp")))
-    of = OfWindow(sides, join.kinds, keeps_all=join.keeps_all)
+    of = OfWindow(sides, join.kinds, keeps_all=join.keeps_all, has_null_key=len(row_key) > len(key))
     return JoinedWindows(kept, output, dict(zip(streams, times, strict=True)), of)
 
 
@@ -166,10 +171,18 @@ def _tagged(stream: Stream, join: Join, number: int, side: KeptSide) -> Stream:
     key = join.sides[0].key
     if not keeps_lonely(join.kinds, number):
         stream = stream.filter(reduce(and_, (field(name).is_valid() for name in side.key)))
-    keys = join.sides[0].schema.select(key)
+    keys, null_key = join.sides[0].schema.select(key), _null_key(join)
     times = () if side.time is None else (Field(_free(_TIME, key), "timestamp"),)
-    after = Schema((*keys, *times, Field(_free(_TUPLE, key), "string")))
-    return stream._then(steps.Map(f"side({number})", after, stream.fields, AsSide(side)))
+    after = Schema((*keys, *null_key, *times, Field(_free(_TUPLE, key), "string")))
+    as_side = AsSide(side, has_null_key=len(null_key) > 0)
+    return stream._then(steps.Map(f"side({number})", after, stream.fields, as_side))
+
+
+def _null_key(join: Join) -> Schema:
+    """The field by which tuples with NULL in their key have rows of their own; none if no such tuple is kept."""
+    if not any(keeps_lonely(join.kinds, number) for number in range(len(join.sides))):
+        return Schema(())
+    return Schema((Field(_free(_NULL_KEY, join.sides[0].key), "string"),))
 
 
 def keeps_lonely(kinds: Sequence[str], number: int) -> bool:
@@ -190,6 +203,7 @@ class AsSide:
     """Makes a row as all sides have it of a tuple of one side."""
 
     side: KeptSide
+    has_null_key: bool
 
     def __call__(self, row: Tuple) -> tuple[Any, ...]:
         """The key, the time, and the rest."""
@@ -197,7 +211,14 @@ class AsSide:
         values = {name: known[name] for name in side.fields.names}
         time = () if side.time is None else (known[side.time],)
         kept = values_to_json({"stream": side.name, "values": values})
-        return (*(known[name] for name in side.key), *time, kept)
+        key = [known[name] for name in side.key]
+        null_key = (digest_of(kept) if None in key else None,) if self.has_null_key else ()
+        return (*key, *null_key, *time, kept)
+
+
+def digest_of(text: str) -> str:
+    """A digest of 128 bits, the same in every process."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +228,7 @@ class OfWindow:
     sides: tuple[KeptSide, ...]
     kinds: tuple[str, ...]
     keeps_all: bool
+    has_null_key: bool
 
     @property
     def label(self) -> str:
@@ -216,6 +238,8 @@ class OfWindow:
     def __call__(self, row: Tuple) -> Iterator[tuple[Any, ...]]:
         """The tuples that belong together, with the window."""
         *key, start, end, text = known_values(row)
+        if self.has_null_key:
+            key.pop()
         kept: list[list[Mapping[str, Any]]] = [[] for _ in self.sides]
         for each in collected(text):
             kept[self._place_of(each)].append(each["values"])
@@ -223,10 +247,9 @@ class OfWindow:
             [_values_today(side, values) for values in sorted(rows, key=partial(_in_order, side.time))]
             for side, rows in zip(self.sides, kept, strict=True)
         ]
-        meets = all(value is not None for value in key)
         joined: list[tuple[tuple[Any, ...] | None, ...]] = [(each,) for each in found[0]]
         for number, kind in enumerate(self.kinds, 1):
-            joined = list(_met(joined, found[number], kind, width=number, meets=meets))
+            joined = list(_met(joined, found[number], kind, width=number))
         for parts in joined:
             values = (
                 value
@@ -255,10 +278,10 @@ def _in_order(time: str | None, values: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _met(
-    joined: list[tuple[Any, ...]], rows: list[tuple[Any, ...]], kind: str, *, width: int, meets: bool
+    joined: list[tuple[Any, ...]], rows: list[tuple[Any, ...]], kind: str, *, width: int
 ) -> Iterator[tuple[Any, ...]]:
     """What has been joined so far, with the tuples of one more side; all have the same key."""
-    if joined and rows and meets:
+    if joined and rows:
         yield from ((*each, row) for each in joined for row in rows)
         return
     if kind in KEEPS_LEFT:

@@ -14,7 +14,7 @@ from state.memory import MemoryMapState, MemoryTable
 from transactional.bolts import tuple_class
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import ConfigError, RetriesExhausted, TopologyChanged
+from transactional.errors import ConfigError, RetriesExhausted, SchemaMismatch, TopologyChanged
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports.dead_letters import values_to_json
 from transactional.schema import Schema
@@ -179,20 +179,44 @@ def test_too_many_tuples_of_a_key_are_an_error() -> None:
         pairs("inner", [(1, "a", 1), (1, "b", 1)], [(1, 1, 1)], limit=2)
 
 
+@pytest.mark.parametrize("how", ["left", "right", "outer"])
+def test_tuples_without_a_key_share_no_row(how: str) -> None:
+    """Else the many that lack a key would exceed the limit of one key."""
+    left = [(None, f"nobody {n}", n) for n in range(4)]
+    right = [(None, n, n) for n in range(4)]
+    expected: set[tuple[Any, ...]] = {(None, who, None) for _, who, _ in left if how != "right"}
+    expected |= {(None, None, paid) for _, paid, _ in right if how != "left"}
+    found = pairs(how, left, right, limit=1)
+    assert (set(found), len(found)) == (expected, len(expected))
+
+
+def test_tuples_without_a_part_of_the_key_share_no_row() -> None:
+    topology, left, right = both([(1, None, 1), (1, None, 2)], [(1, 10, 5)])
+    right = right.map(lambda row: (row.order, None, row.paid_at), "order long, who string, paid_at timestamp")
+    sides = (left, "id", "customer"), (right, "order", "who")
+    joined = topology.join(*sides, how="outer", window=WINDOW, state=MemoryMapState(), limit=1)
+    found = [row[2:4] for row in made_of(topology, joined)]
+    assert sorted(found, key=str) == [(None, at(5)), (at(1), None), (at(2), None)]
+
+
 def test_tuples_that_were_kept_for_another_join_are_not_joined_anew() -> None:
     store, kept, rows = MemoryCoordinatorStore(), MemoryTable("open"), MemoryTable("rows")
 
-    def start(key: str) -> None:
+    def start(key: str, how: str = "inner", **options: Any) -> None:
         topology, left, right = both([(1, "ann", 1)], [(1, 10, 5)])
         state = MemoryMapState(table=kept)
-        joined = topology.join((left, "id"), (right, key), window=WINDOW, state=state, name="open")
+        joined = topology.join((left, "id"), (right, key), how=how, window=WINDOW, state=state, name="open")
         joined.closed().project("id", "customer").persist(MemoryMapState("id", table=rows), name="rows")
         built = topology.build()
-        TopologyDriver(built, store, LocalExecutor(built), TopologyConfig(stop_when_drained=True)).run()
+        TopologyDriver(built, store, LocalExecutor(built), TopologyConfig(stop_when_drained=True), **options).run()
 
     start("order")
     with pytest.raises(TopologyChanged, match="id, at = paid, paid_at"):
         start("paid")
+    with pytest.raises(TopologyChanged, match="null_key string"):
+        start("order", "outer")
+    with pytest.raises(SchemaMismatch, match=r"the state needs the key 'id long, null_key string, .*use another table"):
+        start("order", "outer", accept_changes=True)
 
 
 def test_sides_that_are_made_of_one_stream_are_told_apart_by_their_names() -> None:
@@ -217,7 +241,9 @@ def test_what_an_earlier_release_has_kept_by_place_is_joined() -> None:
     sides = tuple(KeptSide(name, key, time, Schema.parse("n long, at timestamp")) for name in ("orders", "payments"))
     kept = ",\n".join(values_to_json({"side": n, "values": {"n": n, "at": at(n)}}) for n in (1, 0))
     row = tuple_class(("id", "start", "end", "tuples"), "open", "closed")((7, NOON, at(10), f"[{kept}]"))
-    assert list(OfWindow(sides, ("inner",), keeps_all=False)(row)) == [(7, 0, at(0), 1, at(1), NOON, at(10))]
+    assert list(OfWindow(sides, ("inner",), keeps_all=False, has_null_key=False)(row)) == [
+        (7, 0, at(0), 1, at(1), NOON, at(10))
+    ]
 
 
 MISTAKES: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
