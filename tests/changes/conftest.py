@@ -13,7 +13,7 @@ from tests.integration.postgres import url_of
 __all__ = ["postgres_names", "postgres_schema", "postgres_sockets", "redis_server"]
 
 # What it compares is shown where it differs.
-pytest.register_assert_rewrite("tests.changes.running", "tests.changes.world")
+pytest.register_assert_rewrite("tests.changes.keeping_staged", "tests.changes.running", "tests.changes.world")
 
 
 @pytest.fixture
