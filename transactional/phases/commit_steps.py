@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
-from transactional.errors import NaiveTime, TransactionalError, TuplesLost, by_code
-from transactional.execution.failing.failures import TaskFailed, error_of, summed_up
+from transactional.errors import TransactionalError, TuplesLost, by_code
+from transactional.execution.failing.failures import TaskFailed, error_of, rank_failure, summed_up
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import TaskProgram
 from transactional.execution.step_work import StepExecutor, StepFailure, StepWork, TaskDone
@@ -118,7 +118,7 @@ class CommitStep(ABC):
 def error_of_tasks(failures: Sequence[tuple[TaskInfo, TaskFailed]]) -> BaseException:
     """How tasks in the driver have failed. An error raised by a state inside a bolt is passed on unchanged; tuples are
     at fault only if all failures can be attributed to some."""
-    info, failed = min(failures, key=lambda each: (each[1].code != NaiveTime.code, bool(each[1].at_fault)))
+    info, failed = min(failures, key=lambda each: rank_failure(each[1]))
     if isinstance(failed.__cause__, TransactionalError) and not failed.at_fault:
         return failed.__cause__
     text = f"{info}, in the commit phase: {failed}"
@@ -127,7 +127,7 @@ def error_of_tasks(failures: Sequence[tuple[TaskInfo, TaskFailed]]) -> BaseExcep
 
 def _error_of_job(failures: Sequence[StepFailure]) -> TransactionalError:
     """The same of tasks of a job."""
-    first = min(failures, key=lambda failure: (failure.code != NaiveTime.code, bool(failure.at_fault)))
+    first = min(failures, key=rank_failure)
     raised = None if first.is_own else by_code(first.code)
     if raised is not None:
         return raised(first.text)

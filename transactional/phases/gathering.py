@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from transactional.arrow import from_ipc, table_from_ipc
 from transactional.batch import BatchMetadata, Digest, PartitionId
-from transactional.errors import NaiveTime, ReplayMismatch, TuplesLost
-from transactional.execution.failing.failures import error_of, summed_up
+from transactional.errors import ReplayMismatch, TuplesLost
+from transactional.execution.failing.failures import error_of, rank_failure, summed_up
 from transactional.execution.items import (
     Item,
     NotFinished,
@@ -94,7 +94,7 @@ def late_tuples(item: TuplesToCommit) -> LateTuples:
 def _raise_failure(failures: list[TaskFailure]) -> None:
     """Tuples are at fault only if each of the failures can be attributed to one. One that ends the run comes first."""
     if failures:
-        failures = sorted(failures, key=lambda failure: (failure.code != NaiveTime.code, bool(failure.at_fault)))
+        failures = sorted(failures, key=rank_failure)
         first = failures[0]
         raise error_of(first.code, *summed_up(first.text, [failure.at_fault for failure in failures]))
 

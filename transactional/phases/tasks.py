@@ -71,8 +71,7 @@ def run_task(
     def make(*, looks_closer: bool) -> _Task:
         return _Task(program, inputs, stage, task, is_complete=len(tuples) == len(mine), looks_closer=looks_closer)
 
-    with naive_times_in(program.naive_times):
-        return _sent(*run_through(make, received))
+    return _sent(*run_through(make, received))
 
 
 def run_dataframe_task(
@@ -83,15 +82,13 @@ def run_dataframe_task(
     received = ((batch, "", "") for batch in batches)
     if not (program.sets_aside and any(program.plan.aggregated.get(each) for each in stage.components)):
         work = _Task(program, inputs, stage, task)
-        with naive_times_in(program.naive_times):
-            return _sent(work, work.run(received))
+        return _sent(work, work.run(received))
     kept = list(received)
 
     def make(*, looks_closer: bool) -> _Task:
         return _Task(program, inputs, stage, task, looks_closer=looks_closer)
 
-    with naive_times_in(program.naive_times):
-        return _sent(*run_through(make, lambda: kept))
+    return _sent(*run_through(make, lambda: kept))
 
 
 def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:
@@ -131,6 +128,11 @@ class _Task(TaskLoop):
         self.sent: list[Item] = []
         self.digests: dict[tuple[PartitionId, OffsetRange], Digest] = {}
         self.letters_sent: Counter[Subscription] = Counter()
+
+    def run(self, received: Received) -> TaskFailed | None:
+        """Run the task; times without a zone are those of the topology's."""
+        with naive_times_in(self.program.naive_times):
+            return super().run(received)
 
     def begin(self) -> None:
         """Retry dead letters, and read."""

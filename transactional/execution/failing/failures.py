@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
+from typing import Protocol
 
 from transactional.errors import (
     BatchLost,
@@ -18,6 +19,24 @@ from transactional.errors import (
 )
 from transactional.letters import Exclusion, joined
 from transactional.plumbing.tracebacks import raised, traceback_text
+
+
+class Failure(Protocol):
+    """How a task has failed, wherever it ran."""
+
+    @property
+    def code(self) -> str:
+        """The code of the error that it becomes."""
+
+    @property
+    def at_fault(self) -> tuple[Exclusion, ...]:
+        """The tuples at fault, if it can be attributed to some."""
+
+
+def rank_failure(failure: Failure) -> tuple[bool, bool]:
+    """The place of a failure among several of one attempt, of which the first becomes its error: one that ends the run
+    comes before others, and one that can't be attributed to tuples before those that can."""
+    return failure.code != NaiveTime.code, bool(failure.at_fault)
 
 
 class TaskFailed(BaseException):
