@@ -14,6 +14,7 @@ from tests.unit.console.browsing import BASE, TOKEN, browser
 from tests.unit.console.stores import HOSTILE, Past
 from transactional.batch import PartitionId
 from transactional.console.slugs import slug_of
+from transactional.drawing.formats import moment
 from transactional.errors import CorruptRecord, StoreUnavailable
 from transactional.facts import Listed, Listing
 from transactional.store.history import EndedHow, RunEnd
@@ -304,13 +305,15 @@ def test_event_time_is_there_if_the_topology_has_some_and_of_the_present_run() -
     assert "Event time" not in of(browser(past.committed(2)), "")
     at_us = 1_000 * past.clock.wall_ms()
     reached = {"newest_us": at_us, "watermark_us": at_us - 9_000_000, "open": {"minutes": 2, "visits": None}}
+    reached["open_until"] = {"minutes": [at_us - 9_000_000, at_us + 60_000_000, False]}
     past.commit(past.issue(), {"event_time": reached, "late": {"minutes": 5}})
     assert "late tuples 5 last 3 transactions" in text_of(of(browser(past), ""))
     past.taken_over().commit(past.issue(), {"event_time": reached})
     told = text_of(of(browser(past), ""))
     assert "watermark lag 9 s behind the newest event open windows 2 of sessions not known" in told
     assert "late tuples 0 last 1 transactions" in told
-    assert "minutes 2 0 visits \u2013 0" in told
+    last_end = moment(at_us // 1_000 + 60_000)
+    assert f"minutes 2 {last_end} later events 0 visits \u2013 \u2013 0" in told
 
 
 def test_codes_of_errors_lead_to_what_to_do() -> None:

@@ -17,12 +17,14 @@ UNKNOWN: Final = "not known yet"
 
 @dataclass(frozen=True, slots=True)
 class OpenWindows:
-    """The windows of one component: how many are `open`, whatever the number of keys, None if no time says so; and how
-    many tuples came after theirs had closed."""
+    """The windows of one component: how many are `open`, whatever the number of keys, None if no time says so; how many
+    tuples came after theirs had closed; and of those that may be open when the last one ends, and what closes them."""
 
     component: str
     open: int | None
     late: int
+    last_end_ms: int | None = None
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,16 @@ def event_times_of(own: Sequence[AttemptTimes]) -> EventTimes | None:
     for each in committed:
         late.update((each.details or {}).get("late", {}))
     names = [*reached["open"], *(name for name in late if name not in reached["open"])]
-    windows = [OpenWindows(name, reached["open"].get(name), late[name]) for name in names]
+    ends = reached.get("open_until", {})  # an earlier version has recorded none
+    windows = [_windows(name, reached["open"].get(name), late[name], ends.get(name)) for name in names]
     return EventTimes(_ms(reached["newest_us"]), _ms(reached["watermark_us"]), windows, len(committed))
+
+
+def _windows(name: str, open: int | None, late: int, until: Sequence[int] | None) -> OpenWindows:
+    """`until` are the watermark, when the last window ends, and whether the windows go by the time of transactions."""
+    if until is None:
+        return OpenWindows(name, open, late)
+    return OpenWindows(name, open, late, _ms(until[1]), "the clock" if until[2] else "later events")
 
 
 def _ms(us: int | None) -> int | None:

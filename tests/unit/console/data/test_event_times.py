@@ -68,6 +68,20 @@ def test_several_windows_are_told_apart() -> None:
     assert list(times.windows) == [OpenWindows("minutes", 2, 0), OpenWindows("visits", None, 7)]
 
 
+def test_open_windows_have_their_last_end_and_what_they_wait_for() -> None:
+    """As `transactional status` prints it."""
+    details = reached(9, 1, minutes=2, rounds=1, closed=0)
+    end_us = (START_MS + 60_000) * 1_000
+    details["event_time"]["open_until"] = {"minutes": [None, end_us, False], "rounds": [1, end_us, True]}
+    times = event_times_of(own_of(committed(Past().begin(), details)))
+    assert times is not None
+    assert list(times.windows) == [
+        OpenWindows("minutes", 2, 0, START_MS + 60_000, "later events"),
+        OpenWindows("rounds", 1, 0, START_MS + 60_000, "the clock"),
+        OpenWindows("closed", 0, 0),
+    ]
+
+
 def test_late_tuples_are_those_of_the_present_run() -> None:
     past = committed(Past().begin(), reached(9, 1, minutes=2) | {"late": {"minutes": 5}}).taken_over()
     committed(past, reached(9, 1, minutes=2))
