@@ -408,6 +408,14 @@ KINDS = (
         suited=TIMED,
         world="windows",
     ),
+    Kind(
+        "the zone of times without one (`naive_times`)",
+        _program(naive_times="Europe/Berlin"),
+        "naive_times",
+        "times without a zone are of that zone from then on",
+        is_trident=False,
+        world="meaning",
+    ),
     # The source, and what is gone.
     Kind("the name of a source's field that no table has", _field_name, FIELDS, world="windows by count"),
     Kind("a source's field is added", _another_field, FIELDS, world="windows by count"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -108,6 +110,7 @@ class Program:
     max_delay_s: int = 4
     event_time: str = "at"
     has_letters: bool = False
+    naive_times: str | None = None
     prefix: str = "in"
     """What bolts are called that are no committers."""
 
@@ -216,7 +219,7 @@ def built(program: Program, records: Records, states: States) -> Topology:
 
 
 def _trident(program: Program, records: Records, states: States) -> Topology:
-    topology = TridentTopology(ID, parallelism=program.parallelism)
+    topology = TridentTopology(ID, parallelism=program.parallelism, naive_times=program.naive_times)
     times: dict[str, Any] = {"max_delay": f"{program.max_delay_s} seconds", "max_ahead": None}
     streams = {
         source.name: topology.new_stream(
@@ -249,13 +252,13 @@ def _trident(program: Program, records: Records, states: States) -> Topology:
 def _bolts(program: Program, records: Records, states: States) -> Topology:
     [source] = program.sources
     spout = spout_of(program, source, records)
-    builder = TransactionalTopologyBuilder(ID, source.name, spout, program.parallelism)
+    builder = TransactionalTopologyBuilder(ID, source.name, spout, program.parallelism, naive_times=program.naive_times)
     builder.set_event_time(program.event_time, max_delay=f"{program.max_delay_s} seconds", max_ahead=None)
     types = dict(source.fields)
     for branch in program.branches:
         output = ", ".join(f"{name} {types[name]}" for name in branch.outputs)
         before = f"{program.prefix}-{branch.name}"
-        step = Step(Lets(branch.lets, branch.fails_on), branch.outputs)
+        step = Step(Lets(branch.lets, branch.fails_on), branch.outputs, program.naive_times)
         builder.set_bolt(before, step, program.parallelism, output=output).shuffle_grouping(source.name)
         columns = {name: AGGREGATES[how](*([of] if of else [])) for name, how, of in branch.columns}
         state: Any = states(branch.table_name, "window" if branch.window else None, program.kind)
@@ -276,13 +279,19 @@ def _bolts(program: Program, records: Records, states: States) -> Topology:
 
 
 class Step:
-    """The same as a function of a bolt."""
+    """The same as a function of a bolt, whose times are local ones if the program names a zone."""
 
-    def __init__(self, lets: Lets, outputs: tuple[str, ...]) -> None:
-        self.lets, self.outputs = lets, outputs
+    def __init__(self, lets: Lets, outputs: tuple[str, ...], zone: str | None) -> None:
+        self.lets, self.outputs, self.zone = lets, outputs, zone
 
     def __call__(self, row: Tuple) -> tuple[Any, ...] | None:
-        return tuple(row[name] for name in self.outputs) if self.lets(row) else None
+        return tuple(self.local(row[name]) for name in self.outputs) if self.lets(row) else None
+
+    def local(self, value: Any) -> Any:
+        """A time as it is on clocks in the zone."""
+        if self.zone is None or not isinstance(value, datetime):
+            return value
+        return value.astimezone(ZoneInfo(self.zone)).replace(tzinfo=None)
 
 
 class Shown(WindowedBolt):
