@@ -18,6 +18,8 @@ from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, 
 from transactional.config import TopologyConfig
 from transactional.core.protocol import BatchPlanned, Event
 from transactional.errors import BatchLost, ConfigError
+from transactional.ports import Spout
+from transactional.ports.several import SeveralSpouts
 
 A, B, C = (PartitionId("tuples", index) for index in range(3))
 
@@ -179,7 +181,26 @@ def test_a_broker_that_reports_no_epoch_keeps_the_one_that_is_known() -> None:
     assert spout.asked == []
 
 
-def planned_by(spout: KafkaSpout, after: BatchMetadata) -> BatchMetadata:
+@pytest.mark.parametrize("stream", ["web", "app"])
+def test_a_log_that_was_cut_off_is_noticed_in_each_of_several_streams(stream: str) -> None:
+    """The epoch stays known through transactions in which a stream has nothing new."""
+
+    def streams(**ends: int) -> SeveralSpouts:
+        return SeveralSpouts({name: Leaders(a=(3 if end < 40 else 4, end)) for name, end in ends.items()})
+
+    both = planned_by(streams(web=10, app=20), EMPTY_BATCH)
+    after = planned_by(streams(web=10, app=30), both)
+    assert sorted(after.metadata.values()) == [3, 3]
+    after = planned_by(streams(web=11, app=30), after)
+    restarted = streams(web=40, app=40)
+    cut: Any = restarted.spouts[stream]
+    cut.cut = {A}
+    position = {"web": 11, "app": 30}[stream]
+    with pytest.raises(BatchLost, match=f"cut off before offset {position}, which was read under leader epoch 3"):
+        restarted.plan(after, replay=False)
+
+
+def planned_by(spout: Spout, after: BatchMetadata) -> BatchMetadata:
     batch = spout.plan(after, replay=False)
     assert batch is not None
     return batch
