@@ -49,7 +49,14 @@ DATABASES = ("SQLite", "PostgreSQL", "Redis")
 STATES = (*DELTA, *DATABASES)
 
 COMMANDS = (
-    *("run", "restart after kill -9", "standby takes over", "status, txns, describe", "savepoint"),
+    *(
+        "run",
+        "run --close-windows",
+        "restart after kill -9",
+        "standby takes over",
+        "status, txns, describe",
+        "savepoint",
+    ),
     *("rewind by a transaction", "rewind further", "verify", "verify --count-records", "doctor --repair"),
     *("deadletters --replay, of a bolt", "deadletters --replay, of the source", "reset", "query"),
     *("read", "read --as-of", "console", "examine", "metrics", "lag", "--log json"),
@@ -59,6 +66,7 @@ _NO_RECORDS = none("what it reads are tuples already")
 _UNCOUNTED = refused("--count-records needs a Kafka source")
 _HANDED_OUT_ONCE = refused("is a queue that hands a message out once, so nothing can be read again")
 _STATELESS = none("at least once no state is kept")
+_NO_WINDOWS = none("at least once there are no windows")
 _NO_LAG = none("the spout does not say what is left to read")
 BY_SOURCE: Mapping[tuple[str, str], Cell] = {
     **{("verify --count-records", source): _UNCOUNTED for source in ("memory", "contract", QUEUE)},
@@ -66,6 +74,7 @@ BY_SOURCE: Mapping[tuple[str, str], Cell] = {
     **{("lag", source): _NO_LAG for source in ("contract", QUEUE)},
     **{(command, QUEUE): _HANDED_OUT_ONCE for command in ("savepoint", "rewind by a transaction", "rewind further")},
     **{(command, QUEUE): _STATELESS for command in ("query", "read", "read --as-of")},
+    ("run --close-windows", QUEUE): _NO_WINDOWS,
     ("query", BOLTS): none("queries are of streams"),
     ("doctor --repair", QUEUE): none("no table says what a lost store knew"),
     ("deadletters --replay, of a bolt", QUEUE): none("what has failed is given back to the queue"),

@@ -15,7 +15,7 @@ from tests.journeys.sources import APP, GARBLED, WEB, Place
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 Window = tuple[str, float]
 """The item, and the minute after noon at which it begins."""
-NEVER = float("-inf")
+NEVER, ALWAYS = float("-inf"), float("inf")
 EVERY = EVERY_S / 60
 
 
@@ -67,7 +67,7 @@ class Sale:
 class Plain:
     """What the tables have to hold: `read` are all sales, of which `letters` are set aside, and others were once; those
     have the time before which tuples were late when they were replayed. Windows wait for the partitions `awaited`.
-    Those that end by `closing` were to close in a transaction that was committed since."""
+    Those that end by `closing` were to close in a transaction committed since: all of them, on request."""
 
     awaited: frozenset[Place]
     read: frozenset[Sale] = frozenset()
@@ -92,6 +92,10 @@ class Plain:
         closing = self.late_before if self.letters else self.closing
         return replace(self, letters=frozenset(), replayed=self.replayed | replayed, closing=closing)
 
+    def with_all_closed(self) -> Plain:
+        """Once a run has closed all windows by event time, on request."""
+        return replace(self, closing=ALWAYS)
+
     @property
     def counted(self) -> frozenset[Sale]:
         return self.read - self.letters
@@ -99,6 +103,8 @@ class Plain:
     @property
     def late_before(self) -> float:
         """The minute before which tuples are late, which waits for every partition."""
+        if self.closing == ALWAYS:
+            return ALWAYS
         furthest = dict.fromkeys(self.awaited, NEVER)
         for sale in self.read:
             if not sale.is_garbled:

@@ -284,8 +284,30 @@ def reset_and_repair(journey: MatrixJourney) -> None:
     journey.tries_cell("verify --count-records", "verify", "--count-records")
 
 
+def close(journey: MatrixJourney) -> None:
+    """The windows, also those that no later event ends."""
+    assert journey.meets("run --close-windows")
+    journey.sell([34])
+    journey.run("--close-windows")
+    journey.plain = journey.plain.with_all_closed()
+    assert json.loads(journey.command("status", TOPOLOGY, "--json").out)["open_windows"] == {}
+
+
 STEPS: Sequence[Callable[[MatrixJourney], None]] = (
-    *(run, look, log_and_scrape, restart, take_over, replay, pages, rewind, rewind_further, replay, reset_and_repair),
+    *(
+        run,
+        look,
+        log_and_scrape,
+        restart,
+        take_over,
+        replay,
+        pages,
+        rewind,
+        rewind_further,
+        replay,
+        reset_and_repair,
+        close,
+    ),
 )
 READS = (look, pages)
 """After them everything is as it was."""
