@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from deltalake import DeltaTable
@@ -30,6 +29,7 @@ from transactional import (
     Tuple,
 )
 from transactional.attempt import TxId
+from transactional.core.protocol import Action, BatchPlanned, Event
 from transactional.doctor.examine import examine
 from transactional.engine import rewinding
 from transactional.errors import RewindUnfinished
@@ -37,7 +37,6 @@ from transactional.names import LOG_COMMITS_PROPERTY
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Clock
 from transactional.store import CoordinatorStore
-from transactional.topology.closing import ClosingRule
 from verifier import CheckedTable, verify
 
 TRANSACTIONS = 60
@@ -109,13 +108,18 @@ def store_url(folder: Path) -> str:
 
 
 def run(topology: Topology, store: CoordinatorStore, *, owner: str = "run", clock: Clock | None = None) -> None:
-    """Run until the source is drained, with a transaction for each record of a partition: none closes windows behind
-    the last one, as in a run that goes on."""
-    config = TopologyConfig(
-        stop_when_drained=True, attempts_max=1, retry_pause_ms=1, idle_pause_ms=1, tick_ms=10, window_tick_ms=None
+    """Run until all is read, with a transaction for each record of a partition. None closes windows behind the last
+    one, as in a run that goes on: this one is told to drain as soon as the last record is planned."""
+
+    def drain_at_end(at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, BatchPlanned) and (event.batch is None or topology.spout.lag(event.batch) == 0):
+            driver.drain()
+
+    config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1, idle_pause_ms=1, tick_ms=10)
+    driver = TopologyDriver(
+        topology, store, LocalExecutor(topology), config, owner=owner, clock=clock, observers=[drain_at_end]
     )
-    with mock.patch.object(ClosingRule, "facts_without_records", return_value=None):
-        TopologyDriver(topology, store, LocalExecutor(topology), config, owner=owner, clock=clock).run()
+    driver.run()
 
 
 def expected(txid: int, transactions: int = TRANSACTIONS) -> Contents:
