@@ -54,7 +54,7 @@ STORM_NAMES: Final[Mapping[str, str]] = {
     "transactional.zookeeper.servers": "the store's URL",
     "transactional.zookeeper.root": "the store's URL",
     "transactional.zookeeper.port": "the store's URL",
-    "drpc.request.timeout.secs": "not needed: a query is answered in the process that puts it",
+    "drpc.request.timeout.secs": "the option --timeout-s of `transactional serve`",
 }
 """Storm's options, and their equivalents here."""
 

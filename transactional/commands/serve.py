@@ -23,14 +23,18 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")] = 8788,
     token_file: TokenFile = None,
     host_name: HostNames = None,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.001, max=86_400, help="A question that takes longer is given up, and answered 504.")
+    ] = 30.0,
 ) -> None:
     """Answer a topology's queries over HTTP, whether or not it runs: GET /drpc/NAME/VALUE...
 
-    A request needs the printed token, as `Authorization: Bearer TOKEN`. Ctrl-C ends it.
+    A request needs the printed token, as `Authorization: Bearer TOKEN`; GET /livez needs none. Ctrl-C ends it.
     """
     try:
         from transactional.queries import QueryClient
         from transactional.queries.serving import application
+        from transactional.queries.slots import QuestionSlots
         from transactional.web.guard import access_of
         from transactional.web.server import Address, bind, serve_alone, url_of
     except ModuleNotFoundError as error:
@@ -46,4 +50,4 @@ def serve(
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         plain_line(f"queries are answered at {url_of(listening)}drpc/, for requests with")
         plain_line(f"Authorization: Bearer {access.token}" if token_file is None else "the token of the token file")
-        serve_alone(application(client, access), listening)
+        serve_alone(application(client, access, QuestionSlots(timeout_s)), listening)

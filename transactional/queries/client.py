@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -18,8 +18,16 @@ from transactional.arrow.zones import naive_times_in
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.engine.clock import SystemClock
-from transactional.errors import BoltFailed, ConfigError, FailedException, NaiveTime, QueryFailed, SchemaMismatch
-from transactional.facts import BatchFacts
+from transactional.errors import (
+    AttemptLost,
+    BoltFailed,
+    ConfigError,
+    FailedException,
+    NaiveTime,
+    QueryFailed,
+    SchemaMismatch,
+)
+from transactional.facts import BatchFacts, StaticVersion
 from transactional.loading import open_for_reading
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries.pinning import Tables
@@ -56,18 +64,22 @@ class QueryClient:
 
     `store` is the coordinator's store, or its URL; a topology of queries alone, which never runs, has none. An answer
     is computed here, without Spark; nothing is written, and no transaction waits. All states are read as of one
-    committed transaction. Several threads may use it; they are answered one after the other.
+    committed transaction. Several threads may use it: their questions are answered side by side, each with tables of
+    its own, so the functions of a query may run in several threads at a time.
     """
 
     def __init__(self, topology: Topology, store: str | StoreReader | None = None) -> None:
         self._owns_store = isinstance(store, str) and not topology.has_queries_alone
         self._store = _store_of(topology, store)
         self._queries = topology.queries
-        self._lock, self._numbers = threading.Lock(), count(1)
-        self._emitted: list[pa.RecordBatch] = []
+        self._numbers, self._running = count(1), dict[TransactionAttempt, _Run]()
+        self._lock, self._is_closed = threading.Lock(), False
+        reads = dict.fromkeys(each for query in topology.queries.values() for each in query.reads)
+        self._open_tables = partial(Tables.of, topology, self._store, reads)
+        self._free_tables: list[Tables] = []
+        """Tables that no question is using."""
         try:
-            reads = dict.fromkeys(each for query in topology.queries.values() for each in query.reads)
-            self._tables = Tables.of(topology, self._store, reads)
+            self._free_tables.append(self._open_tables())
             self._runs = {
                 query.name: LocalExecutor(query.topology, record=partial(self._record, query))
                 for query in topology.queries.values()
@@ -95,51 +107,98 @@ class QueryClient:
         """
         return self.execute_many(name, [values])
 
-    def execute_many(self, name: str, questions: Sequence[Sequence[Any]]) -> Answer:
-        """Answer several questions at once: the query's stream has a tuple for each of them."""
+    def execute_many(
+        self, name: str, questions: Sequence[Sequence[Any]], *, is_given_up: Callable[[], bool] | None = None
+    ) -> Answer:
+        """Answer several questions as of one transaction, in their order. Aggregates, joins and the like are those of
+        one question.
+
+        `is_given_up` is called at each look-up and for each batch that a step emits: once it returns True, the
+        questions end with `QueryFailed`. A function of the query that takes long is not interrupted.
+        """
         query = self._queries.get(name)
         if query is None:
             known = ", ".join(self._queries) or "(none)"
             raise ConfigError(f"there is no query {name!r}; there are: {known}{did_you_mean(name, self._queries)}")
         with naive_times_in(query.topology.naive_times):
             batch = _as_batch(query, questions)
-        with self._lock, self._pinned(query) as txid:
-            self._emitted = []
-            lookups = {each: partial(self._tables.lookup, each, txid) for each in query.reads}
-            attempt = TransactionAttempt(TxId(max(txid, 1)), AttemptId(next(self._numbers)))
-            try:
-                self._runs[name].run_with(attempt, self._planned(query, batch), lookups)
-            except (BoltFailed, FailedException, NaiveTime, SchemaMismatch) as error:
-                raise QueryFailed(f"query {name!r}: {error}") from error
-            return Answer(txid, pa.Table.from_batches(self._emitted, arrow_schema(query.returns)))
+        parts = [batch] if query.is_by_tuple else [batch.slice(row, 1) for row in range(batch.num_rows)]
+        with self._tables() as tables:
+            run = _Run(tables, tables.pin(query.reads), is_given_up or (lambda: False))
+            versions = {static.table: static.newest() for static in query.static_tables}
+            for part in parts:
+                self._answer(query, _planned(part, versions), run)
+        return Answer(run.txid, pa.Table.from_batches(run.emitted, arrow_schema(query.returns)))
 
-    def _planned(self, query: Query, questions: pa.RecordBatch) -> BatchMetadata:
-        """Tables of others are looked up in one version by all steps of an answer."""
-        batch = batch_of(questions)
-        if not query.static_tables:
-            return batch
-        versions = {each.table: each.newest() for each in query.static_tables}
-        return replace(batch, facts=BatchFacts(SystemClock().wall_ms()), static_versions=versions)
+    def _answer(self, query: Query, batch: BatchMetadata, run: _Run) -> None:
+        attempt = TransactionAttempt(TxId(max(run.txid, 1)), AttemptId(next(self._numbers)))
+        lookups = {committer: partial(run.look_up, committer) for committer in query.reads}
+        self._running[attempt] = run
+        try:
+            self._runs[query.name].run_with(attempt, batch, lookups)
+        except AttemptLost as error:
+            raise QueryFailed(f"query {query.name!r} was given up before it was answered") from error
+        except (BoltFailed, FailedException, NaiveTime, SchemaMismatch) as error:
+            raise QueryFailed(f"query {query.name!r}: {error}") from error
+        finally:
+            del self._running[attempt]
 
     @contextmanager
-    def _pinned(self, query: Query) -> Iterator[TxId]:
+    def _tables(self) -> Iterator[Tables]:
+        """Tables that only this question uses until it ends."""
+        with self._lock:
+            tables = self._free_tables.pop() if self._free_tables else None
+        tables = tables or self._open_tables()
         try:
-            yield self._tables.pin(query.reads)
+            yield tables
         finally:
-            self._tables.release()
+            tables.release()
+            with self._lock:
+                if not self._is_closed:
+                    self._free_tables.append(tables)
+            if self._is_closed:
+                tables.close()
 
-    def _record(self, query: Query, _: TransactionAttempt, component: str, stream: str, batch: pa.RecordBatch) -> None:
+    def _record(
+        self, query: Query, attempt: TransactionAttempt, component: str, stream: str, batch: pa.RecordBatch
+    ) -> None:
+        run = self._running[attempt]
+        run.check_given_up()
         if (component, stream) == query.result:
-            self._emitted.append(batch.replace_schema_metadata())
+            run.emitted.append(batch.replace_schema_metadata())
 
     def close(self) -> None:
-        """Close what was opened; not a store that was given."""
-        self._tables.close()
+        """Close what was opened, or is once the questions under way are answered; not a store that was given."""
+        with self._lock:
+            self._is_closed = True
+            free_tables, self._free_tables = self._free_tables, []
+        for tables in free_tables:
+            tables.close()
         self._close_store()
 
     def _close_store(self) -> None:
         if self._owns_store and self._store is not None:
             self._store.close()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Questions that are being answered: their tables, pinned as of `txid`, and what their query has emitted so far."""
+
+    tables: Tables
+    txid: TxId
+    is_given_up: Callable[[], bool]
+    emitted: list[pa.RecordBatch] = field(default_factory=list)
+
+    def look_up(self, committer: str, keys: pa.Table) -> pa.Table:
+        """The rows with these keys. Raises `AttemptLost` if nobody waits for the answer any more."""
+        self.check_given_up()
+        return self.tables.lookup(committer, self.txid, keys)
+
+    def check_given_up(self) -> None:
+        """Raise `AttemptLost` if nobody waits for the answer any more."""
+        if self.is_given_up():
+            raise AttemptLost("nobody waits for the answer any more")
 
 
 def _store_of(topology: Topology, given: str | StoreReader | None) -> StoreReader | None:
@@ -148,6 +207,12 @@ def _store_of(topology: Topology, given: str | StoreReader | None) -> StoreReade
     if given is None:
         raise ConfigError(f"topology {topology.id!r} keeps states: QueryClient takes the store of its coordinator, too")
     return open_for_reading(given) if isinstance(given, str) else given
+
+
+def _planned(questions: pa.RecordBatch, versions: Mapping[str, StaticVersion]) -> BatchMetadata:
+    """The batch of some questions, which looks up tables of others in one version in all of its steps."""
+    batch = batch_of(questions)
+    return replace(batch, facts=BatchFacts(SystemClock().wall_ms()), static_versions=versions) if versions else batch
 
 
 def _as_batch(query: Query, questions: Sequence[Sequence[Any]]) -> pa.RecordBatch:

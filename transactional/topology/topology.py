@@ -337,6 +337,8 @@ class Query:
     result: tuple[str, str]
     reads: tuple[str, ...]
     static_tables: tuple[StaticTable, ...] = ()
+    is_by_tuple: bool = True
+    """Whether a tuple of the answer is made of one question alone, however many are put at once."""
 
     @property
     def fields(self) -> Schema:

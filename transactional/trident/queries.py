@@ -14,7 +14,8 @@ from transactional.topology.wiring import check_id
 from transactional.trident.compiling import declare
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Origin, StreamGraph, StreamNode
-from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
+from transactional.trident.pipelines.looking_up import AppendedValues, LookUp, LookUpStatic
+from transactional.trident.pipelines.steps import Compute, RowStep, Select, Where
 from transactional.trident.questions import Questions
 from transactional.trident.streams import Stream
 
@@ -58,4 +59,11 @@ def compiled_query(topology_id: str, declared: DeclaredQuery, naive_times: str |
     steps = [node.step for node in declared.graph.nodes]
     reads = dict.fromkeys(step.committer for step in steps if isinstance(step, LookUp))
     static = dict.fromkeys(step.table for step in steps if isinstance(step, LookUpStatic))
-    return Query(declared.name, builder.build_query(), made[declared.result], tuple(reads), tuple(static))
+    is_by_tuple = all(map(_is_by_tuple, declared.graph.nodes))
+    return Query(declared.name, builder.build_query(), made[declared.result], tuple(reads), tuple(static), is_by_tuple)
+
+
+def _is_by_tuple(node: StreamNode) -> bool:
+    """Whether each tuple that a node makes is made of one tuple; a function of a batch may add them up."""
+    is_step = node.step is None or isinstance(node.step, RowStep | Where | Compute | Select | AppendedValues)
+    return is_step and node.meeting is None and len(node.parents) <= 1

@@ -95,6 +95,10 @@ def test_what_each_query_answers(kind: str, tmp_path: Path) -> None:
         assert list(client.execute("total", "dog the x")) == [{"total": 3, "words": 3}]
         assert list(client.execute("total", "")) == [{"total": 0, "words": 0}]
         assert [row["word"] for row in client.execute_many("count_of", [("a",), ("b",)])] == ["a", "b"]
+        assert list(client.execute_many("total", [("dog",), ("the a",), ("",)])) == [
+            *({"total": 1, "words": 1}, {"total": 3, "words": 2}, {"total": 0, "words": 0})
+        ]
+        assert list(client.execute_many("total", [])) == list(client.execute_many("count_of", [])) == []
 
 
 def test_before_the_first_transaction_there_is_nothing(tmp_path: Path) -> None:
@@ -144,6 +148,29 @@ def test_threads_that_share_a_client_get_their_own_answers(tmp_path: Path) -> No
             return [[row["word"] for row in client.execute("count_of", word)] for _ in range(30)]
 
         assert list(threads.map(ask, words)) == [[[word]] * 30 for word in words]
+
+
+@pytest.mark.parametrize("looks", range(3))
+def test_a_question_that_is_given_up_ends_at_its_next_batch(looks: int, tmp_path: Path) -> None:
+    """At a look-up, or at a batch that a step has emitted; the next question finds everything as it was."""
+    topology, answers = word_count(*states_of("memory", tmp_path), BATCHES), iter([*[False] * looks, True])
+    with QueryClient(topology, run(topology)) as client:
+        with pytest.raises(QueryFailed, match="query 'count_of' was given up before it was answered"):
+            client.execute_many("count_of", [("the",)], is_given_up=lambda: next(answers))
+        assert next(answers, None) is None, "it was called once more"
+        assert client.execute("count_of", "the")[0]["count"] == 2
+
+
+def test_a_client_that_is_closed_meanwhile_closes_the_tables_of_a_question_when_it_ends(tmp_path: Path) -> None:
+    topology = word_count(*states_of("sqlite", tmp_path), BATCHES)
+    client = QueryClient(topology, run(topology))
+
+    def close() -> bool:
+        client.close()
+        return False
+
+    assert client.execute_many("count_of", [("the",)], is_given_up=close)[0]["count"] == 2
+    assert not client._free_tables
 
 
 def test_between_two_questions_no_database_transaction_is_open(tmp_path: Path) -> None:

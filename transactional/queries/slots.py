@@ -1,0 +1,77 @@
+"""The slots in which a server answers questions side by side, and which it gives up where a question takes too long.
+
+A question may run a function of the user that never ends, and no thread can be ended from outside. A question has a
+thread of its own, so that it keeps nobody else waiting. After the time-out its slot is free again, while the thread
+goes on until it comes to the end of a batch. Threads that never do so add up, hence their number has a limit, at which
+the process needs a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+SIDE_BY_SIDE: Final = 16
+"""So many questions are being answered at a time; others wait."""
+GIVEN_UP_MAX: Final = 32
+"""With so many questions that were given up, and still run, no other one is answered."""
+
+_Work = Callable[[Callable[[], bool]], T]
+
+
+class SlotsLost(Exception):
+    """Too many questions were given up, and still run."""
+
+
+class QuestionSlots:
+    """Runs each piece of work in a thread of its own, for at most `timeout_s`. Belongs to one event loop."""
+
+    def __init__(self, timeout_s: float, *, side_by_side: int = SIDE_BY_SIDE, given_up_max: int = GIVEN_UP_MAX) -> None:
+        self.timeout_s, self._given_up_max = timeout_s, given_up_max
+        self._free = asyncio.Semaphore(side_by_side)
+        self._given_up = set[Future[Any]]()
+
+    @property
+    def given_up(self) -> int:
+        """Number of questions that were given up, and still run."""
+        return len(self._given_up)
+
+    @property
+    def are_lost(self) -> bool:
+        """Whether so many were given up that no question is answered any more."""
+        return self.given_up >= self._given_up_max
+
+    async def run(self, work: _Work[T]) -> T:
+        """Return what `work` returns. Its argument is a function that is true once the work was given up.
+
+        Raises `TimeoutError`, `SlotsLost`, and what `work` raises.
+        """
+        if self.are_lost:
+            raise SlotsLost
+        async with asyncio.timeout(self.timeout_s), self._free:
+            return await self._run_in_thread(work)
+
+    async def _run_in_thread(self, work: _Work[T]) -> T:
+        outcome, is_given_up = Future[T](), threading.Event()
+        outcome.set_running_or_notify_cancel()
+        thread = threading.Thread(target=_work_for, args=(outcome, work, is_given_up), name="question", daemon=True)
+        thread.start()
+        try:
+            return await asyncio.wrap_future(outcome)
+        except asyncio.CancelledError:
+            is_given_up.set()
+            self._given_up.add(outcome)
+            outcome.add_done_callback(self._given_up.discard)
+            raise
+
+
+def _work_for(outcome: Future[T], work: _Work[T], is_given_up: threading.Event) -> None:
+    try:
+        outcome.set_result(work(is_given_up.is_set))
+    except BaseException as error:
+        outcome.set_exception(error)
