@@ -112,13 +112,12 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        if scope["type"] != "http":  # the start and the end of the server; there are no web sockets
-            await self._app(scope, receive, send)
-        else:
-            answer = self._answer(scope)
-            if answer is not None and answer.status_code >= 400:
-                answer.headers["connection"] = "close"  # whoever has no access holds no connection, either
-            await (answer or self._app)(scope, receive, guarded)
+        if scope["type"] != "http":
+            raise RuntimeError(f"a server of HTTP was given a scope of the type {scope['type']!r}")
+        answer = self._answer(scope)
+        if answer is not None and answer.status_code >= 400:
+            answer.headers["connection"] = "close"  # whoever has no access holds no connection, either
+        await (answer or self._app)(scope, receive, guarded)
 
     def _answer(self, scope: Scope) -> Response | None:
         """A refusal, or to a token in the address that the page is elsewhere; None: the request has access."""

@@ -111,6 +111,7 @@ class WebServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http="h11",
+            ws="none",  # a web socket would leave the limits on connections, and the guard
             log_config=None,
             log_level="critical",
             access_log=False,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
@@ -231,6 +232,27 @@ def test_a_peer_that_takes_its_answer_slowly_gets_all_of_it(
         assert not transport.aborted
         loop.timers.pop()()
     assert (transport.aborted, loop.timers, transport.unsent) == (True, [], [])
+
+
+class WebSockets(asyncio.Protocol):
+    """Takes a connection over for a web socket, as the packages do that uvicorn finds by itself."""
+
+    def __init__(self, **_: object) -> None:
+        """Nothing is set up."""
+
+
+def test_who_asks_for_a_web_socket_gets_an_answer_of_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a package for web sockets is installed: a connection that it took over would count for good."""
+    monkeypatch.setattr("uvicorn.protocols.websockets.auto.AutoWebSocketsProtocol", WebSockets)
+    upgrade = (
+        b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    with serving_metrics("words", "127.0.0.1:0") as (_, url), served(LIMITS) as ui:
+        for port, status, connections in ((urlsplit(url).port or 0, b"200", 16), (ui, b"401", LIMITS.connections)):
+            for _ in range(connections + 1):
+                with connected(port, upgrade) as connection:
+                    assert rest(connection).split()[:2] == [b"HTTP/1.1", status]
 
 
 class Exhausted(socket.socket):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.unit.console.browsing import BASE, TOKEN, browser, stranger
 from tests.unit.console.stores import Past
 from transactional.errors import ConfigError
-from transactional.web.guard import HEADERS, Access, access_of
+from transactional.web.guard import HEADERS, Access, Guard, access_of
 from transactional.web.server import Address
 
 
@@ -111,3 +113,15 @@ def test_the_token_is_not_in_any_text_of_ours() -> None:
     assert TOKEN not in access.form_key
     assert access.is_token(TOKEN)
     assert not access.is_token("\udc80")
+
+
+@pytest.mark.parametrize("kind", ["websocket", "lifespan", "other"])
+def test_nothing_but_http_reaches_the_application(kind: str) -> None:
+    """A web socket has no token: an application that answers one would answer a stranger."""
+
+    async def answer(*_: object) -> None:
+        raise AssertionError("it was called")
+
+    scope = {"type": kind, "path": "/", "headers": [], "query_string": b""}
+    with pytest.raises(RuntimeError, match=f"a scope of the type '{kind}'"):
+        asyncio.run(Guard(answer, Access(TOKEN))(scope, answer, answer))
