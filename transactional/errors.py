@@ -31,6 +31,7 @@
         ├── StoreWentBack            the store has lost what it had confirmed
         ├── FileReplaced             the file of a store or a state is no longer the one that is open
         ├── NaiveTime                user code gave a timestamp without a time zone
+        ├── SparkStopped             somebody has stopped the Spark that a run needs
         └── ProtocolError            a bug in the framework: an event that no phase allows
 
 Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows `code: message`
@@ -322,6 +323,13 @@ class NaiveTime(FatalError):
     component and the field. Such a tuple is never a dead letter: the program is wrong, not the tuple."""
 
     code = "TX414"
+
+
+class SparkStopped(FatalError):
+    """The Spark of this process was stopped, or its JVM has ended, while a topology ran on it."""
+
+    code = "TX415"
+    exit_code = TRY_AGAIN
 
 
 class ProtocolError(FatalError):

@@ -93,8 +93,11 @@ def running_context() -> SparkContext | None:
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Whether somebody has stopped it: it answers nothing any more."""
-    return context._jsc is None
+    """Whether somebody has stopped it, or its JVM has ended: it answers nothing any more."""
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except (JvmFailed, OSError):  # who connects anew gets what the system says
+        return True
 
 
 def is_classic(session: SparkSession) -> bool:

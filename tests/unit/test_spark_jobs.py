@@ -18,7 +18,8 @@ class Context:
     """Of a JVM whose calls raise."""
 
     def __init__(self, error: Exception, *, stops: bool = False) -> None:
-        self.error, self.stops, self._jsc = error, stops, object()
+        self.error, self.stops = error, stops
+        self._jsc: Any = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
         self.local: dict[str, Any] = {"spark.job.description": "mine"}
 
     def getLocalProperty(self, name: str) -> Any:  # noqa: N802 - as Spark has it

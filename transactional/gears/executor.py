@@ -87,6 +87,7 @@ class GearedExecutor:
             self.spark.open()
         except BaseException as error:
             self._error = error
+            self.spark.close()
             return
         with self._lock:
             self._is_started = not self._is_closed

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
-from transactional.errors import AttemptLost, TransactionalError
+from transactional.errors import AttemptLost, SparkStopped, TransactionalError
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
@@ -40,8 +40,9 @@ from transactional.spark.cluster_check import check_executors, check_folders, ch
 from transactional.spark.dataframes import dataframe_items
 from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark.run_once import check_stage_attempts, needed_settings, repeated
+from transactional.spark.shared_session import using_spark
 from transactional.spark.step_jobs import run_step_job
-from transactional.spark_internals import SparkJobs, end_quietly, is_running, temporary_folder
+from transactional.spark_internals import SparkJobs, end_quietly, is_stopped, temporary_folder
 from transactional.spark_jobs import PROCESSING, are_executors_apart, work_in
 from transactional.spark_session import require_classic, spark_session
 from transactional.topology.topology import Topology
@@ -71,8 +72,8 @@ class SparkExecutor:
         log: Path | None = None,
     ) -> None:
         self.topology, self.master, self._log = topology, master, log
-        self.session = require_classic(session) if session is not None else None
-        self._owns_session = False
+        self._given = require_classic(session) if session is not None else None
+        self.session = self._given
         self._lock = threading.Lock()
         self._running: dict[TransactionAttempt, str] = {}
         self._cancelled: set[TransactionAttempt] = set()
@@ -81,12 +82,7 @@ class SparkExecutor:
     def open(self) -> None:
         """Start Spark if no session was given and none is running, check the executors, and plan the first level
         once."""
-        if self.session is None:
-            self._owns_session = not is_running()
-            with keeping_ctrl_c():
-                name, tasks = f"transactional {self.topology.id}", self.topology.spout_parallelism
-                conf = needed_settings(self.topology)
-                self.session = spark_session(name, master=self.master, parallelism=tasks, conf=conf, log=self._log)
+        self.session = self._open.enter_context(using_spark(self._given, self._session))
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
@@ -100,6 +96,12 @@ class SparkExecutor:
         check_folders(self.context, {**self.program.stagers, **stagers_of_steps(self.topology)})
         self._packing, self._first = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
         self._results = ResultFiles(None if are_executors_apart() else self._result_folder())
+
+    def _session(self) -> SparkSession:
+        name, tasks = f"transactional {self.topology.id}", self.topology.spout_parallelism
+        conf = needed_settings(self.topology)
+        with keeping_ctrl_c():
+            return spark_session(name, master=self.master, parallelism=tasks, conf=conf, log=self._log)
 
     def _result_folder(self) -> Path:
         """Of this executor alone: others of the same session have attempts of the same numbers."""
@@ -140,6 +142,12 @@ class SparkExecutor:
         except TransactionalError:
             raise
         except Exception as error:
+            if is_stopped(self.context):
+                raise SparkStopped(
+                    f"the Spark of this process was stopped while topology {self.topology.id!r} ran on it, in {what}: "
+                    "by session.stop() somewhere in the process, or because its JVM has ended. Nothing of the attempt "
+                    "is committed: start the run again, after a crash of the JVM in a new process"
+                ) from error
             self._wait_until_dead(tag)
             self._results.forget(attempt)
             raise AttemptLost(f"the Spark job of {what} did not succeed: {_first_lines(error)}") from error
@@ -226,7 +234,7 @@ class SparkExecutor:
             tag = self._running.get(attempt)
             if tag is not None:
                 self._cancelled.add(attempt)
-        if tag is not None:
+        if tag is not None and not is_stopped(self.context):
             self.context.cancelJobsWithTag(tag)
 
     def progress(self, attempt: TransactionAttempt) -> int:
@@ -236,6 +244,8 @@ class SparkExecutor:
         return 0 if tag is None else sum(stage.numCompletedTasks for stage in self._stages(tag))
 
     def _stages(self, tag: str) -> list[Any]:
+        if is_stopped(self.context):
+            return []
         tracker = self.context.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(tag)]
         stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
@@ -250,11 +260,9 @@ class SparkExecutor:
             pause.wait(0.05)
 
     def close(self) -> None:
-        """Stop Spark, if it was started here."""
+        """Stop Spark, if a run of this process has started it and no other one uses it."""
         self._open.close()
-        if self._owns_session and self.session is not None:
-            self.session.stop()
-            self.session = None
+        self.session = self._given
 
 
 @contextlib.contextmanager

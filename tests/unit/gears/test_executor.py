@@ -157,5 +157,6 @@ def test_a_spark_that_can_not_start_ends_the_run_and_what_was_committed_stays() 
     executor = GearedExecutor(LocalExecutor(topology), spark, OnSpark(4))
     with pytest.raises(FatalError, match="Spark could not be started: no such master"):
         TopologyDriver(topology, store, executor, TopologyConfig(idle_pause_ms=1)).run()
+    assert spark.closed.is_set(), "it counts as a user of its session otherwise"
     [status] = store.status("words")
     assert sum(stored(table).values()) == 3 * status.committed_txid
