@@ -73,7 +73,7 @@ def choosy():
     made.set_committer_bolt("count", MemoryMapState("word", table=COUNTS).count()).fields_grouping("bolt", "word")
     made.set_bolt("bolt", choose, output="word string").shuffle_grouping("spout")
     made.set_dead_letters(MemoryMapState(LETTER_KEY, LETTER_VALUES, table=LETTERS))
-    return made.build()
+    return made.build(config={"lease_ms": 21_000, "close_windows": True, "stop_when_drained": True})
 
 def hang(row):
     sys.stdout.write("hangs\\n")

@@ -6,13 +6,13 @@ import json
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transactional.commands.options import DEFAULT_STORE, StoreUrl
+from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl
 from transactional.commands.output.lines import plain_line, print_table
-from transactional.config import TopologyConfig
+from transactional.config_sources import ResolvedConfig, load_config
 from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store
 
@@ -36,18 +36,34 @@ def dead_letters(
     journal: Annotated[
         Path | None, typer.Option(help="The journal of the runs, to which every event and action is appended.")
     ] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
 ) -> None:
     """Show the tuples that a topology has set aside, or retry them.
 
     With --replay the topology must not be running elsewhere: the command runs transactions that contain only letters,
-    each letter once. One that fails again becomes a new letter.
+    each letter once, with the topology's options. One that fails again becomes a new letter.
     """
     topology = load_topology(target)
     keys = [_key(text) for text in letters] if letters else None
     if replay:
-        _replay(topology, keys, store, master, attempts_max, journal)
+        resolved = load_config(
+            topology.config, file=config, assignments=assignments or (), options=_options(attempts_max)
+        )
+        topology.check_provider(resolved.config)
+        _replay(topology, keys, store, master, resolved, journal)
     else:
         _show(topology, keys, as_json=as_json)
+
+
+def _options(attempts_max: int) -> dict[str, tuple[str, Any]]:
+    """The options that differ from those of a run: it ends after the letters, and closes no window for that."""
+    return {
+        "stop_when_drained": ("--replay", True),
+        "close_windows": ("--replay", False),
+        "attempts_max": ("--attempts-max", attempts_max),
+        "message_retries_max": ("--attempts-max", max(0, attempts_max - 1)),
+    }
 
 
 def _show(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) -> None:
@@ -63,7 +79,12 @@ def _show(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) ->
 
 
 def _replay(
-    topology: Topology, keys: list[LetterKey] | None, store: str, master: str, attempts_max: int, journal: Path | None
+    topology: Topology,
+    keys: list[LetterKey] | None,
+    store: str,
+    master: str,
+    resolved: ResolvedConfig,
+    journal: Path | None,
 ) -> None:
     from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.journal import JournalWriter
@@ -73,19 +94,17 @@ def _replay(
     from transactional.running import make_executor
     from transactional.telemetry.run_log import RunLog
 
-    config = TopologyConfig(
-        stop_when_drained=True, attempts_max=attempts_max, message_retries_max=max(0, attempts_max - 1)
-    )
     with ExitStack() as opened:
         coordinator_store = opened.enter_context(closing(open_existing_store(store)))
         runs = coordinator_store.runs(topology.id, limit=RUNS_MAX)
         letters_of(topology, keys, runs)  # raises before anything runs
         spout = LetterSpout(topology, keys, runs)
         replaying = replace(topology, spout=spout)
-        executor, observers = make_executor(replaying, master=master), list[Observer]([RunLog(replaying.id)])
+        executor = make_executor(replaying, resolved.config.processing, master=master)
+        observers = list[Observer]([RunLog(replaying.id)])
         if journal is not None:
             observers.append(opened.enter_context(closing(JournalWriter(journal))))
-        driver = TopologyDriver(replaying, coordinator_store, executor, config, observers=observers)
+        driver = TopologyDriver(replaying, coordinator_store, executor, resolved, observers=observers)
         summary = driver.run()
     plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
     if spout.given_back:

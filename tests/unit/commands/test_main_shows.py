@@ -52,6 +52,19 @@ def test_dead_letters_are_listed_and_tried_again(command: Command, module: str) 
     )
 
 
+def test_letters_are_tried_again_with_the_options_of_the_topology(command: Command, module: str) -> None:
+    """From code, from a file and from the command line; none of them makes it close windows, or go on for ever."""
+    assert command(*RUN, "--attempts-max", "1", "{m}:choosy").code == 0
+    Path("transactional.toml").write_text("[topology]\ntick_ms = 99\n")
+    replay = ("deadletters", "{m}:choosy", "--replay", "--master", "none")
+    assert command(*replay, "--set", "retry_pause_ms=7", "--attempts-max", "2").code == 0
+    with closing(SqlCoordinatorStore("sqlite:///transactional.db")) as store:
+        settings = store.runs("words", limit=1)[0].about.settings
+    names = ("lease_ms", "tick_ms", "retry_pause_ms", "attempts_max", "stop_when_drained", "close_windows")
+    assert [settings[name] for name in names] == [21_000, 99, 7, 2, True, False]
+    assert command(*replay, "--set", "lease=1").err.startswith("TX100: --set: ")
+
+
 def test_what_is_no_letter_is_reported(command: Command) -> None:
     told = "TX100: 'seven' is not a dead letter; the form is TXID:NUMBER, such as 7:0\n"
     assert command("deadletters", "{m}:choosy", "seven").err == told
