@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,13 @@ class Database:
     def exists(self) -> bool:
         """False for a SQLite file that is not there: to connect would make it."""
         return self._file is None or os.path.isfile(self._file)
+
+    def create_private(self) -> None:
+        """Create a SQLite file that is not there, such that only this user may read it. SQLite gives the files that it
+        has beside it the same permissions."""
+        if self._file is not None and not self.exists():
+            with suppress(OSError):  # SQLite says why it can't be created
+                os.close(os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def check_writable(self) -> None:
         """Raise `ConfigError` for a SQLite file that this user may not write; SQLite also writes beside it."""

@@ -309,6 +309,7 @@ class StoreDatabase:
     def _prepare(self) -> None:
         """Create the tables, or migrate them to this version. Two processes that start at once do so one after the
         other."""
+        self._database.create_private()
         try:
             with self._database.reading() as connection:
                 if self._schema_version(connection) == SCHEMA_VERSION:

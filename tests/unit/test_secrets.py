@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sqlite3
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,10 +30,11 @@ from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PendingMessage
 from transactional.commands.output.ending import show_warnings_briefly
 from transactional.core.protocol import AttemptFailed
+from transactional.engine.history.journal import JournalWriter
 from transactional.errors import TRY_AGAIN, OperatingError, TransactionalError
 from transactional.letters import Exclusion
 from transactional.messages import ERROR_CHARACTERS, first_root, messages_of
-from transactional.plumbing.redaction import reason_of, without_login
+from transactional.plumbing.redaction import is_secret, reason_of, without_login
 from transactional.store.history import EndedHow, RunEnd
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
@@ -334,6 +339,44 @@ def test_a_password_in_a_url_may_have_any_character(url: str) -> None:
     assert without_login(f"no answer from {url}: x@y") == "no answer from postgresql://***@there/it: x@y"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("AccountName=me;AccountKey=hunter2+/x==;Suffix=net", "AccountName=me;AccountKey=***;Suffix=net"),
+        ("AccountKey=hunter2+/x==", "AccountKey=***"),
+        ("Password: hunter2", "Password: ***"),
+        ("pwd:hunter2, and more", "pwd:***, and more"),
+        ("the passphrase: 'hunter2' is wrong", "the passphrase: *** is wrong"),
+        ("passphrase = hunter2", "passphrase = ***"),
+        ("account_key: hunter2", "account_key: ***"),
+        ("unexpected token: ')', no secret: none", "unexpected token: ')', no secret: none"),
+    ],
+)
+def test_a_login_in_a_connection_string_or_a_sentence_is_not_shown(text: str, shown: str) -> None:
+    assert without_login(text) == shown
+
+
+def test_an_option_with_a_passphrase_is_a_secret() -> None:
+    assert is_secret("gpg_passphrase")
+    assert reason_of(OSError("it is hunter2"), {"pwd": "hunter2"}) == "it is ***"
+
+
+def test_a_store_and_a_journal_are_for_their_owner_alone(command: Command, tmp_path: Path) -> None:
+    """Whatever the umask is; one that is there keeps the permissions that it was given."""
+    umask = os.umask(0)
+    try:
+        (tmp_path / "given.journal").touch(0o640)
+        JournalWriter(tmp_path / "given.journal").close()
+        assert command(*RUN, "{m}:build", "--journal", "run.journal").code == 0
+        with closing(sqlite3.connect("transactional.db")) as reader:  # SQLite removes both files with the last reader
+            reader.execute("SELECT * FROM transactional_runs").fetchall()
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()}
+    finally:
+        os.umask(umask)
+    assert {modes[f"transactional.db{end}"] for end in ("", "-wal", "-shm")} == {0o600}
+    assert (modes["run.journal"], modes["given.journal"]) == (0o600, 0o640)
+
+
 def test_a_url_without_a_login_is_shown_as_it_is() -> None:
     for text in ("s3://bucket/a@b", "postgresql://there:5432/it", "kafka at a://b:1 c@d"):
         assert without_login(text) == text
@@ -343,7 +386,7 @@ def test_a_short_text_without_the_marks_of_logins_has_none() -> None:
     """It is passed on without a search: the same text in a longer one, which is searched, stays as it is, too."""
     chance, pieces = (
         Random(7),
-        ["basic ", "bearer ", "password", "token", ":", "://", "?", "&", ";", "=", "@", "'", "a1", " "],
+        ["basic ", "bearer ", "password", "pwd", "token", ":", "://", "?", "&", ";", "=", "@", "'", "a1", " "],
     )
     for _ in range(3_000):
         text = "".join(chance.choices(pieces, k=4))[:13]

@@ -54,7 +54,10 @@ def ui(
         if not address.is_loopback:
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         load_templates()
-        plain_line(f"the console is at {url_of(listening, access.token)}")
+        if token_file is None:
+            plain_line(f"the console is at {url_of(listening, access.token)}")
+        else:
+            plain_line(f"the console is at {url_of(listening)}?token=TOKEN, with the token of {token_file}")
         console = Console(reader, access, writable=writable, topologies=known, store_url=store)
         serve_alone(application(console), listening)
 

@@ -10,22 +10,25 @@ SHOWN_INSTEAD = "***"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"\s*\n\s*(?:↳\s*)?")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_SECRET = re.compile(r"key|secret|token|passw|sas|credential|bearer", re.IGNORECASE)
+_SECRET = re.compile(r"key|secret|token|passw|passphrase|pwd|sas|credential|bearer", re.IGNORECASE)
 _SIGNATURES = ("sig", "signature", "auth", "code", "pwd")
 """Further parameters of URLs that let somebody in."""
 _USER = re.compile(r"(?<=://)(?:[^/\s]+|[^/\s:@]*:[^\s@]{1,200})(?=@)")
 """What stands before the `@` of a URL; a password may have a slash in it."""
 _PARAMETER = re.compile(r"(?<=[?&;])([\w.~%-]{1,80})=([^&;#\s\"'<>]+)")
 _NAMED = re.compile(
-    r"""((?:passw(?:or)?d|passphrase|pwd|secret|token|credential|api[_-]?key|access[_-]?key|private[_-]?key)
-    (?:[._-][\w.-]{0,80})?(?:=|["']:\s?))  # password=, 'sasl.password':, secret_access_key=
+    r"""((?:
+    (?:passw(?:or)?d|passphrase|pwd|secret|token|credential|(?:api|access|account|private|storage)[_-]?key)
+    (?:[._-][\w.-]{0,80})?(?:\s?=\s?|["']:\s?)  # password=, 'sasl.password':, secret_access_key=, AccountKey=
+    |(?:passw(?:or)?d|passphrase|pwd|(?:api|access|account|private|storage)[_-]?key):\s?  # not token:, as parsers say
+    ))
     ("[^"\n]*"|'[^'\n]*'|[^&;,\s"'<>)\]}]+)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _AUTHORIZATION = re.compile(r"\b((?:bearer|basic)\s+)[\w.~+/-]{8,}=*", re.IGNORECASE)
 
 _LOGIN_MIN = len("basic ") + 8
-_OF_LOGINS = frozenset("=@\"'")
+_OF_LOGINS = frozenset("=@\"':")
 """What is shorter than a header of authorization, and has none of these, is none of the patterns above."""
 
 
@@ -38,7 +41,7 @@ def without(secrets: Iterable[object], text: str) -> str:
 
 def without_login(text: str) -> str:
     """A URL, or any text, without what lets somebody in: user and password of URLs, their parameters such as
-    `?token=`, what is passed as `password=`, and headers of authorization."""
+    `?token=`, what is passed as `password=` or `Password:`, and headers of authorization."""
     if len(text) < _LOGIN_MIN and _OF_LOGINS.isdisjoint(text):
         return text  # most of what pages show is a figure
     text = _PARAMETER.sub(_shown_parameter, _USER.sub(SHOWN_INSTEAD, text))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.command_line import Command
-from transactional.web.server import Address, bind
+from transactional.web.server import Address, WebServer, bind
 
 
 def fetched(url: str) -> str:
@@ -73,6 +73,19 @@ def test_others_are_not_let_in_without_a_token_of_their_own(command: Command) ->
     command("run", "{m}:build", "--master", "none", "--until-drained")
     done = command("ui", "--host", "0.0.0.0")
     assert (done.code, "--token-file" in done.err) == (1, True)
+
+
+def test_a_token_that_comes_from_a_file_is_not_printed(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("run", "{m}:build", "--master", "none", "--until-drained")
+    (tmp_path / "token").write_text("0123456789abcdef-secret")
+    monkeypatch.setattr(WebServer, "run", lambda *_, **__: None)
+    done = command("ui", "--port", "0", "--token-file", "token")
+    assert re.fullmatch(
+        r"the console is at http://127\.0\.0\.1:\d+/\?token=TOKEN, with the token of token\n", done.out
+    ), done
+    assert "secret" not in done.out + done.err
 
 
 def test_a_store_that_is_not_there_is_not_made(command: Command, tmp_path: Path) -> None:

@@ -98,6 +98,11 @@ class TakenBack:
 JournalLine = tuple[int, RunStarted | TakenBack | Event, list[Action]]
 
 
+def _open_private(path: str, flags: int) -> int:
+    """Open a file which, if it is new, only this user may read: errors and offsets are in it."""
+    return os.open(path, flags, 0o600)
+
+
 class JournalWriter:
     """An observer of the driver that appends to a file, a line per event, flushed immediately.
 
@@ -111,7 +116,7 @@ class JournalWriter:
     def __init__(self, path: Path | str) -> None:
         self.place = str(path)
         try:
-            self._file: TextIO = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - see close
+            self._file: TextIO = open(path, "a", encoding="utf-8", opener=_open_private)  # noqa: SIM115 - see close
             if _is_torn(Path(path)):
                 self._file.write("\n")
         except OSError as error:
