@@ -96,7 +96,7 @@ def is_stopped(context: SparkContext) -> bool:
     """Whether somebody has stopped it, or its JVM has ended: it answers nothing any more."""
     try:
         return context._jsc is None or bool(context._jsc.sc().isStopped())
-    except (JvmFailed, OSError):  # who connects anew gets what the system says
+    except (JvmFailed, OSError):  # a new connection raises what the system says
         return True
 
 

@@ -2,7 +2,7 @@
 
 A question may run a function of the user that never ends, and no thread can be ended from outside. A question has a
 thread of its own, so that it keeps nobody else waiting. After the time-out its slot is free again, while the thread
-goes on until it comes to the end of a batch. Threads that never do so add up, hence their number has a limit, at which
+runs until it comes to the end of a batch. Threads that never do so add up, hence their number has a limit, at which
 the process needs a restart.
 """
 
