@@ -166,6 +166,16 @@ class MergedTable(Layout):
         return self._files[1] if known else None
 
     @property
+    def wrote_all(self) -> bool:
+        """A transaction's entry has its attempt and floors alone; compactions have none."""
+        return True
+
+    def remembered_files(self) -> Mapping[DataFile, int]:
+        """The files of this version with their numbers of rows, without the log."""
+        known = self._known_files()
+        return super().remembered_files() if known is None else known
+
+    @property
     def _removes(self) -> bool:
         """Whether what has expired is removed from every file that has some."""
         return self._writes % REMOVAL_INTERVAL == 0

@@ -271,6 +271,11 @@ class DeltaMapState(TableState[Layout]):
         """Put small files together or fold, keep the log short, and delete old files, as far as it is due."""
         self._open_table.tidy(committed_txid, may_go_on)
 
+    @property
+    def upkeep_failure(self) -> str:
+        """Which upkeep of the table has failed several times in a row (see the port)."""
+        return "" if self._opened is None else self._opened.upkeep_failure
+
     def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
         """Wait for a fold that is being written while transactions continue, and commit it (see the port)."""
         self._open_table.finish_tidying(may_go_on)

@@ -41,10 +41,11 @@ from transactional.commands.output.status_json import (
     processing_of,
     status_json,
     steps_of,
+    upkeep_of,
     waits_of,
     windows_of,
 )
-from transactional.commands.output.statuses import print_statuses, troubles_of, windows_lines
+from transactional.commands.output.statuses import print_statuses, troubles_of, upkeep_lines, windows_lines
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind, savepoint
@@ -167,13 +168,16 @@ def status(
         waits = {each.topology_id: waits_of(reader, each) for each in found}
         windows = {each.topology_id: windows_of(reader, each) for each in found}
         processing = {each.topology_id: processing_of(reader, each.topology_id) for each in found}
+        upkeep = {each.topology_id: upkeep_of(reader, each.topology_id) for each in found}
     if as_json:
         for each in found:
             its = each.topology_id
-            plain_line(json.dumps(status_json(each, steps[its], waits[its], processing[its], windows[its])))
+            plain_line(
+                json.dumps(status_json(each, steps[its], waits[its], processing[its], windows[its], upkeep[its]))
+            )
         return
     print_statuses(found)
-    for line in troubles_of(found):
+    for line in (*troubles_of(found), *upkeep_lines(upkeep)):
         plain_line(line)
     for topology, place in processing.items():
         if place:

@@ -13,7 +13,7 @@ from transactional.errors import TransactionalError
 from transactional.ports.examining import Diagnosis
 from transactional.store import DesiredState, StoreReader, TopologyStatus
 from transactional.store.history import EndedHow
-from transactional.store.rules import OPEN
+from transactional.store.rules import COMMITTED, OPEN, upkeep_in
 from transactional.topology.topology import Topology
 
 _LONG_MS: Final = 300_000
@@ -46,7 +46,7 @@ class Examination:
 
 def at_a_glance(store: StoreReader, status: TopologyStatus, now_ms: int) -> list[Notice]:
     """What the store shows without an examination."""
-    return [*_of_status(status), *_of_attempts(store, status, now_ms)]
+    return [*_of_status(status), *_of_attempts(store, status, now_ms), *_of_upkeep(store, status)]
 
 
 def _of_status(status: TopologyStatus) -> Iterator[Notice]:
@@ -81,6 +81,15 @@ def _of_attempts(store: StoreReader, status: TopologyStatus, now_ms: int) -> Ite
                 f"{each.attempt.attempt_id} has been in flight for {duration(stands_ms)}.",
                 "Spark's own pages show what its tasks wait for; attempt_timeout_ms limits how long it may take.",
             )
+
+
+def _of_upkeep(store: StoreReader, status: TopologyStatus) -> Iterator[Notice]:
+    newest = next(iter(store.times(status.topology_id, limit=1, phases=(COMMITTED,))), None)
+    for component, reason in upkeep_in(None if newest is None else newest.details).items():
+        yield Notice(
+            f"The table of {component} is not maintained, and others may not be able to open it: {first_line(reason)}",
+            "An examination of the table shows what is missing; its files have to be restored from a backup.",
+        )
 
 
 def examined(topology: Topology | None, store: StoreReader, topology_id: str, store_url: str | None) -> Examination:

@@ -11,6 +11,7 @@ from transactional.console.data.event_times import event_tiles, event_times_of
 from transactional.console.data.figures import (
     SPANS,
     Series,
+    committed_of,
     lags_in,
     phases_of,
     series_of,
@@ -28,7 +29,7 @@ from transactional.console.slugs import slug_of
 from transactional.drawing.graph import graph_of
 from transactional.drawing.rows import draw_graph
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
-from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND
+from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, upkeep_in
 from transactional.topology.topology import Topology
 
 View = Mapping[str, Any]
@@ -107,6 +108,7 @@ def changing(status: TopologyStatus, recent: Sequence[AttemptTimes], live: Live 
     times = event_times_of(of_run(recent, status.run))
     return {
         "tiles": tiles_of(status, recent, now_ms),
+        "upkeep": upkeep_in(next((each.details for each in committed_of(recent)), None)),
         "event_times": times,
         "event_tiles": event_tiles(times, now_ms) if times else (),
         "live": None if live is None or live.topology_id != status.topology_id else live.rows(),

@@ -27,10 +27,12 @@ class CommitReport:
     """Where the processing phase ran, and why, if there was a choice."""
     counters: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """What bolts count themselves, by component and name."""
+    upkeep: Mapping[str, str] = field(default_factory=dict)
+    """The committers whose tables can't be maintained, with what fails."""
 
     def details(self) -> dict[str, Any]:
         """What the store keeps of it, as JSON values."""
-        optional = {"letters_of": self.letters, "steps": self.steps, "late": self.late}
+        optional = {"letters_of": self.letters, "steps": self.steps, "late": self.late, "upkeep": self.upkeep}
         return {
             "edges": [[*edge, number] for edge, number in sorted(self.edges.items())],
             "states": dict(self.states),

@@ -332,4 +332,4 @@ class PhaseRunner:
     def _commit(self, attempt: TransactionAttempt) -> Event:
         self._tidying.is_over()
         report = self._commit_phase.run(attempt, self._processed[attempt])
-        return CommitSucceeded(attempt, str(report), report)
+        return CommitSucceeded(attempt, str(report), replace(report, upkeep=self._tidying.failures()))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import OperatingError
+from transactional.plumbing.failures import FailuresInARow
 from transactional.ports import State
 from transactional.ports.rewinding import RewindTarget
 
@@ -45,6 +46,7 @@ class Tidying:
         self._waiting: TransactionAttempt | None = None
         self._began_s: float | None = None
         self._to_hold: Targets | None = None
+        self._raised = {component: FailuresInARow() for component in states}
 
     def hold(self, targets: Targets) -> None:
         """Have the states keep what going back takes, before they are maintained the next time."""
@@ -63,10 +65,27 @@ class Tidying:
                 component, state = self._states[self._next % len(self._states)]
                 self._next += 1
                 before_s = time.monotonic()
-                state.tidy(committed_txid, self._may_go_on)
+                self._maintain(component, state, committed_txid)
                 self._notice(component, before_s)
         finally:
             self._began_s = None
+
+    def _maintain(self, component: str, state: State, committed_txid: TxId) -> None:
+        """Maintain one table, and count in a row what that raises."""
+        try:
+            state.tidy(committed_txid, self._may_go_on)
+        except Exception as error:
+            self._raised[component].add("maintenance", str(error))
+            raise
+        self._raised[component].clear("maintenance")
+
+    def failures(self) -> dict[str, str]:
+        """The committers whose tables have not been maintained several times in a row, with the reasons. For the
+        commit thread."""
+        found = {
+            component: state.upkeep_failure or self._raised[component].lasting for component, state in self._states
+        }
+        return {component: reason for component, reason in found.items() if reason}
 
     def finish(self) -> None:
         """Wait for maintenance that was begun beside the commit thread: the run is ending by itself."""

@@ -205,6 +205,12 @@ class State(ABC):
         Failures are logged, and retried some later time.
         """
 
+    @property
+    def upkeep_failure(self) -> str:
+        """Which maintenance has failed several times in a row, and why; empty while it goes well. Shown by the status,
+        the metrics and the console. Read in the commit thread."""
+        return ""
+
     def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
         """Wait for maintenance that is done beside the commit thread, and commit it, as long as `may_go_on` says so: a
         run that has nothing else to do is ending.

@@ -395,6 +395,11 @@ def lag_in(details: Mapping[str, Any] | None) -> int | None:
     return lag if isinstance(lag, int) else None
 
 
+def upkeep_in(details: Mapping[str, Any] | None) -> dict[str, str]:
+    """The committers whose tables could not be maintained when a transaction was committed, with what fails."""
+    return {str(component): str(reason) for component, reason in (details or {}).get("upkeep", {}).items()}
+
+
 def letters_in(details: Mapping[str, Any] | None) -> int:
     """How many tuples a transaction has set aside, as was recorded with its commit."""
     letters = (details or {}).get("letters")

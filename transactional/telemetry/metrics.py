@@ -32,6 +32,7 @@ from transactional.engine.history.observing import (
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import Flight, Moment, Timeline
 from transactional.store.history import EndedHow
+from transactional.store.rules import upkeep_in
 from transactional.telemetry.trace_ids import trace_id_of
 
 BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -147,6 +148,7 @@ class Metrics:
             self._of("phase_duration_seconds", phase).observe(spent_ms / 1_000)
         for component, facts in details.get("states", {}).items():
             self._state(component, facts)
+            self._of("state_maintenance_failing", component).set(component in upkeep_in(details))
         for partition, digest in batch.digests.items():
             self._of("records_read_total", partition.source).inc(digest.records)
             self._of("read_bytes_total", partition.source).inc(digest.bytes)
@@ -234,6 +236,13 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Histogram, "phase_duration_seconds", "Time of committed attempts by phase", ("phase",), _TIMED),
     (Histogram, "state_commit_duration_seconds", "A committer in the commit phase", ("component",), _TIMED),
     (Histogram, "state_maintenance_duration_seconds", "Folding, compaction, vacuum", ("component",), _TIMED),
+    (
+        Gauge,
+        "state_maintenance_failing",
+        "1 while a table could not be maintained three times in a row",
+        ("component",),
+        {},
+    ),
     (Histogram, "store_write_duration_seconds", "A write to the coordinator's store", ("write",), _TIMED),
     (Counter, "records_read_total", "Records of committed transactions", ("source",), {}),
     (Counter, "read_bytes_total", "Their size as Arrow columns", ("source",), {}),

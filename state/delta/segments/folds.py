@@ -85,20 +85,22 @@ class Folds:
         floors = self._loaded.floors()
         return floors.before if floors.txid == newest else None
 
-    def _fold_due(self, newest: TxId) -> None:
+    def _fold_due(self, newest: TxId) -> bool:
+        """Fold what is due; False as long as a fold that is written apart is not committed."""
         if self.apart.is_pending:
             self._commit_apart()
-            return
+            return not self.apart.is_pending
         segments, query, floor = self._stored.all(), self._stored.query(), self._past(newest)
         whole = query is not None and query.has_restarts
         folded = self._stored.folded_txid
         fold = due_fold(segments, folded, newest, self.settings, files=self._files, whole=whole)
         if fold is None:
-            return
+            return True
         if (write := self._writer_apart(fold, segments, floor)) is None:
             self.make_one(fold, floor)
-        else:
-            self.apart.start(write)
+            return True
+        self.apart.start(write)
+        return False
 
     def _writer_apart(
         self, fold: Fold, segments: Sequence[Segment], floor: int | None

@@ -255,7 +255,7 @@ class SegmentsTable(Layout):
         may_sweep = self.loaded.folder is not None and not self.folds.apart.is_pending
         if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
             self._swept_at_s = time.monotonic()
-            self._try(self.sweep, may_go_on)
+            self._try("sweeping staged files", self.sweep, may_go_on)
 
     def unfinished(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
         """A fold that is being written apart."""

@@ -199,14 +199,18 @@ class LogUpkeep:
         settle()
         return table
 
-    def begin_cleanup(self, held: int | None = None) -> bool:
-        """Begin to delete what of the log is old by the checkpoint that was written: False if nothing is to be deleted.
-
-        Nothing that the Delta version `held` needs is deleted. No snapshot may need log files from before the
-        checkpoint any more. Raises `DeltaError` or `OSError`, of the checkpoint.
-        """
+    def end_checkpoint(self) -> DeltaTable:
+        """The table as of the checkpoint that was written. Raises `DeltaError`, `OSError` or `StoreMismatch`."""
         table = self.checkpoint.take()
         self._checkpointed = table.version()
+        return table
+
+    def begin_cleanup(self, table: DeltaTable, held: int | None = None) -> bool:
+        """Begin to delete what of the log is old by a checkpoint: False if nothing is to be deleted.
+
+        Nothing that the Delta version `held` needs is deleted. No snapshot may need log files from before the
+        checkpoint any more.
+        """
         properties = table.metadata().configuration
         if properties.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
             return False

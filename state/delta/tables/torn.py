@@ -18,7 +18,9 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
+import pyarrow as pa
 from deltalake import DeltaTable
+from pyarrow import parquet
 
 from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
 from transactional.attempt import AttemptId
@@ -170,7 +172,7 @@ def _torn_checkpoints(log: Path, checkpoints: Mapping[str, int], newest: int) ->
     torn = list[Torn]()
     for version in sorted(set(checkpoints.values()), reverse=True):
         parts = [log / name for name in checkpoints if checkpoints[name] == version]
-        is_whole = all(part.suffix != ".parquet" or _is_whole_parquet(part) for part in parts)
+        is_whole = all(part.suffix != ".parquet" or _has_footer(part) for part in parts)
         if version <= newest and is_whole:
             break
         why = "it is truncated" if not is_whole else f"the log ends with Delta version {newest}"
@@ -194,3 +196,11 @@ def _is_whole_parquet(path: Path) -> bool:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - len(_PARQUET)))
         return size > 2 * len(_PARQUET) and begin == file.read() == _PARQUET
+
+
+def _has_footer(path: Path) -> bool:
+    """Whether a checkpoint can be read at all: bytes of zeros between the marks are none."""
+    try:
+        return _is_whole_parquet(path) and parquet.read_metadata(path).num_row_groups >= 0
+    except (pa.ArrowException, OSError):
+        return False

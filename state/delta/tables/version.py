@@ -75,6 +75,8 @@ class TableVersion:
         self._files: tuple[int, KnownFiles] | None = None
         self.judged, self.judged_at_s = self._snapshot.version(), time.monotonic()
         """The Delta version over which is written, and since when."""
+        self.opened_at = self.judged
+        """The version that was loaded first: the entries after it were read, or written, by this process."""
         self.storage = storage_of(location)
         self.folder = Path(location.uri) if location.scheme == "file" else None
         """Where it lies on a disk of this machine, or one that is mounted; None: in an object store."""
@@ -402,6 +404,19 @@ class TableVersion:
             except (DeltaError, OSError) as error:
                 raise unreadable(self.location, error) from None
         return self._counted[1]
+
+    @property
+    def remembered(self) -> DeltaTable:
+        """The snapshot that is in memory, which may be of an earlier version. It reads nothing of the log."""
+        return self._snapshot
+
+    def remembered_app_versions(self) -> dict[str, int]:
+        """The app transactions of this version that are known without the log."""
+        seen = self._versions if self._versions_at == self.delta_version else {}
+        found = {app_id: version for app_id, version in seen.items() if version is not None}
+        if (version := found.get(self.owner) if self._own is None else self._own.attempt_id) is not None:
+            found = {**found, self.owner: int(version), **dict(self.recorded_by(AttemptId(version)))}
+        return found
 
     def files(self) -> list[dict[str, Any]]:
         """The files of this Delta version, as its add actions describe them. Raises `OperatingError`."""

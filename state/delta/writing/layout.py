@@ -14,9 +14,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from state.delta.tables.data_files import DataFile
 from state.delta.tables.files import Removals, delete_old_files
 from state.delta.tables.log import added_bytes
 from state.delta.tables.lookup import check_sums, with_keys
+from state.delta.tables.rebuilding import KnownTable, rebuild_checkpoint
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
 from state.delta.tables.table import unreadable
 from state.delta.tables.version import TableVersion
@@ -25,12 +27,16 @@ from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import Floors, alive, in_range
 from state.rows.sums import SumCheck
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.errors import OperatingError, TransactionalError
 from transactional.names import STORE_PROPERTY
+from transactional.plumbing.failures import LASTING, FailuresInARow
 from transactional.ports import CommitFacts
 
 _log = logging.getLogger(__name__)
 VACUUM_INTERVAL = 1_000
 """Writes between two deletions of old files."""
+FOLDING, CHECKPOINT, SYNCING = "folding or compacting", "writing a checkpoint", "syncing to disk"
+"""Kinds of upkeep, in words."""
 CACHED_ROWS_MAX = 100_000
 """The rows of a table of this size are kept between two reads of one attempt."""
 
@@ -55,6 +61,7 @@ class Layout(ABC):
         self._writes = 0
         self._removals = Removals(loaded.location, loaded.delta_version)
         self.held = NOTHING_HELD
+        self._failures = FailuresInARow()
 
     # --- the fenced table -------------------------------------------------------------------------------------------
 
@@ -175,18 +182,27 @@ class Layout(ABC):
         the table's `delta.deletedFileRetentionDuration`.
         """
         self._writes += 1
-        if (work := self.due(newest)) is not None:
-            self._try(work, may_go_on)
-        self._try(self._tend_log, may_go_on)
+        self._try(FOLDING, lambda: self._do_due(newest), may_go_on)
+        self._tend_log(may_go_on)
         if self._writes % VACUUM_INTERVAL == 0:
-            self._try(self.delete_old_files, may_go_on)
-        self._try(self.loaded.disk.make_durable)
+            self._try("deleting old files", self.delete_old_files, may_go_on)
+        self._try(SYNCING, self.loaded.disk.make_durable)
+
+    def _do_due(self, newest: TxId) -> object:
+        """Fold or compact what is due; False if nothing is, or it has only begun."""
+        work = self.due(newest)
+        return False if work is None else work()
+
+    @property
+    def upkeep_failure(self) -> str:
+        """Which upkeep has failed several times in a row, and why; empty without any."""
+        return self._failures.lasting
 
     def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
         """Wait for what is done beside the transactions, and commit it, as long as `may_go_on` says so. Never fails."""
         if (work := self.unfinished(may_go_on)) is not None:
-            self._try(work)
-            self._try(self.loaded.disk.make_durable)
+            self._try(FOLDING, work)
+            self._try(SYNCING, self.loaded.disk.make_durable)
         self._finish_log(may_go_on)
 
     def unfinished(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
@@ -205,34 +221,82 @@ class Layout(ABC):
         self.loaded.refresh()
         return self.loaded.snapshot if self.version() == written else None
 
-    def _tend_log(self) -> None:
+    def _tend_log(self, may_go_on: Callable[[], bool] | None = None) -> None:
         """Begin a checkpoint that is due; between two later transactions, begin to clean up the log by it."""
-        log, disk = self.loaded.log, self.loaded.disk
+        log = self.loaded.log
         if log.checkpoint.has_ended:
-            # The snapshot may be made of log files that are about to go.
-            self.loaded.reload()
-            log.begin_cleanup(self.held.version)
+            self._try(CHECKPOINT, self._end_checkpoint, may_go_on)
+            if self._failures.count(CHECKPOINT) >= LASTING:
+                self._try(CHECKPOINT, self._rebuild_checkpoint, may_go_on)
         elif log.cleanup.has_ended:
-            log.end_cleanup()
+            self._try("cleaning up the log", log.end_cleanup, may_go_on)
         elif log.is_due(self.loaded.delta_version):
-            disk.make_durable()
-            self._removals.follow(self.loaded.delta_version)
-            log.begin_checkpoint(self.loaded.delta_version, disk.sync_checkpoints)
+            self._try(CHECKPOINT, self._begin_checkpoint, may_go_on)
+
+    def _begin_checkpoint(self) -> bool:
+        log, disk = self.loaded.log, self.loaded.disk
+        disk.make_durable()
+        self._removals.follow(self.loaded.delta_version)
+        log.begin_checkpoint(self.loaded.delta_version, disk.sync_checkpoints)
+        return False
+
+    def _end_checkpoint(self) -> None:
+        log = self.loaded.log
+        table = log.end_checkpoint()
+        # The snapshot may be made of log files that are about to go.
+        self.loaded.reload()
+        log.begin_cleanup(table, self.held.version)
+
+    def _rebuild_checkpoint(self) -> None:
+        """Write the checkpoint from what is known of the table. Raises `OSError`, `OperatingError`."""
+        loaded = self.loaded
+        loaded.disk.make_durable()
+        known = KnownTable(
+            loaded.delta_version,
+            loaded.opened_at,
+            loaded.remembered,
+            self.remembered_files(),
+            loaded.remembered_app_versions(),
+            wrote_all=self.wrote_all,
+        )
+        wrong = rebuild_checkpoint(loaded.location, known)
+        _log.warning(
+            "Delta table %s: nobody else could open it, so its checkpoint of Delta version %d was written from what "
+            "this run knows; what was wrong: %s",
+            *(loaded.location, known.version, wrong or "the hint of the last checkpoint"),
+        )
+        loaded.reload()
+
+    @property
+    def wrote_all(self) -> bool:
+        """Whether every entry since the table was opened has no other app transactions than those of attempts."""
+        return False
+
+    def remembered_files(self) -> Mapping[DataFile, int]:
+        """The files of this version with their numbers of rows, without the log. Raises `OperatingError`."""
+        loaded = self.loaded
+        if loaded.is_ahead:
+            raise OperatingError(f"Delta table {loaded.location}: the files of its newest version are not known")
+        files = pa.table(loaded.remembered.get_add_actions()).to_pylist()
+        return {DataFile(file["path"], file["size_bytes"]): file["num_records"] or 0 for file in files}
 
     def _finish_log(self, may_go_on: Callable[[], bool]) -> None:
         for work in (self.loaded.log.checkpoint, self.loaded.log.cleanup):
             work.wait(may_go_on)
             if work.has_ended:
-                self._try(self._tend_log)
+                self._tend_log()
 
-    def _try(self, work: Callable[[], object], may_go_on: Callable[[], bool] | None = None) -> None:
+    def _try(self, kind: str, work: Callable[[], object], may_go_on: Callable[[], bool] | None = None) -> None:
+        """Do some upkeep, and count in a row what fails of its kind. Work that returns False has only begun."""
         if may_go_on is not None and not may_go_on():
             return
         try:
-            work()
-        except (DeltaError, OSError, pa.ArrowException, WriteRefused) as error:
+            if work() is not False:
+                self._failures.clear(kind)
+        except (DeltaError, OSError, pa.ArrowException, WriteRefused, TransactionalError) as error:
             location = self.loaded.location
             reason = location.reason(error)
+            self._failures.add(kind, reason)
             _log.warning("Delta table %s could not be tidied up, it will be tried again: %s", location, reason)
 
     # --- for the layouts --------------------------------------------------------------------------------------------

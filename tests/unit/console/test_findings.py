@@ -143,3 +143,16 @@ def test_a_topology_without_its_code_is_not_repaired_here() -> None:
     key = re.findall(r'name="key" value="([^"]+)"', client.get("/t/words/doctor").text)[0]
     answer = client.post("/t/words/repairs", data={"key": key}, headers={"sec-fetch-site": "same-origin"})
     assert (answer.status_code, "--app MODULE:TOPOLOGY" in answer.text) == (409, True)
+
+
+def test_a_table_that_is_not_maintained_is_shown_on_every_page_that_changes() -> None:
+    past = Past().begin().committed(2)
+    reason = "writing a checkpoint has failed 3 times in a row: Unexpected EOF"
+    past.commit(past.issue(), {"upkeep": {"count": reason}})
+    shown = f"The table of count is not maintained, and others may not be able to open it {reason}"
+    assert seen(past) == [shown.replace(" it ", " it: ")]
+    assert shown in text_of(browser(past).get("/t/words/").text)
+    assert f"not maintained: {reason}" in text_of(browser(past).get("/t/words/states").text)
+    past.committed(1)
+    assert seen(past) == []
+    assert "not maintained" not in browser(past).get("/t/words/").text

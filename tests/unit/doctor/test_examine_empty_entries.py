@@ -122,7 +122,7 @@ def test_no_checkpoint_is_made_of_it(patient: Patient) -> None:
     log.begin_checkpoint(words._open_table.loaded.delta_version, lambda: None)
     log.checkpoint.wait(lambda: True)
     with pytest.raises(StoreMismatch, match="has no byte"):
-        log.begin_cleanup()
+        log.end_checkpoint()
 
 
 def test_an_older_transaction_is_not_read_through_it(patient: Patient) -> None:

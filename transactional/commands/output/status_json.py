@@ -10,7 +10,7 @@ from typing import Any
 from transactional.core.listing import awaited
 from transactional.store import AttemptRecord, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
-from transactional.store.rules import state_of
+from transactional.store.rules import state_of, upkeep_in
 
 NONE: Mapping[str, str] = {}
 LOOKED_AT = 20
@@ -27,6 +27,12 @@ def processing_of(reader: StoreReader, topology_id: str) -> str:
     """Where the last transaction commit was processed, and why, if there was a choice."""
     details = (record.details or {} for record in reader.attempts(topology_id, limit=LOOKED_AT))
     return next((str(each["processing"]) for each in details if "processing" in each), "")
+
+
+def upkeep_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
+    """The tables that could not be maintained as of the last transaction commit, by committer, with what fails."""
+    records = reader.attempts(topology_id, limit=LOOKED_AT)
+    return next((upkeep_in(each.details) for each in records if each.committed_at_ms is not None), {})
 
 
 def waits_of(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
@@ -67,6 +73,7 @@ def status_json(
     waits: Mapping[str, str] = NONE,
     processing: str = "",
     windows: Mapping[str, UnclosedWindows] = MappingProxyType({}),
+    upkeep: Mapping[str, str] = NONE,
 ) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble
@@ -88,6 +95,7 @@ def status_json(
         "steps": dict(steps),
         "windows_wait_for": dict(waits),
         "open_windows": {name: asdict(each) for name, each in windows.items()},
+        "maintenance_failing": dict(upkeep),
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,
         "error": None if trouble is None else trouble.error,

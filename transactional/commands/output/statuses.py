@@ -83,6 +83,16 @@ def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
     return lines
 
 
+def upkeep_lines(upkeep: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """By topology, a line for each committer whose table can't be maintained."""
+    return [
+        f"{topology}: the table of {component} is not maintained, and others may not be able to open it: "
+        f"{first_line(reason)}"
+        for topology, components in upkeep.items()
+        for component, reason in components.items()
+    ]
+
+
 def windows_lines(windows: Mapping[str, Mapping[str, UnclosedWindows]]) -> list[str]:
     """By topology, a line for each component with windows that may be open: until when, and what they wait for."""
     return [

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import MinuteRecord
-from transactional.store.rules import COMMITTED, lag_in
+from transactional.store.rules import COMMITTED, lag_in, upkeep_in
 
 RECENT: Final = 300
 """So many of the last attempts are read for an overview."""
@@ -214,10 +214,16 @@ class StateRow:
     component: str
     identity: Mapping[str, Any]
     facts: Mapping[str, Any]
+    upkeep_failure: str = ""
+    """Why its table could not be maintained, as of that commit; empty if it was."""
 
 
 def states_of(status: TopologyStatus, newest: AttemptTimes | None) -> list[StateRow]:
     """The states of a topology."""
     facts = (newest.details or {}).get("states", {}) if newest is not None else {}
+    upkeep = {} if newest is None else upkeep_in(newest.details)
     committers = status.fingerprint.get("committers", {})
-    return [StateRow(str(name), identity, facts.get(name, {})) for name, identity in committers.items()]
+    return [
+        StateRow(str(name), identity, facts.get(name, {}), upkeep.get(name, ""))
+        for name, identity in committers.items()
+    ]

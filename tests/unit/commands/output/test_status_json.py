@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from prometheus_client import generate_latest
+
 from examples.stateful_words import WordCount
 from state.memory import MemoryTable
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import builder, counts, words
-from transactional.commands.output.status_json import attempt_json, processing_of, status_json, steps_of
+from transactional.commands.output.status_json import attempt_json, processing_of, status_json, steps_of, upkeep_of
+from transactional.commands.output.statuses import upkeep_lines
 from transactional.core.protocol import CommitSucceeded
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.gears.executor import GearedExecutor
 from transactional.gears.places import ProcessingPlaces
 from transactional.phases.local_executor import LocalExecutor
+from transactional.plumbing.failures import LASTING, FailuresInARow
+from transactional.telemetry.metrics import Metrics
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.describing import described, in_lines
 
@@ -59,3 +64,37 @@ def test_where_a_transaction_was_processed() -> None:
 def test_a_store_that_knows_of_no_steps() -> None:
     assert steps_of(MemoryCoordinatorStore(), "none") == {}
     assert processing_of(MemoryCoordinatorStore(), "none") == ""
+
+
+def test_a_table_that_is_not_maintained() -> None:
+    made, store = builder(words(take=1)), MemoryCoordinatorStore()
+    state = counts(MemoryTable("t"))
+    made.set_committer_bolt("count", state.count()).fields_grouping("spout", "word")
+    topology = made.build()
+    metrics = Metrics(topology.id)
+
+    def fail(_txid: object, _may_go_on: object) -> None:
+        raise OSError("No space left on device\nTraceback")
+
+    state.tidy = fail  # type: ignore[method-assign, assignment]
+    TopologyDriver(topology, store, LocalExecutor(topology), DRAINED, observers=[metrics]).run()
+    said = "maintenance has failed 3 times in a row: No space left on device\nTraceback"
+    assert store.status(topology.id)[0].committed_txid > LASTING
+    assert upkeep_of(store, topology.id)["count"].startswith("maintenance has failed")
+    [status] = store.status(topology.id)
+    assert status_json(status, {}, upkeep=upkeep_of(store, topology.id))["maintenance_failing"].keys() == {"count"}
+    [line] = upkeep_lines({topology.id: {"count": said}})
+    assert line.endswith("open it: maintenance has failed 3 times in a row: No space left on device")
+    sample = 'transactional_state_maintenance_failing{component="count",topology="words"} 1.0'
+    assert sample in generate_latest(metrics.registry).decode()
+
+
+def test_one_failure_is_no_trouble() -> None:
+    failures = FailuresInARow()
+    for _ in range(LASTING - 1):
+        failures.add("syncing", "slow")
+    assert failures.lasting == ""
+    failures.add("syncing", "slow")
+    assert failures.lasting == "syncing has failed 3 times in a row: slow"
+    failures.clear("syncing")
+    assert failures.lasting == ""

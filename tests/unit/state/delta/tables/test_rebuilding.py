@@ -1,0 +1,116 @@
+"""A leader goes on over a log that lost what others need to open its table: it rebuilds the checkpoint it knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from state.delta.state import DeltaMapState
+from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
+from transactional.plumbing.failures import LASTING
+
+EVERY = 4
+"""Delta commits between two checkpoints."""
+HURT_AFTER = 2 * EVERY + 2
+"""Transactions before the log is hurt: the newest ones are in no checkpoint."""
+
+
+def truncate_newest(log: Path) -> None:
+    newest = max(log.glob("*.json"))
+    newest.write_text(newest.read_text()[:80])
+
+
+def delete_but_newest(log: Path) -> None:
+    for entry in sorted(log.glob("*.json"))[:-1]:
+        entry.unlink()
+
+
+def corrupt_checkpoints(log: Path) -> None:
+    for checkpoint in log.glob("*.checkpoint.parquet"):
+        checkpoint.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
+
+
+def delete_checkpoints(log: Path) -> None:
+    for checkpoint in log.glob("*.checkpoint.parquet"):
+        checkpoint.unlink()
+
+
+def misguide(log: Path) -> None:
+    (log / "_last_checkpoint").write_text('{"version": 9999, "size": 1}')
+
+
+CASES = [
+    *((hurt, "merge") for hurt in (truncate_newest, delete_but_newest, corrupt_checkpoints, delete_checkpoints)),
+    *((misguide, layout) for layout in ("merge", "log")),
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place("delta-rs", tmp_path)
+
+
+def opened(place: Place, layout: str) -> DeltaMapState:
+    properties = {"delta.checkpointInterval": str(EVERY)}
+    words = CommittedMapState(place.folder / "t", "word string", "count long", layout=layout, properties=properties)
+    words.open(OWNER, place.txids.__getitem__)
+    return words
+
+
+def counted(words: DeltaMapState, place: Place, first: int, last: int) -> None:
+    for txid in range(first, last + 1):
+        words.merge(place.attempt(txid, txid), counts({"dog": 1, f"owl {txid}": 1}))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("hurt", "layout"), CASES, ids=[f"{hurt.__name__}-{layout}" for hurt, layout in CASES])
+def test_what_nobody_could_open_is_opened_again(place: Place, hurt: Callable[[Path], None], layout: str) -> None:
+    words = opened(place, layout)
+    counted(words, place, 1, HURT_AFTER)
+    hurt(place.folder / "t" / "_delta_log")
+    with pytest.raises(DeltaError):
+        DeltaTable(place.folder / "t")
+    last = HURT_AFTER + EVERY * (LASTING + 1)
+    counted(words, place, HURT_AFTER + 1, last)
+    assert words.upkeep_failure == ""
+    expected = {"dog": last, **{f"owl {txid}": 1 for txid in range(1, last + 1)}}
+    assert content(DeltaMapState(place.folder / "t", "word string", "count long")) == expected
+    assert DeltaTable(place.folder / "t").transaction_version(OWNER) == last
+    again = opened(place, layout)
+    counted(again, place, last + 1, last + EVERY)
+    assert content(again)["dog"] == last + EVERY
+
+
+def test_a_start_sets_a_checkpoint_aside_that_only_looks_whole(place: Place) -> None:
+    words = opened(place, "log")
+    counted(words, place, 1, HURT_AFTER)
+    corrupt_checkpoints(place.folder / "t" / "_delta_log")
+    again = CommittedMapState(place.folder / "t", "word string", "count long")
+    again.mend(OWNER, lambda torn: None)
+    again.open(OWNER, place.txids.__getitem__)
+    assert content(again)["dog"] == HURT_AFTER
+
+
+def test_where_another_table_lies_in_its_place_nothing_is_rebuilt(place: Place) -> None:
+    words = opened(place, "merge")
+    counted(words, place, 1, 2 * EVERY)
+    log = place.folder / "t" / "_delta_log"
+    delete_but_newest(log)
+    newest = max(log.glob("*.json"))
+    actions = [json.loads(line) for line in newest.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["path"] = "part-00000-another.parquet"
+    newest.write_text("\n".join(map(json.dumps, actions)))
+    before = {path.name: path.read_bytes() for path in log.iterdir()}
+    table = words._open_table
+    for _ in range(LASTING + 1):
+        table._failures.add("writing a checkpoint", "it can't be read")
+        table._try("writing a checkpoint", table._rebuild_checkpoint)
+    assert "another table lies in its place" in words.upkeep_failure
+    assert {path.name: path.read_bytes() for path in log.iterdir()} == before
