@@ -23,7 +23,7 @@ from state.store.schema import StoreDatabase
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import CorruptRecord
-from transactional.store import AttemptRecord, DesiredState, Lease
+from transactional.store import AttemptRecord, DesiredState, Lease, StalledLease
 from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
 from transactional.store.progress import Phase, Progress
 from transactional.store.rules import (
@@ -81,6 +81,7 @@ class SqlCoordinatorStore(SqlStoreReader):
         name: str | None = None,
         about: RunAbout | None = None,
         to_rewind: bool = False,
+        stalled: StalledLease | None = None,
     ) -> Lease:
         """Take the lease and draw a fence id, in one write; delete batches of another source from which no table can
         have been written."""
@@ -90,7 +91,7 @@ class SqlCoordinatorStore(SqlStoreReader):
             self._create_topology(connection, topology_id)
             row = connection.execute(sql.STATUS_TO_TAKE, {"topology": topology_id}).one()
             before = status_of(row)
-            check_free(before, owner, row.now_ms)
+            check_free(before, owner, row.now_ms, stalled)
             if not to_rewind:
                 check_not_rewinding(before)
             recorded = self._recorded(connection, topology_id).values()

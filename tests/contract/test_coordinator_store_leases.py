@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,10 +23,11 @@ from tests.contract.storages import (
     record_attempt,
     tried,
 )
-from transactional.attempt import AttemptId, TxId
+from transactional.attempt import AttemptId, Epoch, TxId
 from transactional.batch import EMPTY_BATCH
 from transactional.errors import Fenced, TopologyChanged, TopologyInUse
-from transactional.store import CoordinatorStore, Lease
+from transactional.store import CoordinatorStore, Lease, StalledLease
+from transactional.store.history import RunAbout
 from transactional.store.progress import Progress
 
 pytestmark = pytest.mark.sampled(2)
@@ -61,6 +63,37 @@ def test_another_owner_is_refused_while_the_lease_holds(storage: Storage, store:
     ):
         acquire(storage.open(), "second")
     assert content(store) == before
+
+
+def test_a_stalled_lease_is_taken_only_while_epoch_and_end_are_those_that_were_seen(
+    storage: Storage, store: Store
+) -> None:
+    first = acquire(store, lease_ms=3_600_000, about=RunAbout(settings={"lease_ms": LONG_MS}))
+    [status] = store.status(TOPOLOGY)
+    assert status.leased_until_ms is not None
+    assert status.lease_length_ms == LONG_MS
+    seen = StalledLease(status.epoch, status.leased_until_ms)
+    other = storage.open()
+    for stalled in (replace(seen, epoch=Epoch(2)), replace(seen, leased_until_ms=seen.leased_until_ms - 1), None):
+        with pytest.raises(TopologyInUse, match=f"only {LONG_MS} ms long.*{2 * LONG_MS} ms of its own"):
+            acquire(other, "second", stalled=stalled)
+    lease = acquire(other, "second", stalled=seen)
+    assert (lease.epoch, lease.owner, lease.fence_id) == (2, "second", first.fence_id + 1)
+    with pytest.raises(Fenced):
+        store.renew(first, lease_ms=LONG_MS)
+    with pytest.raises(TopologyInUse):
+        acquire(store, "first", stalled=seen)
+
+
+def test_a_renewed_lease_is_not_stalled(storage: Storage, store: Store) -> None:
+    first = acquire(store, lease_ms=3_600_000)
+    [status] = store.status(TOPOLOGY)
+    assert (status.lease_length_ms, status.leased_until_ms is None) == (None, False)
+    seen = StalledLease(status.epoch, status.leased_until_ms or 0)
+    store.renew(first, lease_ms=2 * 3_600_000)
+    with pytest.raises(TopologyInUse) as refused:
+        acquire(storage.open(), "second", stalled=seen)
+    assert "ahead" not in str(refused.value)
 
 
 def test_a_released_lease_can_be_taken_at_once(storage: Storage, store: Store) -> None:

@@ -10,7 +10,16 @@ from tests.simulation.source import shown
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
-from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, Position, TopologyStatus
+from transactional.store import (
+    AttemptRecord,
+    AttemptTimes,
+    Desired,
+    DesiredState,
+    Lease,
+    Position,
+    StalledLease,
+    TopologyStatus,
+)
 from transactional.store.history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
 from transactional.store.progress import Phase
 from transactional.testing import MemoryCoordinatorStore
@@ -64,6 +73,7 @@ class Line:
         name: str | None = None,
         about: RunAbout | None = None,
         to_rewind: bool = False,
+        stalled: StalledLease | None = None,
     ) -> Lease:
         self._before("acquire")
         try:
@@ -76,6 +86,7 @@ class Line:
                 name=name,
                 about=about,
                 to_rewind=to_rewind,
+                stalled=stalled,
             )
         except TopologyInUse:
             self._faults.reached["a lease is refused"] += 1

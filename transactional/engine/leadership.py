@@ -41,9 +41,9 @@ from transactional.errors import (
 from transactional.guarantees import Guarantee
 from transactional.plumbing.pools import DaemonPool
 from transactional.ports import Clock
-from transactional.store import AttemptRecord, CoordinatorStore, Lease, TopologyStatus
+from transactional.store import AttemptRecord, CoordinatorStore, Lease, StalledLease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, RunRecord
-from transactional.store.rules import CARRIED_OUT, check_fingerprint, lag_in
+from transactional.store.rules import CARRIED_OUT, STALLED_LEASES, check_fingerprint, lag_in
 from transactional.topology.topology import Topology
 
 LOOK_EVERY_MS_MAX: Final = 500
@@ -89,8 +89,9 @@ class Leadership:
         self._store_id: str | None = None
         self._fails_alone = topology.guarantee is not Guarantee.EXACTLY_ONCE
 
-    def take(self) -> None:
-        """Become the one process that coordinates the topology. Raises `TopologyInUse` while another one does."""
+    def take(self, stalled: StalledLease | None = None) -> None:
+        """Become the one process that coordinates the topology. Raises `TopologyInUse` while another one does, but not
+        for a lease that was seen to be `stalled`."""
         at_ms = self.clock.monotonic_ms()
         self.lease = self.store.acquire(
             self.topology.id,
@@ -100,6 +101,7 @@ class Leadership:
             accept_changes=self.accept_changes,
             name=self.name,
             about=about(self.topology, self.config, self._sources),
+            stalled=stalled,
         )
         self._renewed_at_ms = at_ms
         try:
@@ -114,10 +116,12 @@ class Leadership:
 
     def stand_by(self, rest: Rest) -> bool:
         """Wait for the lease, and take it; False when the run is to end without it."""
-        standby = Standby(self.store, self.topology, self.config, owner=self.owner, accepts=self.accept_changes)
+        standby = Standby(
+            self.store, self.topology, self.config, self.clock, owner=self.owner, accepts=self.accept_changes
+        )
         while standby.await_turn(rest):
             try:
-                self.take()
+                self.take(standby.stalled)
                 return True
             except (TopologyInUse, StoreUnavailable):
                 # Another standby was quicker, or a leader that stands still inside a write holds SQLite's lock.
@@ -292,16 +296,56 @@ class Leadership:
             )
 
 
+class LeaseWatch:
+    """Notices, by this process's own monotonic clock, that nobody renews a lease.
+
+    The end of a lease is by the store's clock. If that was ahead and was set back, a dead leader's lease would last
+    as long as the step. So a lease is stalled once it has been seen unchanged for `STALLED_LEASES` times its length.
+    Two looks further apart than its length say nothing: this process stood still in between, and the leader may have.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: StalledLease | None = None
+        self._since_ms = self._looked_at_ms = 0
+
+    def forget(self) -> None:
+        """Begin once more: the lease could not be looked at."""
+        self._seen = None
+
+    def stalled(self, status: TopologyStatus) -> StalledLease | None:
+        """Look at a lease that is valid by its end; the lease, if nobody renews it."""
+        now_ms, length_ms, until_ms = self._clock.monotonic_ms(), status.lease_length_ms, status.leased_until_ms
+        if length_ms is None or until_ms is None:
+            self.forget()
+            return None
+        lease = StalledLease(status.epoch, until_ms)
+        if lease != self._seen or now_ms - self._looked_at_ms > length_ms:
+            self._seen, self._since_ms = lease, now_ms
+        self._looked_at_ms = now_ms
+        return lease if now_ms - self._since_ms >= STALLED_LEASES * length_ms else None
+
+
 class Standby:
     """Waits for its turn to coordinate one topology. `accepts`: its fingerprint may be any."""
 
     def __init__(
-        self, store: CoordinatorStore, topology: Topology, config: TopologyConfig, *, owner: str, accepts: bool
+        self,
+        store: CoordinatorStore,
+        topology: Topology,
+        config: TopologyConfig,
+        clock: Clock,
+        *,
+        owner: str,
+        accepts: bool,
     ) -> None:
         self.store, self.topology, self.topology_id, self.owner = store, topology, topology.id, owner
         self.fingerprint = None if accepts else topology.fingerprint()
         self.look_every_ms = max(config.tick_ms, min(config.lease_ms // 20, LOOK_EVERY_MS_MAX))
         self._is_to_end = False
+        self._watch = LeaseWatch(clock)
+        self.stalled: StalledLease | None = None
+        """The lease that nobody renews, if that is why it is this one's turn."""
 
     def await_turn(self, rest: Rest) -> bool:
         """Wait until the lease is free. False: it is to end, or the leader was drained or killed, by command, and has
@@ -314,6 +358,7 @@ class Standby:
                 status = self._status()
             except StoreUnavailable as error:
                 _log.warning("a standby of topology %r keeps waiting: %s", self.topology_id, error)
+                self._watch.forget()
             else:
                 if self._is_free(status):
                     return not self._has_carried_out(status)
@@ -331,7 +376,15 @@ class Standby:
         if status is None or not status.is_leased or status.owner == self.owner:
             return True
         self._is_to_end = status.desired in CARRIED_OUT
-        return False
+        self.stalled = self._watch.stalled(status)
+        if self.stalled is not None:
+            self._is_to_end = False
+            _log.warning(
+                "nobody has renewed the lease of topology %r (epoch %d) for %d times its length: a clock that was "
+                "ahead has written its end, and this standby takes it",
+                *(self.topology_id, status.epoch, STALLED_LEASES),
+            )
+        return self.stalled is not None
 
     def _has_carried_out(self, status: TopologyStatus | None) -> bool:
         """A lease that was released in the same write that cleared the desired state; not one that has expired."""

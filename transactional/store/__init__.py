@@ -10,6 +10,7 @@ from transactional.store.port import (
     DesiredState,
     Lease,
     Position,
+    StalledLease,
     StoreReader,
     TopologyStatus,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "DesiredState",
     "Lease",
     "Position",
+    "StalledLease",
     "StoreReader",
     "TopologyStatus",
 ]

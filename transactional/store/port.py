@@ -98,6 +98,14 @@ class AttemptTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class StalledLease:
+    """A lease that a standby has seen unchanged for so long that nobody can be renewing it, whatever its end says."""
+
+    epoch: Epoch
+    leased_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopologyStatus:
     """One topology as recorded in the store. `leased_until_ms` is by the store's clock, None if released.
 
@@ -123,6 +131,13 @@ class TopologyStatus:
     run: RunRecord | None = None
     rewinding_to: TxId | None = None
     store_id: str | None = None
+
+    @property
+    def lease_length_ms(self) -> int | None:
+        """How long each renewal makes the lease last, as stored with the run; None: an earlier release, or something
+        other than a run, has taken it."""
+        length = None if self.run is None or self.run.epoch != self.epoch else self.run.about.settings.get("lease_ms")
+        return length if isinstance(length, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +229,12 @@ class CoordinatorStore(StoreReader, Protocol):
         name: str | None = None,
         about: RunAbout | None = None,
         to_rewind: bool = False,
+        stalled: StalledLease | None = None,
     ) -> Lease:
         """Take the lease and draw a fence id, in one write. `name` is the name of the run; None: that of the topology.
+
+        A lease that is valid is taken as well if it is still the `stalled` one: its epoch and its end are compared in
+        the same write. A clock that was ahead has written it.
 
         A kill whose deadline has passed no longer applies: it was for a run that has ended. The write also records the
         start of a run, and marks earlier runs without a recorded end as lost; their attempts are given up.

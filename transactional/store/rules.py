@@ -39,7 +39,7 @@ from transactional.names import (
     WINDOWS,
 )
 from transactional.schema import Schema
-from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, TopologyStatus
+from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, StalledLease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, Trouble
 from transactional.store.progress import Phase
 
@@ -231,19 +231,39 @@ def _source(fingerprint: Mapping[str, Any]) -> dict[tuple[str, ...], str | None]
     return {path: _in_order(path, entry) for path, entry in _entries(fingerprint) if path[0] not in _NOT_THE_SOURCE}
 
 
+STALLED_LEASES = 2
+"""A lease that is unchanged for so many times its length is renewed by nobody."""
+
 # --- leases -----------------------------------------------------------------------------------------------------
 
 
-def check_free(status: TopologyStatus, owner: str, now_ms: int) -> None:
-    """Raise `TopologyInUse` while the lease of an owner other than the given one is valid."""
-    if status.is_leased and status.owner != owner:
+def check_free(status: TopologyStatus, owner: str, now_ms: int, stalled: StalledLease | None = None) -> None:
+    """Raise `TopologyInUse` while the lease of an owner other than the given one is valid, and is not `stalled`."""
+    if status.is_leased and status.owner != owner and not is_stalled(status, stalled):
         left_ms = (status.leased_until_ms or now_ms) - now_ms
         raise TopologyInUse(
             f"topology {status.topology_id!r} is coordinated by {status.owner!r}, whose lease (epoch {status.epoch}) "
             f"is valid until {_time(status.leased_until_ms)}, {left_ms} ms from now by the store's clock. Stop that "
             "process, which releases the lease; if it is already dead, start again once the lease has expired. With "
             "--standby, or standby=True, this process waits, and takes over as soon as that one has left"
+            f"{_too_long(status, left_ms)}"
         )
+
+
+def is_stalled(status: TopologyStatus, stalled: StalledLease | None) -> bool:
+    """Whether the lease is still the one that was seen to stand still."""
+    return stalled is not None and (status.epoch, status.leased_until_ms) == (stalled.epoch, stalled.leased_until_ms)
+
+
+def _too_long(status: TopologyStatus, left_ms: int) -> str:
+    """What to do about a lease that lasts longer than its leader can have renewed it for; else nothing."""
+    length_ms = status.lease_length_ms
+    if length_ms is None or left_ms <= length_ms:
+        return ""
+    return (
+        f". The lease is only {length_ms} ms long, so the clock that wrote its end was ahead: if nobody renews it, a "
+        f"standby takes it after {STALLED_LEASES * length_ms} ms of its own"
+    )
 
 
 def check_not_rewinding(status: TopologyStatus) -> None:

@@ -12,7 +12,16 @@ from itertools import islice
 from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
 from transactional.ports import Clock
-from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, Position, TopologyStatus
+from transactional.store import (
+    AttemptRecord,
+    AttemptTimes,
+    Desired,
+    DesiredState,
+    Lease,
+    Position,
+    StalledLease,
+    TopologyStatus,
+)
 from transactional.store.history import (
     EndedHow,
     Keep,
@@ -97,6 +106,7 @@ class MemoryCoordinatorStore:
         name: str | None = None,
         about: RunAbout | None = None,
         to_rewind: bool = False,
+        stalled: StalledLease | None = None,
     ) -> Lease:
         """Take the lease and draw a fence id; delete batches of another source from which no table can have been
         written."""
@@ -105,7 +115,7 @@ class MemoryCoordinatorStore:
             topology = self._topologies.setdefault(topology_id, MemoryTopology("{}"))
             before = self._status(topology_id, topology)
             now_ms = self._clock.wall_ms()
-            check_free(before, owner, now_ms)
+            check_free(before, owner, now_ms, stalled)
             if not to_rewind:
                 check_not_rewinding(before)
             recorded = [topology.attempts[attempt_id].batch for attempt_id in topology.transactions.values()]

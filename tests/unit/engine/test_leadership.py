@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from tests.unit.fakes import WORD_COUNTS, stored
 from transactional.commands import running
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import RunSummary
-from transactional.engine.leadership import Leadership
-from transactional.errors import StoreUnavailable, StoreWentBack, TopologyChanged
-from transactional.store import DesiredState, Lease, TopologyStatus
+from transactional.engine.leadership import Leadership, Standby
+from transactional.errors import Fenced, StoreUnavailable, StoreWentBack, TopologyChanged, TopologyInUse
+from transactional.store import DesiredState, Lease, StalledLease, TopologyStatus
+from transactional.store.history import RunAbout
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
 LEASE_MS = 1_000
@@ -245,3 +246,82 @@ def test_ctrl_c_ends_the_waiting(command: Command, monkeypatch: pytest.MonkeyPat
     done = command(*RUN, "--standby", "{m}:topology")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[1:] == ["0 transactions committed, the last is 2; 0 attempts failed"]
+
+
+# --- a lease whose end was written by a clock that was ahead ----------------------------------------------------------
+
+HOUR_MS = 3_600_000
+
+
+class Ahead(World):
+    """A topology whose leader took its lease while the store's clock was an hour ahead."""
+
+    def __init__(self, settings: Mapping[str, int]) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.store = Looked(ManualClock())
+        fingerprint = self.topology().fingerprint()
+        self.lease = self.store.acquire(
+            "words", fingerprint, owner="leader", lease_ms=HOUR_MS + LEASE_MS, about=RunAbout(settings=settings)
+        )
+        self.store.record_start(self.lease, fingerprint)
+        self.waited_ms = 0
+
+    def waits(self, disturb: Callable[[Ahead], object] = lambda _: None, *, at_ms: int = 0) -> Standby:
+        """A standby that waits, at most ten leases of its own clock, and is disturbed once."""
+        standby = Standby(self.store, self.topology(), CONFIG, self.clock, owner="standby", accepts=False)
+
+        def rest(duration_ms: int) -> bool:
+            self.clock.advance(duration_ms)
+            self.waited_ms += duration_ms
+            self.store.is_down = False
+            if self.waited_ms == at_ms:
+                disturb(self)
+            return self.waited_ms >= 10 * LEASE_MS
+
+        standby.await_turn(rest)
+        return standby
+
+
+STORED = {"lease_ms": LEASE_MS}
+
+
+def test_a_standby_takes_a_lease_that_nobody_renews_by_its_own_clock() -> None:
+    world = Ahead(STORED)
+    standby = world.waits()
+    assert world.waited_ms == 2 * LEASE_MS
+    assert standby.stalled == StalledLease(world.lease.epoch, world.store.status("words")[0].leased_until_ms or 0)
+    with pytest.raises(TopologyInUse, match=r"only 1000 ms long, so the clock .* was ahead.* after 2000 ms of its own"):
+        world.driver(config=CONFIG).run()
+    leadership = Leadership(world.topology(), world.store, CONFIG, world.clock, owner="standby")
+    leadership.take(standby.stalled)
+    assert leadership.lease.epoch == world.lease.epoch + 1
+    with pytest.raises(Fenced):
+        world.store.renew(world.lease, lease_ms=LEASE_MS)
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        lambda world: world.store.renew(world.lease, lease_ms=HOUR_MS),
+        lambda world: setattr(world.store, "is_down", True),
+        lambda world: world.clock.advance(LEASE_MS + 1),
+    ],
+    ids=["it is renewed", "the store does not answer", "the standby stood still itself"],
+)
+def test_it_waits_once_more_once_the_lease_may_be_renewed(
+    disturb: Callable[[Ahead], object],
+) -> None:
+    world = Ahead(STORED)
+    world.waits(disturb, at_ms=2 * LEASE_MS - 1)
+    assert 4 * LEASE_MS - 1 <= world.waited_ms <= 4 * LEASE_MS
+
+
+def test_without_a_stored_length_only_its_end_counts() -> None:
+    """As an earlier release has taken it."""
+    world = Ahead({})
+    assert world.waits().stalled is None
+    assert world.waited_ms == 10 * LEASE_MS
+    with pytest.raises(TopologyInUse) as refused:
+        world.driver(config=CONFIG).run()
+    assert "ahead" not in str(refused.value)
