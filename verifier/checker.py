@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from verifier.evidence.delta_log import LogBroken, TableLog, read_log
 from verifier.evidence.findings import CheckImpossible, Findings, Kind, Report
-from verifier.evidence.storage import storage_of
+from verifier.evidence.storage import opened_version, storage_of
 from verifier.evidence.store import CountedPartition, Store, StoreHistory
 from verifier.floors import EXPIRES_PROPERTY, Expires, check_floors
 from verifier.folds import combined_by, unique_up_to
@@ -130,6 +130,7 @@ def _look_at_source(
 def _check_table(
     table: CheckedTable, log: TableLog, history: StoreHistory, txid_before: int, row_changes: int, findings: Findings
 ) -> None:
+    _check_opens(table, log, findings)
     columns = _columns_of(table, log)
     stands = check_log(table.component, log, history, txid_before, columns.txid, findings)
     check_reached(table.component, stands, history, txid_before, findings)
@@ -154,6 +155,18 @@ def _check_table(
         findings.add(Kind.BROKEN_LOG, where, "rows that can be read", str(error).splitlines()[0])
         return
     check_row_changes(table.component, storage, log, history, columns, commits_max=row_changes, findings=findings)
+
+
+def _check_opens(table: CheckedTable, log: TableLog, findings: Findings) -> None:
+    """A log may be complete, and yet lead a reader to a checkpoint that is not there, or can't be read."""
+    where = f"table of {table.component!r}"
+    try:
+        found = opened_version(table.uri, table.storage_options)
+    except OSError as error:
+        findings.add(Kind.BROKEN_LOG, where, "a table that readers can open", error)
+        return
+    if found < log.version:
+        findings.add(Kind.BROKEN_LOG, where, f"readers who see Delta version {log.version}", f"version {found}")
 
 
 def _columns_of(table: CheckedTable, log: TableLog) -> RowColumns:

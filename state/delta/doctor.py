@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -15,6 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.delta.left_over import left_over
+from state.delta.live_files import wrong_files
 from state.delta.tables.entries import Entry, LogFiles, healed_by_others, is_foreign, log_files, named, read_entry
 from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
 from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol, storage_of
@@ -155,18 +155,14 @@ class ExaminedDelta:
         """Data files that are missing, or do not have the size that was written; and staged files beside them."""
         if self._table is None:
             return
-        actions = pa.table(self._table.get_add_actions())
-        paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
-        there = storage_of(self.location).get_file_info([unquote(path) for path in paths])
-        for path, written, info in zip(paths, sizes, there, strict=True):
-            if info.is_file and info.size != written:
-                what = f"data file {path} has {info.size} bytes, not the {written} written: it was changed in place"
-                remedy = "restore the file, or the table and the store together, from a backup"
-                yield self._diagnosis(Problem.FILE_CHANGED, what, remedy)
-            elif not info.is_file:
-                what = f"data file {path}, with {written} bytes, is missing: somebody has deleted it"
-                remedy = "restore the file, or the table and the store together, from a backup"
-                yield self._diagnosis(Problem.FILE_MISSING, what, remedy, attempt_id=self._attempt_of(path))
+        remedy = "restore the file, or the table and the store together, from a backup"
+        for wrong in wrong_files(self.location, self._table):
+            if wrong.size_bytes is None:
+                by = self._attempt_of(wrong.path)
+                yield self._diagnosis(Problem.FILE_MISSING, str(wrong), remedy, attempt_id=by)
+            else:
+                yield self._diagnosis(Problem.FILE_CHANGED, str(wrong), remedy)
+        paths = pa.table(self._table.get_add_actions())["path"].to_pylist()
         if self.location.scheme == "file":
             for found in left_over(Path(self.location.uri), set(paths), self.version):
                 yield self._diagnosis(Problem.FILES_LEFT_OVER, found.what, found.remedy, is_harmless=True)

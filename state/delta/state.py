@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
+from state.delta.live_files import check_live_files
 from state.delta.opening import (
     TableRequest,
     claim,
@@ -33,7 +35,7 @@ from state.delta.segments.folding import LAYOUTS, LogLayout, check_folder
 from state.delta.tables.log import check_entries
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
-from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of
+from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of, unreadable
 from state.delta.task_state import DeltaTaskState
 from state.delta.writing.commit import settle_columns
 from state.delta.writing.layout import Layout
@@ -229,9 +231,15 @@ class DeltaMapState(TableState[Layout]):
     def fence(self, attempt_id: AttemptId) -> None:
         """Raise the table's version (see the port). Whoever takes the lead builds on the rows that are there.
 
-        So it raises `StoreMismatch` when something else has changed them since the topology's last Delta commit.
+        So it raises `StoreMismatch` when something else has changed them since the topology's last Delta commit, and
+        for a data file that is missing or has another size.
         """
-        self._open_table.loaded.check_as_left()
+        loaded = self._open_table.loaded
+        loaded.check_as_left()
+        try:
+            check_live_files(self._resolved, loaded.snapshot)
+        except (DeltaError, OSError) as error:
+            raise unreadable(self._resolved, error) from None
         super().fence(attempt_id)
         if added := [name for name in self._open_table.loaded.lacking.names if name not in self._history_names]:
             _log.warning("%s: columns %s added; the existing rows have NULL in them", self.table, ", ".join(added))

@@ -142,3 +142,14 @@ def storage_of(uri: str, options: Mapping[str, str] | None = None) -> Storage:
     if len(parts.scheme) > 1 and parts.scheme != "file":
         return ObjectStorage(uri, options or {})
     return FolderStorage(str(Path(unquote(parts.path) if parts.scheme == "file" else uri).absolute()))
+
+
+def opened_version(uri: str, options: Mapping[str, str] | None = None) -> int:
+    """The version that a reader gets who opens the table now. Raises `OSError` if it can't be opened."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return int(DeltaTable(uri, storage_options=dict(options or {})).version())
+    except DeltaError as error:
+        raise OSError(str(error).splitlines()[0]) from None

@@ -1,6 +1,6 @@
 """Rebuilding a checkpoint that nobody can write the usual way: from what a leader knows of its table.
 
-A leader holds its table in memory, and may go on for hours while the log on the disk has lost an entry or a checkpoint,
+A leader holds its table in memory, and may continue for hours while the log has lost an entry or a checkpoint,
 so that nobody else can open the table. `rebuild_checkpoint` writes a checkpoint of the leader's version. What readers
 need of a file is taken from the entries and checkpoints that can still be read; for a file that none of them names,
 from the leader's memory. It refuses where something would have to be guessed.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,7 +128,7 @@ def rebuild_checkpoint(location: DeltaLocation, known: KnownTable) -> str:
             "be read; restore it from a backup"
         )
     _check_same(location, known, remains.newest)
-    rows = [*_declaration(known.snapshot), *_adds(known, remains)]
+    rows = [*_declaration(known.snapshot), *_adds(storage, known, remains)]
     app_versions = {**remains.app_versions, **known.app_versions}
     rows += [{"txn": {"appId": name, "version": at}} for name, at in app_versions.items()]
     _write(location, storage, known.version, rows)
@@ -228,16 +227,18 @@ def _declaration(snapshot: DeltaTable) -> list[dict[str, Any]]:
     ]
 
 
-def _adds(known: KnownTable, remains: _Remains) -> list[dict[str, Any]]:
+def _adds(storage: FileSystem, known: KnownTable, remains: _Remains) -> list[dict[str, Any]]:
     """The files of the table, as the log describes them; as the leader knows them, where it does not."""
     described = {unquote(path): add for path, add in remains.adds.items()}
-    return [{"add": _add(file, rows, described.get(unquote(file.name)))} for file, rows in known.files.items()]
+    adds = ((file, rows, described.get(unquote(file.name))) for file, rows in known.files.items())
+    return [{"add": _add(storage, file, rows, add)} for file, rows, add in adds]
 
 
-def _add(file: DataFile, rows: int, add: Mapping[str, Any] | None) -> dict[str, Any]:
+def _add(storage: FileSystem, file: DataFile, rows: int, add: Mapping[str, Any] | None) -> dict[str, Any]:
     if add is None or add["size"] != file.size_bytes:
-        statistics = json.dumps({"numRecords": rows})
-        add = {"path": file.name, "modificationTime": time.time_ns() // 1_000_000, "stats": statistics}
+        [info] = storage.get_file_info([unquote(file.name)])
+        written_ms = 0 if info.mtime_ns is None else info.mtime_ns // 1_000_000
+        add = {"path": file.name, "modificationTime": written_ms, "stats": json.dumps({"numRecords": rows})}
     elif add.get("deletionVector"):
         raise OperatingError(f"data file {file.name} has a deletion vector, which a checkpoint here can't have")
     return {

@@ -156,6 +156,30 @@ def doubled(component: str) -> Corrupts:
     return corrupt
 
 
+def checkpointed(component: str, change: Callable[[Path], object]) -> Corrupts:
+    """The log has a checkpoint, which somebody then changes, or the hint of it."""
+
+    def corrupt(history: History) -> None:
+        history.delta(component).create_checkpoint()
+        change(history.folder / component / "_delta_log")
+
+    return corrupt
+
+
+def with_garbage_for_checkpoint(log: Path) -> None:
+    for checkpoint in log.glob("*.checkpoint.parquet"):
+        checkpoint.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
+
+
+def with_wrong_hint(log: Path) -> None:
+    (log / "_last_checkpoint").write_text('{"version": 9999, "size": 1}')
+
+
+def oldest_file_gone(history: History) -> None:
+    """Of the log layout, whose other files are all there."""
+    min(map(Path, history.delta("other").file_uris()), key=lambda path: path.stat().st_mtime_ns).unlink()
+
+
 def owned_by(component: str, owner: str) -> Corrupts:
     """The table says that it is another one's."""
     named = {"transactional.owner": owner}
@@ -205,6 +229,8 @@ def of_table(component: str) -> dict[str, Corrupts]:
         "a value is another one": in_rows(component, lambda rows: rows[0].update(count=rows[0]["count"] + 1)),
         "a row is there twice": in_rows(component, lambda rows: rows.append(rows[0])),
         "a row is gone": in_rows(component, lambda rows: rows.pop()),
+        "the checkpoint is garbage": checkpointed(component, with_garbage_for_checkpoint),
+        "the last checkpoint is none": checkpointed(component, with_wrong_hint),
         "it says that it is another's": owned_by(component, "letters/count"),
         "it is gone": lambda history: shutil.rmtree(history.path(component)),
     }
@@ -258,6 +284,7 @@ CORRUPTIONS: Mapping[str, Corrupts] = {
         "count", lambda rows: rows[0].update(prev_txid=rows[0]["txid"] + 1)
     ),
     "the tables are exchanged": swapped,
+    "an older data file is gone": oldest_file_gone,
 }
 ROWS_ALONE = {
     *(f"{what}, {component}" for component in TABLES for what in ("a value is another one", "a row is there twice")),
@@ -269,7 +296,7 @@ ROWS_ALONE = {
 REFUSED = {
     *("the newest transaction is lost", "the store is wiped", "the store went back", "the committed txid is too low"),
     *("the committed txid is too high", "the counter is too low", "the newest batch is garbage"),
-    "the tables are exchanged",
+    *("the tables are exchanged", "an older data file is gone"),
     *(
         f"{what}, {component}"
         for component in TABLES
