@@ -17,7 +17,7 @@ from verifier.row_changes import check_row_changes
 from verifier.rows import RowColumns, check_count, check_rows, snapshot
 from verifier.source import KafkaSource, PartitionState, check_source, look, of_sources
 from verifier.sql_tables import CheckedSqlTable, check_sql_table, moment_of
-from verifier.tables import TableTxid, changed_files, check_log, check_reached
+from verifier.tables import TableTxid, changed_files, check_contents, check_log, check_reached
 from verifier.transactions import Partition, check_transactions
 
 FEATURES_PROPERTY = "transactional.features"
@@ -148,6 +148,7 @@ def _check_table(
         what = "are missing, see `transactional doctor`" if None in (f for *_, f in changed) else "were changed"
         findings.note(f"table of {table.component!r}: its rows were not checked, because files of it {what}")
         return
+    check_contents(table.component, storage, log, findings)
     try:
         _check_snapshot(table, log, columns, stands, history, txid_before, findings)
     except OSError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from verifier.evidence.delta_log import DataFile, DeltaCommit, TableLog
 from verifier.evidence.findings import Findings, Kind
@@ -43,6 +45,16 @@ def changed_files(storage: Storage, log: TableLog) -> Iterator[tuple[str, int | 
         found = storage.size_bytes(file.path)
         if found is None or file.size_bytes not in (None, found):
             yield file.path, file.size_bytes, found
+
+
+def check_contents(component: str, storage: Storage, log: TableLog, findings: Findings) -> None:
+    """Check that the files of the newest version have the bytes whose digest was noted, where one was."""
+    for file in log.files().values():
+        if file.digest is not None:
+            found = hashlib.blake2b(storage.read(unquote(file.path)), digest_size=len(file.digest) // 2).hexdigest()
+            if found != file.digest:
+                where = f"table of {component!r}, data file {file.path}"
+                findings.add(Kind.FILE_CHANGED, where, f"the bytes that were written, of digest {file.digest}", found)
 
 
 def check_reached(

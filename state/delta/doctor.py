@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.delta.left_over import left_over
-from state.delta.live_files import wrong_files
+from state.delta.live_files import damaged_files, wrong_files
 from state.delta.tables.entries import Entry, LogFiles, healed_by_others, is_foreign, log_files, named, read_entry
 from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
 from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol, storage_of
@@ -162,6 +162,8 @@ class ExaminedDelta:
                 yield self._diagnosis(Problem.FILE_MISSING, str(wrong), remedy, attempt_id=by)
             else:
                 yield self._diagnosis(Problem.FILE_CHANGED, str(wrong), remedy)
+        for wrong in damaged_files(self.location, self._table):
+            yield self._diagnosis(Problem.FILE_CHANGED, str(wrong), remedy)
         paths = pa.table(self._table.get_add_actions())["path"].to_pylist()
         if self.location.scheme == "file":
             for found in left_over(Path(self.location.uri), set(paths), self.version):

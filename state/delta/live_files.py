@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyarrow import parquet
+from pyarrow.fs import FileSelector
 
-from state.delta.tables.table import DeltaLocation, storage_of
+from state.delta.tables.data_files import new_digest
+from state.delta.tables.entries import log_files, read_entry
+from state.delta.tables.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT
+from state.delta.tables.table import DeltaLocation, data_files, storage_of
 from transactional.errors import StoreMismatch
+from transactional.names import DIGEST_TAG
+
+_PART_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,11 @@ class WrongFile:
     size_bytes: int | None
 
     def __str__(self) -> str:
+        if self.size_bytes == self.written_bytes:
+            return (
+                f"data file {self.path} has {self.written_bytes} bytes, as were written, but other ones: it was "
+                "damaged, or replaced by another file of the same size"
+            )
         if self.size_bytes is None:
             return f"data file {self.path}, with {self.written_bytes} bytes, is missing: somebody has deleted it"
         return (
@@ -38,6 +52,45 @@ def wrong_files(location: DeltaLocation, table: DeltaTable) -> Iterator[WrongFil
     for path, written, info in zip(paths, sizes, infos, strict=True):
         if not info.is_file or info.size != written:
             yield WrongFile(path, written, info.size if info.is_file else None)
+
+
+def damaged_files(location: DeltaLocation, table: DeltaTable) -> Iterator[WrongFile]:
+    """The files of a loaded version whose bytes are not those that their digest in the log is of.
+
+    Files without a digest, as after an OPTIMIZE, are left out, and so are those of another size. Raises `OSError`.
+    """
+    storage = storage_of(location)
+    digests = written_digests(location, table.version())
+    for file in data_files(table):
+        if (digest := digests.get(unquote(file.name))) is None:
+            continue
+        content, size_bytes = new_digest(), 0
+        try:
+            with storage.open_input_stream(unquote(file.name)) as stream:
+                while part := stream.read(_PART_BYTES):
+                    content.update(part)
+                    size_bytes += len(part)
+        except FileNotFoundError:
+            continue
+        if size_bytes == file.size_bytes and content.hexdigest() != digest:
+            yield WrongFile(file.name, file.size_bytes, size_bytes)
+
+
+def written_digests(location: DeltaLocation, version: int) -> dict[str, str]:
+    """The digests of files by path, as a version's checkpoint and the entries after it have them. Raises `OSError`."""
+    storage, files = storage_of(location), log_files(location)
+    names = [info.base_name for info in storage.get_file_info(FileSelector(LOG_FOLDER)) if info.is_file]
+    checkpoints = sorted(name for name in names if WHOLE_CHECKPOINT.fullmatch(name) and int(name[:20]) <= version)
+    adds: list[Mapping[str, Any]] = []
+    base = int(checkpoints[-1][:20]) if checkpoints else -1
+    if checkpoints:
+        read = parquet.read_table(f"{LOG_FOLDER}/{checkpoints[-1]}", filesystem=storage, columns=["add"])
+        adds += [add for add in read["add"].to_pylist() if add is not None]
+    for name in sorted(filter(ENTRY.fullmatch, names)):
+        if base < int(name[:20]) <= version:
+            adds += read_entry(files, int(name[:20])).adds
+    tagged = ((unquote(add["path"]), dict(add.get("tags") or {}).get(DIGEST_TAG)) for add in adds)
+    return {path: digest for path, digest in tagged if digest is not None}
 
 
 def check_live_files(location: DeltaLocation, table: DeltaTable) -> None:

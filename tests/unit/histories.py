@@ -197,6 +197,7 @@ class History:
             for action in actions:
                 if action.get("add", {}).get("path") == path:
                     action["add"]["size"] = file.stat().st_size
+                    action["add"].pop("tags", None)
             return actions
 
         self.change_actions(log_file, resize)

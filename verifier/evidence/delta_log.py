@@ -11,6 +11,7 @@ from typing import Any
 from verifier.evidence.storage import Storage
 
 LOG = "_delta_log"
+DIGEST_TAG = "transactional.blake2b"
 READ_TRIES = 3
 """Old log files may be deleted while they are being read."""
 
@@ -32,6 +33,8 @@ class DataFile:
     data_change: bool
     partition: Mapping[str, str | None]
     size_bytes: int | None = None
+    digest: str | None = None
+    """BLAKE2b of its bytes, as its writer has noted it; None without."""
 
     def statistics(self) -> Mapping[str, Any]:
         """The writer's statistics; empty without."""
@@ -227,7 +230,9 @@ def _read_commit(storage: Storage, version: int, shape: TableShape) -> DeltaComm
 
 
 def _file_of(add: Mapping[str, Any]) -> DataFile:
-    return DataFile(add["path"], add.get("stats"), add["dataChange"], add.get("partitionValues") or {}, add.get("size"))
+    digest = dict(add.get("tags") or {}).get(DIGEST_TAG)
+    partition = add.get("partitionValues") or {}
+    return DataFile(add["path"], add.get("stats"), add["dataChange"], partition, add.get("size"), digest)
 
 
 def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableShape) -> DeltaCommit:

@@ -9,6 +9,7 @@ delta-rs: tasks write such files, too.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -61,6 +62,8 @@ class WrittenFile:
     name: str
     size_bytes: int
     footer: parquet.FileMetaData
+    digest: str = ""
+    """Of its bytes, as `new_digest` makes it; empty: it is not known."""
 
     @property
     def rows(self) -> int:
@@ -82,7 +85,7 @@ class WrittenFile:
 
 
 def table_writer(
-    where: Path | BinaryIO | pa.NativeFile,
+    where: Path | BinaryIO | pa.NativeFile | DigestingSink,
     schema: pa.Schema,
     *,
     dictionaries: bool = False,
@@ -147,13 +150,51 @@ def lanes_for(rows: int | None = None) -> int:
     return most if rows is None else max(1, min(most, rows // LANE_ROWS))
 
 
+def new_digest() -> hashlib.blake2b:
+    """An empty digest of a data file's bytes, whose hexadecimal form its table's log has."""
+    return hashlib.blake2b(digest_size=16)
+
+
+class DigestingSink:
+    """A file that is written, and the digest of what was written to it so far."""
+
+    closed = False
+
+    def __init__(self, sink: pa.NativeFile) -> None:
+        self._sink, self._digest = sink, new_digest()
+
+    @property
+    def digest(self) -> str:
+        """In hexadecimal form."""
+        return self._digest.hexdigest()
+
+    def write(self, data: bytes) -> int:
+        """Append bytes; returns how many."""
+        self._digest.update(data)
+        self._sink.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """The number of bytes written."""
+        return int(self._sink.tell())
+
+    def flush(self) -> None:
+        """Pass on what is buffered."""
+        self._sink.flush()
+
+    def close(self) -> None:
+        """End the file."""
+        self.closed = True
+        self._sink.close()
+
+
 class Lane:
     """The files that one thread writes, one after the other."""
 
     def __init__(self, storage: FileSystem, schema: pa.Schema) -> None:
         self._storage, self._schema = storage, schema
         self._writer: parquet.ParquetWriter | None = None
-        self._sink: pa.NativeFile | None = None
+        self._sink: DigestingSink | None = None
         self._footers = list[parquet.FileMetaData]()
         self._name, self._rows = "", 0
         self.written = list[WrittenFile]()
@@ -166,7 +207,7 @@ class Lane:
             self.close()
         if self._writer is None:
             self._name = new_data_file()
-            self._sink = self._storage.open_output_stream(self._name)
+            self._sink = DigestingSink(self._storage.open_output_stream(self._name))
             self._writer = table_writer(self._sink, self._schema, footers=self._footers)
         self._writer.write_table(rows.select(self._schema.names).cast(self._schema), row_group_size=GROUP_ROWS)
         self._rows += rows.num_rows
@@ -176,7 +217,7 @@ class Lane:
         if self._writer is not None and self._sink is not None:
             self._writer.close()
             self._writer, self._rows = None, 0
-            self.written.append(WrittenFile(self._name, self._sink.tell(), self._footers.pop()))
+            self.written.append(WrittenFile(self._name, self._sink.tell(), self._footers.pop(), self._sink.digest))
             self._sink.close()
 
     def undo(self) -> None:

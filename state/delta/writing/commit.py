@@ -43,7 +43,7 @@ from state.delta.tables.table import features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.attempt import AttemptId, TransactionAttempt
-from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
+from transactional.names import DELETES_FEATURE, DIGEST_TAG, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
 from transactional.plumbing.syncing import sync
 
 # --- whose a Delta commit is ------------------------------------------------------------------------------------------
@@ -252,10 +252,14 @@ def _replacing(
     transactions = [*table.recorded_by(attempt.attempt_id), (table.owner, int(attempt.attempt_id))]
     removed = {"dataChange": True, "deletionTimestamp": now_ms, "extendedFileMetadata": True, "partitionValues": {}}
     added = {"partitionValues": {}, "modificationTime": now_ms, "dataChange": True}
+    tags = [{"tags": {DIGEST_TAG: file.digest}} if file.digest else {} for file in new]
     return [
         {"commitInfo": {**note, "userMetadata": _note(table.owner, attempt.attempt_id, attempt)}},
         *({"remove": {"path": file.name, "size": file.size_bytes, **removed}} for file in old),
-        *({"add": {"path": file.name, "size": file.size_bytes, **added, "stats": file.statistics}} for file in new),
+        *(
+            {"add": {"path": file.name, "size": file.size_bytes, **added, "stats": file.statistics, **tag}}
+            for file, tag in zip(new, tags, strict=True)
+        ),
         *({"txn": {"appId": app_id, "version": version}} for app_id, version in transactions),
     ]
 

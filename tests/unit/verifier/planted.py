@@ -180,6 +180,21 @@ def oldest_file_gone(history: History) -> None:
     min(map(Path, history.delta("other").file_uris()), key=lambda path: path.stat().st_mtime_ns).unlink()
 
 
+def flipped(history: History) -> None:
+    """A bit of a value, of a file that can still be read."""
+    file = data_file(history, "count")
+    content = bytearray(file.read_bytes())
+    content[content.index(b"cat")] ^= 1
+    file.write_bytes(content)
+
+
+def replaced_by_older(history: History) -> None:
+    """A file of the same size, with the rows of an earlier transaction."""
+    newest = data_file(history, "count")
+    same = (path for path in newest.parent.glob("*.parquet") if path.stat().st_size == newest.stat().st_size)
+    newest.write_bytes(next(path for path in same if path != newest).read_bytes())
+
+
 def owned_by(component: str, owner: str) -> Corrupts:
     """The table says that it is another one's."""
     named = {"transactional.owner": owner}
@@ -285,6 +300,8 @@ CORRUPTIONS: Mapping[str, Corrupts] = {
     ),
     "the tables are exchanged": swapped,
     "an older data file is gone": oldest_file_gone,
+    "a bit of a data file is another": flipped,
+    "a data file is an older one of the same size": replaced_by_older,
 }
 ROWS_ALONE = {
     *(f"{what}, {component}" for component in TABLES for what in ("a value is another one", "a row is there twice")),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from state.delta.live_files import damaged_files, written_digests
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.plumbing.failures import LASTING
@@ -94,6 +96,26 @@ def test_a_start_sets_a_checkpoint_aside_that_only_looks_whole(place: Place) -> 
     again.mend(OWNER, lambda torn: None)
     again.open(OWNER, place.txids.__getitem__)
     assert content(again)["dog"] == HURT_AFTER
+
+
+def test_a_checkpoint_keeps_the_digests_of_files(place: Place) -> None:
+    """Also one that is rebuilt. A file that another engine has written has none, and is not compared."""
+    words = opened(place, "merge")
+    counted(words, place, 1, 2 * EVERY)
+    table = DeltaTable(place.folder / "t")
+    table.create_checkpoint()
+    digests = written_digests(words.location, table.version())
+    [path] = table.file_uris()
+    [name] = (Path(path).name,)
+    assert digests[name] == hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+    assert list(damaged_files(words.location, table)) == []
+    words._open_table._rebuild_checkpoint()
+    assert written_digests(words.location, table.version())[name] == digests[name]
+    Path(path).write_bytes(Path(path).read_bytes()[::-1])
+    [damaged] = damaged_files(words.location, table)
+    assert "but other ones" in str(damaged)
+    write_deltalake(table, words.columns.table_schema.empty_table(), mode="overwrite")
+    assert list(damaged_files(words.location, DeltaTable(place.folder / "t"))) == []
 
 
 def test_where_another_table_lies_in_its_place_nothing_is_rebuilt(place: Place) -> None:
