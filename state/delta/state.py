@@ -231,15 +231,9 @@ class DeltaMapState(TableState[Layout]):
     def fence(self, attempt_id: AttemptId) -> None:
         """Raise the table's version (see the port). Whoever takes the lead builds on the rows that are there.
 
-        So it raises `StoreMismatch` when something else has changed them since the topology's last Delta commit, and
-        for a data file that is missing or has another size.
+        So it raises `StoreMismatch` when something else has changed them since the topology's last Delta commit.
         """
-        loaded = self._open_table.loaded
-        loaded.check_as_left()
-        try:
-            check_live_files(self._resolved, loaded.snapshot)
-        except (DeltaError, OSError) as error:
-            raise unreadable(self._resolved, error) from None
+        self._open_table.loaded.check_as_left()
         super().fence(attempt_id)
         if added := [name for name in self._open_table.loaded.lacking.names if name not in self._history_names]:
             _log.warning("%s: columns %s added; the existing rows have NULL in them", self.table, ", ".join(added))
@@ -249,6 +243,13 @@ class DeltaMapState(TableState[Layout]):
             settle_columns(self._open_table.loaded)
 
         self._between_others("could not be given its new columns", gain)
+
+    def check_files(self) -> None:
+        """Raise `StoreMismatch` for a data file that is missing or has another size (see the port)."""
+        try:
+            check_live_files(self._resolved, self._open_table.loaded.snapshot)
+        except (DeltaError, OSError) as error:
+            raise unreadable(self._resolved, error) from None
 
     @property
     def _history_names(self) -> list[str]:

@@ -154,6 +154,8 @@ def fence(
         if txid is None:
             txid = _table_txid(component_id, state, store, lease, has_joined=has_joined, goes_back_to=goes_back_to)
         store.record_fence(lease, component_id if has_joined else joining_of(component_id), txid)
+        if goes_back_to is None:
+            state.check_files()
         try:
             state.fence(lease.fence_id)
         except TableConflict:

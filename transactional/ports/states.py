@@ -197,6 +197,11 @@ class State(ABC):
         """
         return None
 
+    def check_files(self) -> None:  # noqa: B027 - optional
+        """Raise `StoreMismatch` if the open table lacks files of its newest version. Called by a start before it raises
+        the version, not by a rewind, which may restore what is missing. Raises `OperatingError`. Here it does nothing.
+        """
+
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
         """Maintain the table between two transactions: compact, fold, delete old files. Often does nothing.
 

@@ -24,10 +24,10 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.entries import Entry, log_files, read_entry
-from state.delta.tables.log import ENTRY, LOG_FOLDER, UNREADABLE, WHOLE_CHECKPOINT
-from state.delta.tables.table import DeltaLocation, storage_of
+from state.delta.tables.log import ENTRY, LOG_FOLDER, UNREADABLE, WHOLE_CHECKPOINT, check_entries
+from state.delta.tables.table import DeltaLocation, load_table, storage_of
 from state.delta.tables.torn import Torn, set_aside
-from transactional.errors import OperatingError
+from transactional.errors import OperatingError, StoreMismatch
 from transactional.plumbing.syncing import sync
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
@@ -112,6 +112,16 @@ class _Remains:
     """The versions after the newest readable checkpoint whose entries are missing, or can't be read."""
     broken: dict[str, str] = field(default_factory=dict)
     """The names of files of the log that can't be read, with the reasons."""
+
+
+def can_be_opened(location: DeltaLocation) -> bool:
+    """Whether a reader can load the newest version."""
+    try:
+        check_entries(location)
+        load_table(location)
+    except (OperatingError, StoreMismatch):
+        return False
+    return True
 
 
 def rebuild_checkpoint(location: DeltaLocation, known: KnownTable) -> str:

@@ -18,7 +18,7 @@ from state.delta.tables.data_files import DataFile
 from state.delta.tables.files import Removals, delete_old_files
 from state.delta.tables.log import added_bytes
 from state.delta.tables.lookup import check_sums, with_keys
-from state.delta.tables.rebuilding import KnownTable, rebuild_checkpoint
+from state.delta.tables.rebuilding import KnownTable, can_be_opened, rebuild_checkpoint
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
 from state.delta.tables.table import unreadable
 from state.delta.tables.version import TableVersion
@@ -247,9 +247,14 @@ class Layout(ABC):
         self.loaded.reload()
         log.begin_cleanup(table, self.held.version)
 
-    def _rebuild_checkpoint(self) -> None:
-        """Write the checkpoint from what is known of the table. Raises `OSError`, `OperatingError`."""
+    def _rebuild_checkpoint(self) -> bool:
+        """Write the checkpoint from what is known of the table; False, and nothing is done, if others can open it.
+
+        Raises `OSError`, `OperatingError`.
+        """
         loaded = self.loaded
+        if can_be_opened(loaded.location):
+            return False
         loaded.disk.make_durable()
         known = KnownTable(
             loaded.delta_version,
@@ -266,6 +271,7 @@ class Layout(ABC):
             *(loaded.location, known.version, wrong or "the hint of the last checkpoint"),
         )
         loaded.reload()
+        return True
 
     @property
     def wrote_all(self) -> bool:
