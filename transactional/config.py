@@ -115,8 +115,8 @@ class TopologyConfig:
 
     attempts_max: int | None = None
     """Attempts after which the process stops with the last error; None: retried for as long as it takes. Attempts that
-    fail because a source, a table's storage, the store or an executor is unavailable are not counted. Ten attempts in
-    which tuples were lost stop it, too."""
+    fail because a source, a table's storage, the store or an executor is unavailable are not counted; those of which a
+    process has died are. Ten attempts in which tuples were lost stop it, too."""
 
     message_retries_max: int | None = None
     """At least once: how often a message on which a bolt has failed is processed again, by itself, before it becomes a

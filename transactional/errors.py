@@ -10,7 +10,8 @@
     │   ├── ReplayMismatch           a replay read different records from those recorded
     │   ├── TableConflict            another writer got in between; nothing was written
     │   ├── AttemptLost              executors, results or cached data of an attempt are gone
-    │   │   └── TuplesLost           tasks of an attempt have received less, or more, than was sent to them
+    │   │   ├── TuplesLost           tasks of an attempt have received less, or more, than was sent to them
+    │   │   └── WorkerDied           a process has ended while it worked for an attempt
     │   ├── StoreUnavailable         the coordinator's store does not respond
     │   ├── SumOverflow              a sum is larger than its column can hold; nothing was written
     │   ├── TooManyCollected         more tuples belong together than may be kept; nothing was written
@@ -64,8 +65,8 @@ class TransactionalError(Exception):
 
     code: ClassVar[str] = "TX000"
     exit_code: ClassVar[int] = LOOK
-    is_outage: ClassVar[bool] = False
-    tries_max: ClassVar[int | None] = None
+    is_outage: bool = False
+    tries_max: int | None = None
 
     def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = ()) -> None:
         super().__init__(*(without_login(each) if isinstance(each, str) else each for each in args))
@@ -188,6 +189,24 @@ class TuplesLost(AttemptLost):
     code = "TX309"
     is_outage = False
     tries_max = 10
+
+
+class WorkerDied(AttemptLost):
+    """A process has ended while it worked for an attempt: a tuple may crash it, or exhaust its memory.
+
+    `how` says how it has ended, and `given` what a bolt was given last, pickled, if the task was watched. With
+    `at_fault`, a process has died of each of these tuples alone, so that no further attempt has to fail on them.
+    """
+
+    code = "TX421"
+    is_outage = False
+
+    def __init__(
+        self, *args: object, at_fault: tuple[Exclusion, ...] = (), how: str = "", given: bytes | None = None
+    ) -> None:
+        super().__init__(*args, at_fault=at_fault)
+        self.how, self.given = how, given
+        self.tries_max = 1 if at_fault else None
 
 
 class StoreUnavailable(OperatingError):

@@ -255,7 +255,8 @@ def _geared(topology: Topology, session: SparkSession | None, master: str, spark
     if (why := why_on_spark(topology, conf)) is not None:
         _log.warning("topology %r is processed on Spark throughout: %s", topology.id, why)
         return spark
-    return GearedExecutor(WorkerExecutor(topology), spark, ProcessingPlaces(_expected_slots(session, master)))
+    workers, places = WorkerExecutor(topology), ProcessingPlaces(_expected_slots(session, master))
+    return GearedExecutor(workers, spark, places, workers_find_tuples=workers.finds_tuples)
 
 
 def _expected_slots(session: SparkSession | None, master: str) -> int:

@@ -46,6 +46,8 @@ class Operator(ABC):
         """How the bolt sees where its tuples come from, if it is another way."""
         self.notes_origin = False
         """True for a bolt on Arrow data with several inputs: each record batch carries its origin."""
+        self.watched: Callable[[Operator, pa.RecordBatch, str, str], None] | None = None
+        """Runs the bolt in place of `run`, if the task is watched."""
         self._has_failed = False
 
     def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
@@ -56,6 +58,13 @@ class Operator(ABC):
         source, stream = self.shown.get((source, stream), (source, stream))
         if self.excluded:
             batch = self._without_excluded(batch, source, stream, is_silent=is_silent)
+        if self.watched is None:
+            self.run(batch, source, stream)
+        else:
+            self.watched(self, batch, source, stream)
+
+    def run(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Run the bolt over tuples none of which is excluded, with the origin as the bolt sees it."""
         if self.notes_origin:
             batch = with_origin(batch, source, stream)
         with guarded(self.component, is_of_many=True):

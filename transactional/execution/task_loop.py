@@ -50,6 +50,8 @@ class TaskLoop(ABC):
         """Late tuples, by the component with the windows that have left them out."""
         self.counted = Counter[tuple[str, str]]()
         """What bolts count themselves, by component and name."""
+        self.watched: Callable[[Operator, pa.RecordBatch, str, str], None] | None = None
+        """How bolts are run in a task that is watched."""
         self._instances = instances or {}
 
     def run(self, received: Received) -> TaskFailed | None:
@@ -89,7 +91,7 @@ class TaskLoop(ABC):
             operator = make_operator(self.info, bolt, emitter)
         else:
             operator = load_operator(self.info, bolt, instance, emitter)
-        operator.faults = self.faults
+        operator.faults, operator.watched = self.faults, self.watched
         self.operators[component_id] = operator
         if bolt.is_dataframe and self.program.sets_aside:
             # So is what Spark has computed: which tuples it was made of is not known.

@@ -8,9 +8,9 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
-from transactional.attempt import TransactionAttempt
+from transactional.attempt import TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.errors import FatalError
+from transactional.errors import FatalError, WorkerDied
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.gears.places import ProcessingPlace, ProcessingPlaces
 from transactional.ports import JobExecutor, Processed
@@ -35,15 +35,20 @@ class GearedExecutor:
     The workers are there at once. Spark starts in the background when it is first expected to be quicker, while
     transactions continue in workers. If it can't start the run
     ends with that error: what was committed stays. `places` chooses, and learns how many tasks run at a time.
+    If workers find the tuple of which a process dies, a transaction of which one has died is processed there.
     """
 
-    def __init__(self, workers: TaskExecutor, spark: TaskExecutor, places: ProcessingPlaces) -> None:
+    def __init__(
+        self, workers: TaskExecutor, spark: TaskExecutor, places: ProcessingPlaces, *, workers_find_tuples: bool = False
+    ) -> None:
         self.workers, self.spark, self._places = workers, spark, places
+        self._workers_find_tuples = workers_find_tuples
         self._lock = threading.Lock()
         self._starting: threading.Thread | None = None
         self._is_started = self._is_closed = False
         self._error: BaseException | None = None
         self._at: dict[TransactionAttempt, TaskExecutor] = {}
+        self._died = set[TxId]()
         self._ended_s = 0.0
 
     def open(self) -> None:
@@ -55,8 +60,14 @@ class GearedExecutor:
         """Run it where it is expected to be quicker."""
         records, began_s = sum(len(offsets) for offsets in batch.ranges.values()), perf_counter()
         place = self._place(attempt, records)
-        processed = self._at[attempt].run(attempt, batch)
+        try:
+            processed = self._at[attempt].run(attempt, batch)
+        except WorkerDied:
+            with self._lock:
+                self._died.add(attempt.txid)
+            raise
         with self._lock:
+            self._died.discard(attempt.txid)
             ended_s = perf_counter()
             # Of several in flight each takes the time since the one before it had ended.
             took_ms = 1_000 * (ended_s - max(began_s, self._ended_s))
@@ -70,6 +81,8 @@ class GearedExecutor:
             if self._error is not None:
                 raise FatalError(f"Spark could not be started: {self._error}") from self._error
             place = self._places.place(records)
+            if self._workers_find_tuples and attempt.txid in self._died:
+                place = ProcessingPlace(False, "a process has died of this transaction")
             if place.is_spark and not self._is_started:
                 self._start()
                 place = ProcessingPlace(False, "Spark is starting")

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
-from transactional.errors import TransactionalError, TuplesLost, by_code
+from transactional.errors import TransactionalError, TuplesLost, WorkerDied, by_code
 from transactional.execution.failing.failures import TaskFailed, error_of, rank_failure, summed_up
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import TaskProgram
@@ -87,7 +87,11 @@ class CommitStep(ABC):
     def _run_job(self, work: StepWork, passing: Passing) -> None:
         jobs = self.context.jobs
         assert jobs is not None, "where there is no executor no step is placed in a job"
-        answers = sorted(jobs.run_step(work), key=lambda answer: answer.task)
+        try:
+            answers = sorted(jobs.run_step(work), key=lambda answer: answer.task)
+        except WorkerDied:
+            self.context.places.keep_from_driver(self.plan)
+            raise
         self._check(work, answers)
         for answer in answers:
             passing.take_items(answer.items)

@@ -41,6 +41,7 @@ class _Measured:
     driver: MovingMedian = field(default_factory=MovingMedian)
     job: MovingMedian = field(default_factory=MovingMedian)
     stays: str = ""
+    has_died: bool = False
 
 
 class StepPlaces:
@@ -63,6 +64,8 @@ class StepPlaces:
             return StepPlace(False, stays)
         if self._choice == "driver" or self._slots is None:
             return StepPlace(False, "all steps do" if self._choice == "driver" else "there is nothing to run jobs")
+        if known.has_died:
+            return StepPlace(True, "a process has died of it")
         if self._choice == "jobs":
             return StepPlace(True, "all steps do that can")
         if size_bytes > DRIVER_BYTES_MAX:
@@ -87,6 +90,10 @@ class StepPlaces:
         """A step can't run as a job, as has turned out. Not with `jobs`: there it is a mistake that stays one."""
         if self._choice == "auto":
             self._of(step).stays = why
+
+    def keep_from_driver(self, step: Step) -> None:
+        """A process has died of a step: the driver would, too."""
+        self._of(step).has_died = True
 
     def _expected(self, known: _Measured, step: Step, tuples: int) -> tuple[float, float] | None:
         """In the driver, and as a job, in milliseconds; None: neither is measured."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +50,7 @@ from transactional.execution.trying_again import (
     subscription,
     takes_letters,
 )
+from transactional.execution.watching import Report, run_watched
 from transactional.letters import Exclusion, Letter
 from transactional.messages import Unfinished
 from transactional.ports import DeadLetter, RefusedRecord
@@ -58,9 +60,14 @@ from transactional.topology.topology import WorkPhase
 
 
 def run_task(
-    program: TaskProgram, inputs: AttemptInput, level: int, slot: int, items: Iterable[Item]
+    program: TaskProgram,
+    inputs: AttemptInput,
+    level: int,
+    slot: int,
+    items: Iterable[Item],
+    report: Report | None = None,
 ) -> Iterator[Item]:
-    """Run one task of one level: yield the items that it sends."""
+    """Run one task of one level: yield the items that it sends. With `report`, its bolts are watched."""
     mine = sorted((item for item in items if is_for_level(item, level)), key=lambda item: item.order)
     stage, task = program.plan.slots(level)[slot]
     tuples = [item for item in mine if isinstance(item, Tuples)]
@@ -69,7 +76,9 @@ def run_task(
         return ((batch, item.source, item.stream) for item in tuples for batch in from_ipc(item.data))
 
     def make(*, looks_closer: bool) -> _Task:
-        return _Task(program, inputs, stage, task, is_complete=len(tuples) == len(mine), looks_closer=looks_closer)
+        made = _Task(program, inputs, stage, task, is_complete=len(tuples) == len(mine), looks_closer=looks_closer)
+        made.watched = None if report is None else partial(run_watched, report, task)
+        return made
 
     return _sent(*run_through(make, received))
 

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
-from transactional.errors import AttemptLost, SparkStopped, TransactionalError
+from transactional.errors import AttemptLost, SparkStopped, TransactionalError, WorkerDied
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
@@ -48,6 +48,8 @@ from transactional.spark_session import require_classic, spark_session
 from transactional.topology.topology import Topology
 
 INPUT_PROPERTY = "transactional.attempt"
+DEATHS = ("Python worker exited unexpectedly", "exited caused by one of the running tasks")
+"""What Spark says if a process has died of a task, after as many tries as `spark.task.maxFailures` allows."""
 DEAD_WITHIN_S = 10.0
 """How long to wait until the tasks of a cancelled job have ended; what is still running then can't change anything."""
 
@@ -150,7 +152,7 @@ class SparkExecutor:
                 ) from error
             self._wait_until_dead(tag)
             self._results.forget(attempt)
-            raise AttemptLost(f"the Spark job of {what} did not succeed: {_first_lines(error)}") from error
+            raise _lost(error)(f"the Spark job of {what} did not succeed: {_first_lines(error)}") from error
         finally:
             with self._lock:
                 del self._running[attempt]
@@ -353,6 +355,11 @@ def next_level(program: TaskProgram, level: int) -> Callable[[int, Iterable[tupl
             yield from staged(program, inputs.attempt, sent, len(program.plan.slots(level)))
 
     return run
+
+
+def _lost(error: Exception) -> type[AttemptLost]:
+    """The class of error for a job that did not succeed: by what Spark says of the process in which a task was."""
+    return WorkerDied if any(sign in str(error) for sign in DEATHS) else AttemptLost
 
 
 def _first_lines(error: Exception, count: int = 12) -> str:

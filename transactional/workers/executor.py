@@ -11,21 +11,24 @@ from dataclasses import replace
 
 import cloudpickle
 
-from transactional.attempt import TransactionAttempt
+from transactional.attempt import TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, WorkerDied
 from transactional.execution.items import Item, TaskTime, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
+from transactional.execution.watching import BoltInput
+from transactional.guarantees import Guarantee
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, stagers_of
 from transactional.ports import Processed
 from transactional.sending.by_value import sent_by_value
 from transactional.sending.packing import Packing
 from transactional.topology.topology import Topology
+from transactional.workers.deadly_tuples import deadly_tuple, naming
 from transactional.workers.pool import Piece, WorkerPool
 from transactional.workers.staying import why_on_spark
-from transactional.workers.work import LevelWork, PartOfStep
+from transactional.workers.work import BoltAlone, LevelWork, PartOfStep
 
 
 class WorkerExecutor:
@@ -34,6 +37,9 @@ class WorkerExecutor:
     There are as many `processes` as this process may use cores, but no more than a level has tasks. A task always works
     in the same process while batches stay of a size: its consumers continue where they stopped. A small batch works in
     one of them, as a whole. Raises `ConfigError` for a topology that needs Spark.
+
+    Where tuples are set aside, the tasks of a transaction are watched once a process has died of it. The next time one
+    dies, parts of what a bolt was given last are tried in fresh processes, until one has died of a single tuple.
     """
 
     def __init__(self, topology: Topology, *, processes: int | None = None) -> None:
@@ -43,6 +49,9 @@ class WorkerExecutor:
         self.program = make_program(topology, topology.spout.reader())
         check_sendable(self.program)
         self._processes = len(os.sched_getaffinity(0)) if processes is None else processes
+        # At least once, the messages that fail are processed again by themselves.
+        self.finds_tuples = self.program.sets_aside and topology.guarantee is Guarantee.EXACTLY_ONCE
+        self._died = set[TxId]()
         self._lock = threading.Lock()
         self._open = contextlib.ExitStack()
 
@@ -64,32 +73,63 @@ class WorkerExecutor:
         self._packing = Packing(self._count)
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
-        """Run level after level. Raises `AttemptLost` if the attempt is cancelled, or a process of it has ended."""
+        """Run level after level. Raises `AttemptLost` if the attempt is cancelled, `WorkerDied` if a process of it has
+        ended."""
         records = sum(len(offsets) for offsets in batch.ranges.values())
         inputs = AttemptInput.of(attempt, batch, self.program.spout)
         with self._lock:
-            processes = self._packing.tasks(records)
+            processes, is_watched = self._packing.tasks(records), attempt.txid in self._died
         items: list[Item] = []
         with self.pool.attending(attempt):
-            for level in range(self.program.plan.depth):
-                items += self._level(inputs, level, items, processes)
+            try:
+                for level in range(self.program.plan.depth):
+                    items += self._level(inputs, level, items, processes, is_watched=is_watched)
+            except WorkerDied as died:
+                # Chance may kill a process. The next attempt is watched, however few are allowed.
+                died.is_outage = self.finds_tuples and not is_watched
+                if (named := self._named(inputs, died)) is None:
+                    raise
+                raise named from died
         with self._lock:
+            self._died.discard(attempt.txid)
             elapsed_ms = sum(item.elapsed_ms for item in items if isinstance(item, TaskTime))
             self._packing.learn(records, elapsed_ms)
         return gather(self.program, batch, [item for item in items if not is_for_task(item)])
 
-    def _level(self, inputs: AttemptInput, level: int, items: Sequence[Item], processes: int) -> list[Item]:
+    def _level(
+        self, inputs: AttemptInput, level: int, items: Sequence[Item], processes: int, *, is_watched: bool
+    ) -> list[Item]:
         slots = self.program.plan.slots(level)
         used = min(processes, len(slots))
         pieces = []
         for number in range(used):
             own = range(number, len(slots), used)
             received = [item for item in items if is_for_level(item, level) and item.slot in own]
-            work = LevelWork(inputs, level, own, received, used)
+            work = LevelWork(inputs, level, own, received, used, is_watched)
             components = ", ".join(dict.fromkeys(repr(c) for at in own for c in slots[at][0].components))
             what = f"tasks {', '.join(map(str, own))} of {components}, attempt {inputs.attempt}"
             pieces.append(Piece(number, pickle.dumps(work, pickle.HIGHEST_PROTOCOL), what))
         return [item for sent in self.pool.run(inputs.attempt, pieces) for item in sent]
+
+    def _named(self, inputs: AttemptInput, died: WorkerDied) -> WorkerDied | None:
+        """The error that names the tuple at fault; None if there is none. Raises `AttemptLost` if the attempt is
+        cancelled."""
+        if self.finds_tuples:
+            with self._lock:
+                self._died.add(inputs.attempt.txid)
+        if died.given is None:
+            return None
+        alone = deadly_tuple(pickle.loads(died.given), lambda part: self._dies(inputs, part))
+        return None if alone is None else naming(alone, died, self.program.spout.id)
+
+    def _dies(self, inputs: AttemptInput, given: BoltInput) -> bool:
+        """Whether a process dies of an input alone."""
+        work = pickle.dumps(BoltAlone(inputs, given), pickle.HIGHEST_PROTOCOL)
+        try:
+            self.pool.run(inputs.attempt, [Piece(0, work, f"{given.component!r} alone, attempt {inputs.attempt}")])
+        except WorkerDied:
+            return True
+        return False
 
     def slots(self) -> int:
         """How many tasks run at a time."""

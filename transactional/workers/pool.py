@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from transactional.attempt import TransactionAttempt
-from transactional.errors import AttemptLost
+from transactional.errors import AttemptLost, WorkerDied
 from transactional.plumbing.pools import DaemonPool
 from transactional.workers.process import ENDS_WITHIN_S, WorkerProcess
-from transactional.workers.serving import ANSWER, FAILED, NO_WORK, NUMBER_BYTES
+from transactional.workers.serving import ANSWER, FAILED, INPUT, NO_WORK, NUMBER_BYTES, WITH_DATA
 
 _LOOKED_AT_EACH_S = 1.0
 """A process that has exited while something that it has started keeps the socket open is noticed after this."""
@@ -31,6 +31,8 @@ class _Worker:
     request: int = 0
     """The number of the piece of work that was sent last."""
     waiting: deque[TransactionAttempt] = field(default_factory=deque)
+    inputs: list[bytes] = field(default_factory=list)
+    """What the bolts of a watched task were given and have not finished, the innermost last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class WorkerPool:
     def run(self, attempt: TransactionAttempt, pieces: Sequence[Piece]) -> list[list[Any]]:
         """Do all of it, each piece in another worker, in the order of their numbers. Returns the answers in order.
 
-        Raises `AttemptLost` if the attempt is cancelled, or a process has ended; nothing is at work for it then.
+        Raises `AttemptLost` if the attempt is cancelled, `WorkerDied` if a process has ended; nothing is at work for it
+        then.
         """
         begun, lost = self._begun(attempt, pieces)
         answers, more = self._collected(attempt, begun)
@@ -82,7 +85,7 @@ class WorkerPool:
         if self._is_cancelled(attempt):
             raise AttemptLost(f"attempt {attempt} was cancelled")
         if lost:
-            raise AttemptLost(lost[0])
+            raise lost[0]
         return [pickle.loads(answers[piece.worker]) for piece in pieces]
 
     @contextmanager
@@ -135,7 +138,7 @@ class WorkerPool:
         with self._changed:
             return attempt in self._cancelled
 
-    def _begun(self, attempt: TransactionAttempt, pieces: Sequence[Piece]) -> tuple[list[Piece], list[str]]:
+    def _begun(self, attempt: TransactionAttempt, pieces: Sequence[Piece]) -> tuple[list[Piece], list[AttemptLost]]:
         """The pieces that were sent, up to the first that could not be; and why not."""
         begun = list[Piece]()
         for piece in pieces:
@@ -143,7 +146,7 @@ class WorkerPool:
                 if not self._begin(attempt, piece):
                     break
             except AttemptLost as lost:
-                return begun, [str(lost)]
+                return begun, [lost]
             begun.append(piece)
         return begun, []
 
@@ -160,6 +163,7 @@ class WorkerPool:
                 return False
             worker.attempt = attempt
             worker.request += 1
+            worker.inputs.clear()
         try:
             _send(worker, piece)
         except OSError:  # it has ended since its last answer, so it has read nothing of this
@@ -177,10 +181,12 @@ class WorkerPool:
     def _is_next(attempt: TransactionAttempt, worker: _Worker) -> bool:
         return worker.attempt is None and worker.waiting[0] == attempt
 
-    def _collected(self, attempt: TransactionAttempt, begun: Sequence[Piece]) -> tuple[dict[int, bytes], list[str]]:
-        """The answers by the workers' numbers, and what is to be said of those that won't come."""
+    def _collected(
+        self, attempt: TransactionAttempt, begun: Sequence[Piece]
+    ) -> tuple[dict[int, bytes], list[AttemptLost]]:
+        """The answers by the workers' numbers, and why others won't come."""
         waiting = {self._workers[piece.worker].process.connection: piece for piece in begun}
-        answers, lost = dict[int, bytes](), list[str]()
+        answers, lost = dict[int, bytes](), list[AttemptLost]()
         while waiting:
             for connection in wait(list(waiting), _LOOKED_AT_EACH_S) or self._of_exited(waiting):
                 assert isinstance(connection, Connection)
@@ -189,18 +195,24 @@ class WorkerPool:
                 if kind and number not in (worker.request, NO_WORK):
                     worker.process.end()
                     lost.append(
-                        f"worker process {worker.process.pid} has answered request {number} where {worker.request} was "
-                        f"sent, in {piece.what}: a process that a bolt has forked may have its socket"
+                        AttemptLost(
+                            f"worker process {worker.process.pid} has answered request {number} where {worker.request} "
+                            f"was sent, in {piece.what}: a process that a bolt has forked may have its socket"
+                        )
                     )
                 elif kind == ANSWER:
                     answers[worker.number] = data
                 elif kind == FAILED:
-                    lost.append(f"worker process {worker.process.pid} failed in {piece.what}: {data.decode()}")
+                    text = f"worker process {worker.process.pid} failed in {piece.what}: {data.decode()}"
+                    lost.append(AttemptLost(text))
                 elif kind:
                     self._note_progress(worker)
+                    if kind == INPUT:
+                        worker.inputs = [*worker.inputs, data] if data else worker.inputs[:-1]
                     continue
                 else:
-                    lost.append(f"worker process {worker.process.pid} {worker.process.end()} in {piece.what}")
+                    self._note_progress(worker)
+                    lost.append(_death(worker, piece))
                 del waiting[connection]
                 self._leave(attempt, worker)
         return answers, lost
@@ -235,6 +247,11 @@ class WorkerPool:
             worker.process = self._start()
 
 
+def _death(worker: _Worker, piece: Piece) -> WorkerDied:
+    how, given = worker.process.end(), worker.inputs[-1] if worker.inputs else None
+    return WorkerDied(f"worker process {worker.process.pid} {how} in {piece.what}", how=how, given=given)
+
+
 def _send(worker: _Worker, piece: Piece) -> None:
     worker.process.connection.send_bytes(worker.request.to_bytes(NUMBER_BYTES))
     worker.process.connection.send_bytes(piece.work)
@@ -246,7 +263,7 @@ def _received(connection: Connection) -> tuple[bytes, int, bytes]:
         if connection.poll():  # what the process has started may keep the socket open
             head = connection.recv_bytes()
             kind, number = head[:-NUMBER_BYTES], int.from_bytes(head[-NUMBER_BYTES:])
-            return kind, number, connection.recv_bytes() if kind in (ANSWER, FAILED) else b""
+            return kind, number, connection.recv_bytes() if kind in WITH_DATA else b""
     except (EOFError, OSError):
         pass
     return b"", 0, b""

@@ -19,12 +19,14 @@ from traceback import format_exception_only
 from typing import Final
 
 from transactional.execution.program import TaskProgram
+from transactional.execution.watching import BoltInput
 from transactional.plumbing.garbage import collect_less_garbage
-from transactional.workers.work import Work
+from transactional.workers.work import Line, Work
 
-READY, BEAT, ANSWER, FAILED = b"r", b".", b"=", b"!"
+READY, BEAT, ANSWER, FAILED, INPUT = b"r", b".", b"=", b"!", b">"
 """What the driver receives, with the number of the work: the program is loaded; a task has ended; an answer, or the
-text of an error, follows."""
+text of an error, follows; so does what a bolt gets next, pickled, or nothing once the bolt has worked on it."""
+WITH_DATA: Final = (ANSWER, FAILED, INPUT)
 NUMBER_BYTES: Final = 8
 NO_WORK: Final = 0
 """The number of what a process says of itself, before it has any work."""
@@ -49,16 +51,24 @@ def main(descriptor: int, driver: int) -> None:
             number, data = connection.recv_bytes(), connection.recv_bytes()
         except (EOFError, ConnectionError):
             return
-        kind, answer = _answer(program, data, partial(_send, connection, worker, BEAT + number))
-        _send(connection, worker, kind + number, answer)
+        send = partial(_send, connection, worker)
+        kind, answer = _answer(program, data, _line(send, number))
+        send(kind + number, answer)
         collect_less_garbage()
 
 
-def _answer(program: TaskProgram, data: bytes, beat: Callable[[], None]) -> tuple[bytes, bytes]:
+def _line(send: Callable[..., None], number: bytes) -> Line:
+    def report(given: BoltInput | None) -> None:
+        send(INPUT + number, b"" if given is None else pickle.dumps(given, pickle.HIGHEST_PROTOCOL))
+
+    return Line(partial(send, BEAT + number), report)
+
+
+def _answer(program: TaskProgram, data: bytes, line: Line) -> tuple[bytes, bytes]:
     """What fails in a bolt is among what the tasks send; what is raised here is of the work as a whole."""
     try:
         work: Work = pickle.loads(data)
-        return ANSWER, pickle.dumps(work.run(program, beat), pickle.HIGHEST_PROTOCOL)
+        return ANSWER, pickle.dumps(work.run(program, line), pickle.HIGHEST_PROTOCOL)
     except BaseException as error:
         return FAILED, _text(error)
 

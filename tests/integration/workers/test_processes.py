@@ -44,7 +44,7 @@ from transactional import (
 from transactional.attempt import AttemptId
 from transactional.bolts import Bolt
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import AttemptLost, BoltFailed, TuplesLost
+from transactional.errors import AttemptLost, BoltFailed, TuplesLost, WorkerDied
 from transactional.testing import MemoryCoordinatorStore
 from transactional.workers import pool
 from transactional.workers.executor import WorkerExecutor
@@ -71,9 +71,10 @@ def test_an_attempt_whose_process_ends_is_lost_and_the_next_one_works(
 ) -> None:
     fall, how = WAYS[way]
     one = one_bolt(Falls(str(tmp_path / "flag"), fall, place))
-    with pytest.raises(AttemptLost, match=f"worker process \\d+ {how} in tasks [01] of .*'bolt', attempt 1") as lost:
+    with pytest.raises(WorkerDied, match=f"worker process \\d+ {how} in tasks [01] of .*'bolt', attempt 1") as died:
         one.start(FIRST).result(60)
-    assert lost.value.code == "TX305"
+    assert died.value.code == "TX421"
+    assert not died.value.is_outage
     assert one.start(SECOND).result(60).counts["bolt"] == 19
 
 
@@ -225,6 +226,7 @@ def run(topology: Any, **config: Any) -> Any:
     return TopologyDriver(topology, MemoryCoordinatorStore(), executor, options).run()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("take", [1, 3])
 def test_a_run_whose_processes_fall_counts_every_tuple_once(tmp_path: Path, take: int) -> None:
     spout = MemoryTransactionalSpout(WORDS, fields="word string", take=take)

@@ -10,12 +10,12 @@ import pytest
 
 from state.memory import MemoryTable
 from tests.unit.fakes import WORD_COUNTS, builder, counts, opaque_words, stored, words
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata
+from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.config import TopologyConfig
 from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import AttemptLost, ConfigError, FatalError
+from transactional.errors import AttemptLost, ConfigError, FatalError, WorkerDied
 from transactional.gears.executor import GearedExecutor
 from transactional.gears.places import ProcessingPlace, ProcessingPlaces
 from transactional.phases.local_executor import LocalExecutor
@@ -160,3 +160,37 @@ def test_a_spark_that_can_not_start_ends_the_run_and_what_was_committed_stays() 
     assert spark.closed.is_set(), "it counts as a user of its session otherwise"
     [status] = store.status("words")
     assert sum(stored(table).values()) == 3 * status.committed_txid
+
+
+class Dies(LocalExecutor):
+    """A process dies of the first attempt."""
+
+    has_died = False
+
+    def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
+        if not Dies.has_died:
+            Dies.has_died = True
+            raise WorkerDied("exited unexpectedly")
+        return super().run(attempt, batch)
+
+
+@pytest.mark.parametrize(("workers_find_tuples", "place"), [(True, "in workers: a pro"), (False, "on Spark: always")])
+def test_what_a_process_has_died_of_is_processed_where_tuples_are_found(
+    workers_find_tuples: bool,  # noqa: FBT001
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Dies, "has_died", False)
+    topology = topology_of_words(MemoryTable("counts"), take=9)
+    executor = GearedExecutor(
+        LocalExecutor(topology), Dies(topology), OnSpark(4), workers_find_tuples=workers_find_tuples
+    )
+    executor.open()
+    executor._open_spark()
+    batch = topology.spout.plan(EMPTY_BATCH, replay=False)
+    assert batch is not None
+    first, second, other = (TransactionAttempt(TxId(txid), AttemptId(n)) for txid, n in ((1, 1), (1, 2), (2, 3)))
+    with pytest.raises(WorkerDied):
+        executor.run(first, batch)
+    assert executor.run(second, batch).place.startswith(place)
+    assert executor.run(other, batch).place == "on Spark: always"

@@ -81,3 +81,11 @@ def test_what_turns_out_to_need_the_driver(choice: str, is_job: bool) -> None:  
 def test_a_reason_is_given_once_there_is_one() -> None:
     assert str(StepPlaces("auto", 4).place(STEP, 1, 0)) == "driver"
     assert str(StepPlaces("driver", 4).place(STEP, 1, 0)) == "driver: all steps do"
+
+
+def test_a_step_of_which_a_process_has_died_is_not_tried_in_the_driver() -> None:
+    """Quicker though that would be."""
+    places = learned(driver_us=1, job_us=100)
+    assert not places.place(STEP, 10, 0).is_job
+    places.keep_from_driver(STEP)
+    assert places.place(STEP, 10, 0) == StepPlace(True, "a process has died of it")

@@ -22,7 +22,7 @@ from tests.unit.fakes import builder, counts, opaque_words, stored
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.errors import BoltFailed, Fenced, TableConflict, TuplesLost
+from transactional.errors import BoltFailed, Fenced, TableConflict, TuplesLost, WorkerDied
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.facts import BatchFacts
 from transactional.phases import step_places
@@ -269,6 +269,24 @@ def test_a_second_run_of_a_task_counts_once(tmp_path: Path) -> None:
     assert content(state) == Counter(word for (word,) in ROWS)
     assert len(live_files(state)) == 3
     assert len(list((tmp_path / "t" / RUNS).glob("*.parquet"))) == 6, "the others' files are nobody's"
+
+
+def died(executor: Executor, work: StepWork) -> list[TaskDone]:
+    raise WorkerDied("worker process 7 was ended by SIGSEGV in step 'count'")
+
+
+def test_after_a_process_has_died_of_it_a_step_stays_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = counting(WordCount(), log(tmp_path / "t"))
+    executor = Executor(topology, died)
+    phase = CommitPhase(topology, jobs=executor, choice="auto")
+    [step] = [each for each in phase.steps if not each.plan.stays]
+    batch = BatchMetadata({PartitionId("memory", n): OffsetRange(Offset(0), Offset(150)) for n in (0, 1)})
+    processed = executor.run(attempt(1, 10), batch)
+    with monkeypatch.context() as patch:
+        patch.setattr(step_places, "DRIVER_BYTES_MAX", 0)
+        with pytest.raises(WorkerDied):
+            phase.run(attempt(1, 10), processed)
+    assert phase.context.places.place(step.plan, 1, 0).is_job
 
 
 def both(executor: Executor, work: StepWork) -> list[TaskDone]:

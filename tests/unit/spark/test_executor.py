@@ -12,10 +12,10 @@ from state.memory import MemoryMapState
 from transactional import TransactionalTopologyBuilder
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
-from transactional.errors import SparkStopped
+from transactional.errors import AttemptLost, SparkStopped, WorkerDied
 from transactional.spark import executor as executors
 from transactional.spark import shared_session
-from transactional.spark.executor import SparkExecutor, _first_lines
+from transactional.spark.executor import SparkExecutor, _first_lines, _lost
 from transactional.spark.shared_session import using_spark
 from transactional.topology.topology import Topology
 
@@ -148,3 +148,16 @@ def test_a_spark_that_is_stopped_under_a_run_ends_it(
     assert executor.progress(attempt) == 0
     with pytest.raises(SparkStopped, match=r"Spark of this process was stopped while topology 'words' ran on it, in"):
         executor.run(attempt, EMPTY_BATCH)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting", WorkerDied),
+        ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: code 137", WorkerDied),
+        ("ExecutorLostFailure (executor 1 exited unrelated to the running tasks) Reason: decommissioned", AttemptLost),
+        ("java.io.IOException: No space left on device", AttemptLost),
+    ],
+)
+def test_a_process_that_dies_of_its_task_counts_as_an_attempt(reason: str, error: type[AttemptLost]) -> None:
+    assert _lost(Exception(JOB.replace("java.io.IOException: No space left on device", reason))) is error

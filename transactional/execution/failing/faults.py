@@ -56,10 +56,15 @@ class Faults:
         if len(self._named) >= NAMED_MAX:
             self.fail()
 
+    @property
+    def at_fault(self) -> tuple[Exclusion, ...]:
+        """The tuples that were named, sorted."""
+        return tuple(sorted(self._named.values()))
+
     def fail(self) -> None:
         """Raise the first failure with all tuples that were named, if there is one."""
         if self._first is not None:
-            self._first.at_fault = tuple(sorted(self._named.values()))
+            self._first.at_fault = self.at_fault
             raise self._first
 
     def _place(self, row: Tuple) -> str:
