@@ -14,9 +14,10 @@ from transactional.attempt import TransactionAttempt
 from transactional.bolts import Key, TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.emitting import Emitter
-from transactional.execution.failing.failures import guarded
+from transactional.execution.failing.failures import TaskFailed, guarded
 from transactional.execution.map_state import ReadState
 from transactional.execution.operators import TupleOperator, left_out_by
+from transactional.ports import Windowed
 from transactional.stateful import StatefulBolt
 
 
@@ -262,8 +263,13 @@ class StatefulOperator(TupleOperator):
     def finish(self) -> None:
         """All tuples are processed: the state is written next."""
         if self.state.is_first("pre_prepare", self.context.task_index):
-            with guarded(self.component):
-                self.bolt.pre_prepare(self.attempt.txid)
+            try:
+                with guarded(self.component):
+                    self.bolt.pre_prepare(self.attempt.txid)
+            except TaskFailed as failed:
+                if isinstance(self.bolt, Windowed) and self.bolt.processed_window:
+                    failed.where = f", on {self.bolt.processed_window}"
+                raise
 
     @property
     def left_out(self) -> Mapping[str, int]:

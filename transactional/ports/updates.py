@@ -164,6 +164,8 @@ class Windowed(ABC):
     """The field with the time of their tuples; None: it is that of the transaction, or none matters."""
     goes_by_end: bool = False
     """Whether the time of its tuples is the end of windows that it counts."""
+    processed_window: str = ""
+    """The window that user code is processing, for messages."""
 
     @property
     @abstractmethod

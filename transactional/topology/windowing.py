@@ -281,7 +281,16 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
                 (each for each in by_part[part] if each.last == before and each.first <= before),
                 key=lambda each: each.number,
             )
-            self.bolt.execute(self._window(start, its, gone))
+            window = self._window(start, its, gone)
+            self.processed_window = self._name_of(window)
+            self.bolt.execute(window)
+        self.processed_window = ""
+
+    def _name_of(self, window: TupleWindow) -> str:
+        times = "" if window.start is None else f" [{window.start}, {window.end})"
+        key = ", ".join(f"{name}={value!r}" for name, value in zip(self.key, window.key, strict=True))
+        count = len(window.tuples)
+        return f"the window{times}{' of ' if key else ''}{key}, which has {count} tuple{'' if count == 1 else 's'}"
 
     def _window(self, start: int, its: list[_Kept], gone: list[_Kept]) -> TupleWindow:
         new = [each.tuple for each in its if each.first == start]

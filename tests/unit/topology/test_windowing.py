@@ -6,6 +6,7 @@ Storm rows C12, C13, X53 and X54.
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,7 +29,7 @@ from transactional import (
 )
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.errors import TopologyChanged
+from transactional.errors import RetriesExhausted, TopologyChanged
 from transactional.groupings import Grouping, GroupingKind
 from transactional.phases.local_executor import LocalExecutor
 from transactional.schema import Schema
@@ -246,6 +247,52 @@ def test_windows_continue_after_a_restart_and_are_not_continued_as_others() -> N
     assert run([*rows, ("a", None, 4), ("a", None, 5)], count(3)) == ["0,1,2", "3,4,5"]
     with pytest.raises(TopologyChanged, match="has open windows of tuples of 3 every 3 by count"):
         run(rows, count(4), accept_changes=True)
+
+
+class Refuses(Shown):
+    """Fails on the windows of one user."""
+
+    def execute(self, window: TupleWindow) -> None:
+        if window.key == ("b",):
+            raise ValueError("no b here")
+        super().execute(window)
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ({"window": tumbling("10 seconds"), "time": "at"}, "[2026-05-01 12:00:00+00:00, 2026-05-01 12:00:10+00:00) of"),
+        ({"window": count(2)}, "of"),
+    ],
+)
+def test_a_window_on_which_the_bolt_raises_is_named_and_left_behind_by_new_code(
+    how: dict[str, Any], named: str
+) -> None:
+    """The run ends at each start until then; nothing is lost, and nothing is counted twice."""
+    store, kept, closed = MemoryCoordinatorStore(), MemoryTable(), MemoryTable()
+    rows: list[tuple[str, float | None, int]] = [("a", 1, 1), ("b", 2, 2), ("a", 3, 3), ("b", 4, 4), ("a", 30, 5)]
+
+    def run(bolt: WindowedBolt) -> list[dict[str, Any]]:
+        builder = builder_of(rows)
+        builder.set_event_time("at", max_delay="0 seconds")
+        state = MemoryMapState(table=kept)
+        builder.set_windowed_bolt("refuses", bolt, key="user", state=state, **how).global_grouping("spout")
+        seen = MemoryMapState(("key", "tuples"), table=closed).count()
+        builder.set_committer_bolt("seen", seen).fields_grouping("refuses", "key", "tuples")
+        topology = builder.build(strict=True)
+        config = TopologyConfig(stop_when_drained=True, attempts_max=2, retry_pause_ms=1)
+        TopologyDriver(topology, store, LocalExecutor(topology), config).run()
+        return topology.component("seen").state.read().to_pylist()  # type: ignore[no-any-return, union-attr]
+
+    text = f"component 'refuses' raised ValueError: no b here on the window {named} user='b', which has 2 tuples"
+    for _ in range(2):
+        with pytest.raises(RetriesExhausted) as ended:
+            run(Refuses())
+        said = re.sub(r" \([^()]*:\d+\),", "", str(ended.value))
+        assert text in said
+    assert run(Shown()) == [
+        {"key": user, "tuples": tuples, "count": 1} for user, tuples in (("a", "1,3"), ("b", "2,4"))
+    ]
 
 
 def test_describe_shows_the_window() -> None:
