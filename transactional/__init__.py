@@ -110,7 +110,9 @@ _HOME_OF: Final = {name: f"{__name__}.{module}" for module, names in _HOMES.item
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from transactional.storm_names import no_such_class
+
+        raise no_such_class(name) or AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(_HOME_OF[name]), name))
 
 

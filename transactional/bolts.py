@@ -15,7 +15,7 @@ from transactional.errors import ConfigError, SchemaMismatch
 from transactional.facts import BatchFacts
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import did_you_mean
-from transactional.storm_names import IN_BOLTS, StormNames, check_names
+from transactional.storm_names import IN_BOLTS, NamesOfMetrics, StormNames, check_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -201,7 +201,7 @@ class BoltCounter:
         self._metrics.counts[self._name] += by
 
 
-class BoltMetrics:
+class BoltMetrics(NamesOfMetrics):
     """The counters of a bolt in one task of one attempt.
 
     What is counted until `finish_batch` returns counts with the transaction commit. What a failed attempt has counted

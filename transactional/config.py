@@ -14,7 +14,8 @@ from transactional.errors import ConfigError
 from transactional.plumbing.redaction import without_login
 from transactional.schema import did_you_mean
 
-_NOT_ACKED: Final = "not needed: a transaction is acknowledged by its commit"
+_NOT_ACKED: Final = "the argument ackers of transactional.reliable.TopologyBuilder, and not needed with exactly once"
+_NO_QUEUES: Final = "not needed: no queue stands between tasks, and batch_records_max of the spout limits a batch"
 _BY_SPARK: Final = "Spark's affair: --master, and Spark's own options"
 _IN_ARROW: Final = "not needed: tuples travel in Arrow's format, by the schema of their stream"
 _IN_WINDOWS: Final = "an argument of set_windowed_bolt or of its window: tumbling(), sliding(), count()"
@@ -39,8 +40,19 @@ STORM_NAMES: Final[Mapping[str, str]] = {
     "topology.tick.tuple.freq.secs": "window_tick_ms, for windows",
     "topology.ackers": _NOT_ACKED,
     "topology.acker.executors": _NOT_ACKED,
-    "topology.workers": _BY_SPARK,
-    "topology.worker.childopts": _BY_SPARK,
+    **dict.fromkeys(("topology.workers", "topology.worker.childopts", "topology.worker.max.heap.size.mb"), _BY_SPARK),
+    **dict.fromkeys(("topology.component.resources.onheap.memory.mb", "topology.classpath"), _BY_SPARK),
+    **dict.fromkeys(("topology.backpressure.enable", "topology.executor.receive.buffer.size"), _NO_QUEUES),
+    "topology.transfer.buffer.size": _NO_QUEUES,
+    **dict.fromkeys(("topology.spout.wait.strategy", "topology.sleep.spout.wait.strategy.time.ms"), "idle_pause_ms"),
+    "topology.metrics.reporters": "the option --metrics of `transactional run`",
+    "topology.bolts.message.id.field.name": "not needed: each window is processed exactly once",
+    "topology.bolts.window.partition.max.events": "not needed: open windows are rows of a state",
+    "topology.environment": "the environment of the process that runs the topology",
+    **dict.fromkeys(("storm.zookeeper.servers", "nimbus.seeds"), "the store's URL"),
+    "supervisor.slots.ports": _BY_SPARK,
+    **dict.fromkeys(("drpc.servers", "drpc.port"), "the address of `transactional serve`"),
+    "ui.port": "the option --ui of `transactional run`, or `transactional ui`",
     "topology.kryo.register": _IN_ARROW,
     "topology.fall.back.on.java.serialization": _IN_ARROW,
     "topology.bolts.window.length.count": _IN_WINDOWS,

@@ -13,9 +13,129 @@ from transactional.schema import did_you_mean
 _CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _OPTIONS: Final = "the options of the topology, `build(config={…})`"
 _SPARKS: Final = "nothing: Spark distributes its own resources"
+ONLY_COUNTERS: Final = (
+    '`metrics.counter("parsed")`; there are no gauges, timers, meters and histograms: what bolts measure has to count '
+    "exactly once"
+)
 _BY_POSITION: Final = "`t[0]`"
 _BY_NAME: Final = '`t["word"]`, or `t.word`'
 
+_CORE: Final = "transactional.reliable"
+_TRIDENT: Final = "transactional.trident"
+_FUNCTION: Final = "a Python function of a row: `stream.map(f, …)`, `flat_map`, `filter`, `each` or `peek`"
+_FILTER: Final = '`stream.filter(f)` with a function of a row, or with an expression such as `field("n") > 3`'
+_CLI: Final = "the command line, `transactional run MODULE:FUNCTION`, or `run_topology(topology)`"
+_DECLARED: Final = 'an attribute of the bolt\'s class: `output = "word string, count long"`'
+_GROUPING: Final = '`CustomStreamGrouping`; the others are methods: `set_bolt(…).fields_grouping("words", "word")`'
+_SPOUT_CONTRACT: Final = "a contract in `spouts`, which is one class for both sides"
+_STATE: Final = "a state in `state`, such as `DeltaMapState`; one of your own implements `transactional.ports.State`"
+_WINDOW: Final = "`tumbling`, `sliding` or `count`: an argument of set_windowed_bolt, or of `stream.window(…)`"
+_NOTHING: Final = "nothing: there is no cluster of its own, and tuples travel in Arrow's format"
+_QUERY: Final = "`@topology.query(…)` of a TridentTopology, and `transactional serve` or `QueryClient`"
+_JOIN: Final = "`JoinBolt` for windows; streams have `topology.join(…)`"
+
+
+def _from(module: str, name: str) -> str:
+    return f"`from {module} import {name}`"
+
+
+STORM_CLASSES: Final[Mapping[str, str]] = {
+    # core
+    **dict.fromkeys(("IRichBolt", "BaseRichBolt", "IBolt", "RichBolt"), _from(_CORE, "RichBolt")),
+    **dict.fromkeys(("IBasicBolt", "BaseBasicBolt"), _from("transactional", "BasicBolt")),
+    **dict.fromkeys(("IRichSpout", "BaseRichSpout", "ISpout", "QueueSpout"), _from(_CORE, "QueueSpout")),
+    **dict.fromkeys(("ICheckpointSpout", "CheckpointSpout"), "nothing: every transaction is a checkpoint"),
+    **dict.fromkeys(("IStatefulBolt", "BaseStatefulBolt"), _from("transactional", "StatefulBolt")),
+    **dict.fromkeys(
+        ("BaseWindowedBolt", "IWindowedBolt", "IStatefulWindowedBolt", "BaseStatefulWindowedBolt"),
+        _from("transactional", "WindowedBolt"),
+    ),
+    "TopologyBuilder": (
+        "`from transactional.reliable import TopologyBuilder` for at least once, `TransactionalTopologyBuilder` for "
+        "exactly once"
+    ),
+    "SpoutOutputCollector": _from(_CORE, "SpoutCollector"),
+    "BasicOutputCollector": _from("transactional", "OutputCollector"),
+    "BatchOutputCollector": _from("transactional", "OutputCollector"),
+    **dict.fromkeys(("Fields", "OutputFieldsDeclarer"), _DECLARED),
+    "Values": "the values themselves: `collector.emit(word, 1)`, or a tuple that a function returns",
+    "MessageId": "the number that `QueueSpout` gives each message",
+    "Config": _OPTIONS,
+    **dict.fromkeys(("StormSubmitter", "StormTopology", "ConfigurableTopology"), _CLI),
+    **dict.fromkeys(("LocalCluster", "Testing", "CompleteTopologyParam"), "`transactional.testing.complete_topology`"),
+    **dict.fromkeys(("StreamGrouping", "PartialKeyGrouping", "ShuffleGrouping"), _GROUPING),
+    **dict.fromkeys(("Duration", "WindowConfiguration"), _WINDOW),
+    "Window": _from("transactional", "TupleWindow"),
+    "State": _STATE,
+    "GlobalStreamId": "the names of a component and of its stream",
+    **dict.fromkeys(("KeyValueStateProvider", "StateProvider", "RedisKeyValueState"), "the option 'state_provider'"),
+    **dict.fromkeys(("CountMetric", "MultiCountMetric", "IMetric", "Counter"), "`context.metrics.counter(…)`"),
+    **dict.fromkeys(
+        ("Gauge", "Timer", "Meter", "Histogram"),
+        "`context.metrics.counter(…)`; there are no other kinds: what bolts measure has to count exactly once",
+    ),
+    **dict.fromkeys(
+        ("ITaskHook", "BaseTaskHook", "BaseWorkerHook"), "an observer of the run: `run_topology(observers=…)`"
+    ),
+    **dict.fromkeys(("ShellBolt", "ShellSpout", "Flux", "Nimbus", "Kryo"), _NOTHING),
+    # transactional
+    **dict.fromkeys(("IBatchBolt", "BaseBatchBolt", "BaseTransactionalBolt"), _from("transactional", "BatchBolt")),
+    "ICommitter": "`set_committer_bolt(…)`: which bolt is a committer is said where it is declared",
+    **dict.fromkeys(("ITransactionalSpout", "BaseTransactionalSpout"), _from("spouts", "TransactionalSpout")),
+    **dict.fromkeys(
+        ("IPartitionedTransactionalSpout", "BasePartitionedTransactionalSpout"),
+        _from("spouts", "PartitionedTransactionalSpout"),
+    ),
+    **dict.fromkeys(
+        ("IOpaquePartitionedTransactionalSpout", "BaseOpaquePartitionedTransactionalSpout"),
+        _from("spouts", "OpaquePartitionedTransactionalSpout"),
+    ),
+    "ICommitterTransactionalSpout": "the method `committed` of a spout",
+    "MemoryTransactionalSpout": _from("spouts", "MemoryTransactionalSpout"),
+    # Kafka
+    **dict.fromkeys(
+        ("KafkaSpout", "KafkaTridentSpoutOpaque", "OpaqueTridentKafkaSpout"), _from("spouts", "OpaqueKafkaSpout")
+    ),
+    **dict.fromkeys(
+        ("KafkaTridentSpoutTransactional", "TransactionalTridentKafkaSpout"), _from("spouts", "TransactionalKafkaSpout")
+    ),
+    **dict.fromkeys(
+        ("KafkaSpoutConfig", "KafkaTridentSpoutConfig", "SpoutConfig", "TridentKafkaConfig"),
+        "arguments of the spout: `OpaqueKafkaSpout(servers, topics, …)`",
+    ),
+    **dict.fromkeys(("RecordTranslator", "SimpleRecordTranslator", "Scheme"), _from("spouts", "SimpleTranslator")),
+    "ByTopicRecordTranslator": _from("spouts", "ByTopicTranslator"),
+    **dict.fromkeys(("KafkaBolt", "TridentKafkaState"), "nothing: there is no sink for Kafka; send from a RichBolt"),
+    # Trident
+    "TridentTopology": _from(_TRIDENT, "TridentTopology"),
+    **dict.fromkeys(
+        ("Stream", "GroupedStream", "TridentState"), _from(_TRIDENT, "Stream, GroupedStream, TridentState")
+    ),
+    **dict.fromkeys(("TridentTuple", "TridentCollector", "Function", "BaseFunction", "MapFunction"), _FUNCTION),
+    **dict.fromkeys(("FlatMapFunction", "Consumer", "TridentOperation", "BaseOperation"), _FUNCTION),
+    **dict.fromkeys(("Filter", "BaseFilter", "FilterNull", "Equals", "Negate"), _FILTER),
+    "Debug": "`stream.peek(print)`",
+    "CombinerAggregator": _from(_TRIDENT, "Combiner"),
+    "ReducerAggregator": _from(_TRIDENT, "Reducer"),
+    **dict.fromkeys(("Aggregator", "BaseAggregator"), _from(_TRIDENT, "BatchAggregator")),
+    **dict.fromkeys(("Count", "Sum", "Min", "Max"), _from(_TRIDENT, "Count, Sum, Min, Max")),
+    "FirstN": "`stream.first_n(10)`",
+    "MultiReducer": _from(_TRIDENT, "MultiReducer"),
+    **dict.fromkeys(("StateFactory", "StateUpdater", "BaseStateUpdater", "StateSpec", "ReadOnlyState"), _STATE),
+    **dict.fromkeys(("OpaqueMap", "TransactionalMap", "NonTransactionalMap", "SnapshottableMap", "CachedMap"), _STATE),
+    **dict.fromkeys(("IBackingMap", "Snapshottable", "MapCombiner", "LRUMemoryMapState", "StateType"), _STATE),
+    "MemoryMapState": _from("state", "MemoryMapState"),
+    "OpaqueValue": _from("state", "OpaqueValue"),
+    **dict.fromkeys(("QueryFunction", "BaseQueryFunction", "MapGet", "TupleCollectionGet"), "`stream.state_query(…)`"),
+    **dict.fromkeys(("LocalDRPC", "DRPCClient", "DRPCSpout", "LinearDRPCTopologyBuilder", "ReturnResults"), _QUERY),
+    **dict.fromkeys(("TumblingDurationWindow", "SlidingDurationWindow"), _WINDOW),
+    **dict.fromkeys(("TumblingCountWindow", "SlidingCountWindow", "WindowConfig"), _WINDOW),
+    **dict.fromkeys(("InMemoryWindowsStoreFactory", "WindowsStore"), "nothing: open windows are rows of a state"),
+    **dict.fromkeys(("JoinType", "JoinerMultiReducer"), _JOIN),
+    **dict.fromkeys(("ITridentSpout", "IBatchSpout", "IPartitionedTridentSpout"), _SPOUT_CONTRACT),
+    **dict.fromkeys(("IOpaquePartitionedTridentSpout", "ITridentDataSource", "FixedBatchSpout"), _SPOUT_CONTRACT),
+}
+"""What Storm's classes are here, as far as `transactional` itself has no class of the name."""
 IN_BOLTS: Final[Mapping[str, str]] = {
     "getThisTaskIndex": "'task_index'",
     "getThisTaskId": "'task_index', which counts from 0 in each component",
@@ -29,6 +149,7 @@ IN_BOLTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("getStringByField", "getLongByField", "getIntegerByField"), _BY_NAME),
     **dict.fromkeys(("getDoubleByField", "getValueByField", "getBooleanByField"), _BY_NAME),
     **dict.fromkeys(("registerCounter", "registerMetric", "registerMeter"), '`metrics.counter("parsed")`'),
+    **dict.fromkeys(("registerGauge", "registerTimer", "registerHistogram"), ONLY_COUNTERS),
     "getSourceComponent": "'source'",
     "getSourceStreamId": "'stream'",
     "getValues": "'values'",
@@ -44,6 +165,7 @@ OF_BUILDERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("addConfiguration", "addConfigurations"), _OPTIONS),
     **dict.fromkeys(("setCPULoad", "setMemoryLoad", "addSharedMemory", "addResource"), _SPARKS),
 }
+OF_METRICS: Final[Mapping[str, str]] = dict.fromkeys(("gauge", "timer", "meter", "histogram"), ONLY_COUNTERS)
 OF_STREAMS: Final[Mapping[str, str]] = {
     "newDRPCStream": '`@topology.query("words", "line string")`, for a function of the stream of questions',
     "newValuesStream": "`new_values()`",
@@ -86,6 +208,13 @@ class NamesOfBuilders(StormNames):
 
     __slots__ = ()
     _elsewhere = OF_BUILDERS
+
+
+class NamesOfMetrics(StormNames):
+    """The same for the metrics of a bolt."""
+
+    __slots__ = ()
+    _elsewhere = OF_METRICS
 
 
 class NamesOfStreams(StormNames):
@@ -132,3 +261,16 @@ def _check_parameters(kind: type, name: str, parameters: list[str]) -> None:
         ours = next((vars(base)[name] for base in kind.__mro__[1:] if name in vars(base)), None)
         shown = "" if ours is None else f"; here it is `{name}({', '.join(inspect.signature(ours).parameters)})`"
         raise ConfigError(f"{kind.__name__}.{name} takes {parameters[1]!r} first, as in Storm{shown}")
+
+
+def no_such_class(name: str) -> ImportError | None:
+    """The error for a class of Storm's that `transactional` does not have; None if Storm has none of this name, either.
+
+    An `AttributeError` would lose its text in an import.
+    """
+    here = STORM_CLASSES.get(name)
+    return (
+        None
+        if here is None
+        else ImportError(f"transactional has no {name!r}: Storm's class of that name is {here} here")
+    )

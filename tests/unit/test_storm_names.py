@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import transactional
 from spouts import MemoryTransactionalSpout
 from spouts.contracts import TransactionalSpout
 from state import MemoryMapState
@@ -16,7 +18,7 @@ from tests.unit.fakes import builder, words
 from transactional import BasicBolt, BatchBolt, TopologyContext, Tuple
 from transactional.errors import ConfigError
 from transactional.reliable import QueueSpout
-from transactional.storm_names import IN_BOLTS, OF_BUILDERS, OF_STREAMS, NoSuchName, in_lower_case
+from transactional.storm_names import IN_BOLTS, OF_BUILDERS, OF_STREAMS, STORM_CLASSES, NoSuchName, in_lower_case
 from transactional.trident import Count, GroupedStream, Stream, TridentState, TridentTopology, tumbling
 from transactional.trident.windowed import WindowedState, WindowedStream
 
@@ -144,3 +146,45 @@ def test_a_name_in_lower_case() -> None:
     assert [in_lower_case(name) for name in ("partitionBy", "newDRPCStream", "build")] == [
         *("partition_by", "new_drpcstream", "build")
     ]
+
+
+@pytest.mark.parametrize("name", [name for name in STORM_CLASSES if name not in transactional.__all__])
+def test_a_class_of_storms_is_answered_in_an_import(name: str) -> None:
+    with pytest.raises(
+        ImportError, match=f"^transactional has no {name!r}: Storm's class of that name is .* here$"
+    ) as no:
+        exec(f"from transactional import {name}")
+    for imported in re.findall(r"`(from \S+ import [^`]+)`", str(no.value)):
+        exec(imported)
+
+
+def test_another_name_is_an_attribute_error() -> None:
+    assert not hasattr(transactional, "Topologie")
+    with pytest.raises(ImportError, match="cannot import name 'Topologie'"):
+        exec("from transactional import Topologie")
+
+
+@pytest.mark.parametrize("name", ["registerGauge", "registerTimer", "registerHistogram"])
+def test_there_are_counters_only(name: str) -> None:
+    with pytest.raises(NoSuchName, match=r"here it is `metrics\.counter\(\"parsed\"\)`; there are no gauges, timers"):
+        getattr(CONTEXT, name)
+    kind = name.removeprefix("register").lower()
+    with pytest.raises(NoSuchName, match=f"BoltMetrics has no {kind!r}; here it is .*there are no gauges, timers"):
+        getattr(CONTEXT.metrics, kind)
+
+
+class Keep:
+    def isKeep(self, tuple: Any) -> bool:  # noqa: N802 - Storm's
+        return True
+
+
+class Doubles:
+    def execute(self, tuple: Any, collector: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("operation", "given", "method"), [("filter", Keep(), "isKeep"), ("flat_map", Doubles(), "execute")]
+)
+def test_an_object_with_storms_method_is_answered(operation: str, given: Any, method: str) -> None:
+    with pytest.raises(ConfigError, match=f"{operation} takes a function of a row.*Storm calls its method {method!r}"):
+        getattr(STREAM, operation)(given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from transactional.bolts import TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
@@ -16,6 +16,10 @@ Rows = Iterable[tuple[Any, ...]]
 _NO_ROW = (str, bytes, Mapping)
 _ONE_RESULT = ("map", "filter", "peek")
 """Operations whose function returns: calling a generator only makes one, which counts as true."""
+
+
+_STORM_METHODS: Final = ("isKeep", "execute", "accept")
+"""The methods of Storm's filters, functions and consumers."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -33,7 +37,11 @@ def id_name(function: Callable[..., Any]) -> str:
 def check_function(operation: str, function: Any) -> str:
     """Raise `ConfigError` unless it takes a row and can be sent to executors. Returns the operation with its name."""
     if not callable(function):
-        raise ConfigError(f"{operation} takes a function of a row; got {function!r}")
+        method = next((name for name in _STORM_METHODS if hasattr(function, name)), None)
+        hint = (
+            f"; Storm calls its method {method!r}, here it is __call__, which takes a row and returns" if method else ""
+        )
+        raise ConfigError(f"{operation} takes a function of a row; got {function!r}{hint}")
     label = f"{operation}({name_of(function)})"
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
