@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from spouts.avro.scan import EMPTY_ITEMS_MAX, VARINT_BYTES, Scan, explain_count
 
 Longs = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Lanes = Longs
 """Records by their number: those of which something is read next. No number twice."""
 
-_VARINT_BYTES = 10
 _INLINE_BYTES = 12
 _ZEROS = 64
 _ONE = np.uint64(1)
@@ -52,6 +55,8 @@ class Cursor:
         self.problems = dict[int, str]()
         self.depth = 0
         self._is_damaged = np.zeros(count, np.bool_)
+        self._empty_items = np.zeros(count, np.int64)
+        self._records: Lanes | None = None
         if payloads.null_count:
             self.fail(np.flatnonzero(~np.asarray(payloads.is_valid())), "the record has none")
 
@@ -59,13 +64,54 @@ class Cursor:
         """Every record."""
         return np.arange(len(self.position), dtype=np.int64)
 
+    def items(self, begin: Longs, records: Lanes) -> Cursor:
+        """Another cursor, for items of these records, in ascending order, as if each was a record. `take_problems`
+        brings back what is wrong with them."""
+        items = copy.copy(self)
+        items.position, items._end, items._records = begin, self._end[records], records
+        items.problems = dict[int, str]()
+        items._is_damaged, items._empty_items = np.zeros(len(begin), np.bool_), np.zeros(len(begin), np.int64)
+        return items
+
+    def take_problems(self, items: Cursor) -> None:
+        """Note that records can't be read for their first item that can't."""
+        assert items._records is not None
+        for item in sorted(items.problems):
+            self.fail(items._records[item : item + 1], items.problems[item])
+
+    def scan(self, lane: int) -> Scan:
+        """The rest of one record."""
+        begin, end = int(self.position[lane]), int(self._end[lane])
+        return Scan(self.data.data, begin, end, self.depth, int(self._empty_items[lane]))
+
+    def move(self, lane: int, scan: Scan) -> None:
+        """Continue in a record where a scan has ended."""
+        self.position[lane], self._empty_items[lane] = scan.position, scan.empty_items
+
+    def count_items(self, lanes: Lanes, counts: Longs, bytes_min: int, path: str) -> None:
+        """Note records whose block can't have so many items."""
+        if bytes_min:
+            most = self.left(lanes) // bytes_min
+        else:
+            most = EMPTY_ITEMS_MAX - self._empty_items[lanes]
+            self._empty_items[lanes] += np.clip(counts, 0, EMPTY_ITEMS_MAX + 1)
+        beyond = (counts < 0) | (counts > most)
+        if beyond.any():
+            self.fail(lanes[beyond], explain_count(path, bytes_min))
+
     def fail(self, lanes: Lanes, why: str) -> None:
-        """Note that these can't be read."""
+        """Note that these can't be read. An item takes those behind it in its record along."""
+        damaged = lanes
+        if self._records is not None:
+            records, places = np.unique(self._records[lanes], return_index=True)
+            lanes, ends = lanes[places], np.searchsorted(self._records, records, side="right")
+            behind = [np.arange(*span) for span in zip(lanes.tolist(), ends.tolist(), strict=True)]
+            damaged = np.concatenate([lanes, *behind])
         for lane in lanes.tolist():
             self.problems.setdefault(lane, why)
-        self._is_damaged[lanes] = True
-        self.position[lanes] = self._zeros
-        self._end[lanes] = len(self.data)
+        self._is_damaged[damaged] = True
+        self.position[damaged] = self._zeros
+        self._end[damaged] = len(self.data)
 
     def is_damaged(self, lanes: Lanes) -> NDArray[np.bool_]:
         """Which of them are."""
@@ -84,7 +130,9 @@ class Cursor:
         sizes = np.ones(len(lanes), np.int64)
         numbers[more], sizes[more] = self._long(at[more])
         at += sizes
-        self._move(lanes, at, what, np.flatnonzero(sizes > _VARINT_BYTES))
+        unended = np.flatnonzero(sizes > VARINT_BYTES)
+        # A number that is cut short looks like one without end if the next record's bytes continue it.
+        self._move(lanes, at, what, unended[self.left(lanes[unended]) >= VARINT_BYTES])
         if self.problems:
             numbers[self._is_damaged[lanes]] = 0
         return numbers
@@ -106,11 +154,11 @@ class Cursor:
 
     def _longest(self, at: int) -> tuple[int, int]:
         value = 0
-        for place, byte in enumerate(self.data[at : at + _VARINT_BYTES].tolist()):
+        for place, byte in enumerate(self.data[at : at + VARINT_BYTES].tolist()):
             value |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:
                 return value & (2**64 - 1), place + 1
-        return 0, _VARINT_BYTES + 1
+        return 0, VARINT_BYTES + 1
 
     def skip(self, lanes: Lanes, sizes: Longs | int, what: str) -> Longs:
         """Pass this number of bytes in each. Returns where they begin, and where none does that is damaged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,10 +11,15 @@ import pyarrow as pa
 
 from spouts.avro.cursor import Cursor, Lanes, Longs
 from spouts.avro.nodes import AvroNode, Null
+from spouts.avro.scan import Scan, ScanError
 
 DEPTH_MAX = 60
 """A value of a recursive type may be nested this deep."""
-_EMPTY_ITEMS_MAX = 100_000
+LANES_MIN = 64
+"""The items of fewer records are scanned, one record after the other: side by side an item would cost 20 µs or more."""
+
+_Take = Callable[[Cursor, Lanes, Longs], None]
+"""Takes the next item of records: where they are read, and the positions of their records."""
 
 
 class Union(AvroNode):
@@ -43,6 +49,12 @@ class Union(AvroNode):
         for node, rows in self._branches(cursor, lanes):
             node.skip(cursor, lanes[rows])
 
+    def scan(self, scan: Scan) -> None:
+        number = scan.long(self.path)
+        if not 0 <= number < len(self.branches):
+            raise ScanError(f"{self.path}: there is no such branch")
+        self.branches[number].scan(scan)
+
     def _branches(self, cursor: Cursor, lanes: Lanes) -> list[tuple[AvroNode, Longs]]:
         """Which of the records have which of them."""
         numbers = cursor.longs(lanes, self.path)
@@ -64,43 +76,91 @@ class _Items:
 
 
 class Repeated(AvroNode):
-    """An array, or a map: blocks of items. `items` are read one after the other: the values, or a key and a value."""
+    """An array, or a map: blocks of items. `items` are read one after the other: the values, or a key and a value.
+
+    The items of many records are read side by side, as far as so many have one. The others are scanned: then all of
+    them are read at once.
+    """
 
     def __init__(self, path: str, items: Sequence[AvroNode], type_: pa.DataType | None) -> None:
         super().__init__(path)
         self.items, self.type = items, type_
+        self._item_bytes, self._is_fixed = sum(node.bytes_min for node in items), all(node.is_fixed for node in items)
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
-        found = _Items()
+        items = _Items()
 
-        def take(rows: Longs) -> None:
-            found.rows.append(rows)
-            found.parts.append(tuple(node.read(cursor, lanes[rows]) for node in self.items))
+        def take(cursor: Cursor, lanes: Lanes, rows: Longs) -> None:
+            items.rows.append(rows)
+            items.parts.append(tuple(node.read(cursor, lanes) for node in self.items))
 
-        self._each(cursor, lanes, take)
-        return self._joined(found, len(lanes))
+        self._take_all(cursor, lanes, take)
+        return self._joined(items, len(lanes))
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
-        def pass_by(rows: Longs) -> None:
+        def pass_by(cursor: Cursor, lanes: Lanes, _: Longs) -> None:
             for node in self.items:
-                node.skip(cursor, lanes[rows])
+                node.skip(cursor, lanes)
 
-        self._each(cursor, lanes, pass_by)
+        self._take_all(cursor, lanes, pass_by)
 
-    def _each(self, cursor: Cursor, lanes: Lanes, take: Callable[[Longs], None]) -> None:
-        """Call `take` with those that have a next item, until none has."""
+    def scan(self, scan: Scan) -> None:
+        while count := self._scan_count(scan):
+            self._scan_items(scan, count, None)
+
+    def _take_all(self, cursor: Cursor, lanes: Lanes, take: _Take) -> None:
         rows = np.arange(len(lanes), dtype=np.int64)
-        while len(rows):
+        while len(rows) >= LANES_MIN:
             counts = self._counts(cursor, lanes[rows])
             rows, counts = rows[counts > 0], counts[counts > 0]
-            taken = 0
-            while taken < counts.max(initial=0):
-                is_there = (counts > taken) & ~cursor.is_damaged(lanes[rows])
-                if not is_there.any():
-                    break
-                take(rows[is_there])
-                taken += 1
+            if self._is_fixed:
+                self._take_block(cursor, lanes[rows], counts, rows, take)
+            else:
+                taken = self._take_some(cursor, lanes, rows, counts, take)
+                is_open = (counts > taken) & ~cursor.is_damaged(lanes[rows])
+                self._take_scanned(cursor, lanes[rows[is_open]], counts[is_open] - taken, rows[is_open], take)
+                rows = rows[~is_open]
             rows = rows[~cursor.is_damaged(lanes[rows])]
+        self._take_scanned(cursor, lanes[rows], np.zeros(len(rows), np.int64), rows, take)
+
+    def _take_some(self, cursor: Cursor, lanes: Lanes, rows: Longs, counts: Longs, take: _Take) -> int:
+        """Take items while many records have a next one. Returns how many items of a record."""
+        taken = 0
+        while True:
+            is_there = (counts > taken) & ~cursor.is_damaged(lanes[rows])
+            if np.count_nonzero(is_there) < LANES_MIN:
+                return taken
+            take(cursor, lanes[rows[is_there]], rows[is_there])
+            taken += 1
+
+    def _take_block(self, cursor: Cursor, lanes: Lanes, counts: Longs, rows: Longs, take: _Take) -> None:
+        """Take all items of blocks whose items have the same number of bytes."""
+        size, firsts = self._item_bytes, np.cumsum(counts) - counts
+        begin = cursor.skip(lanes, counts * size, self.path)
+        within = np.arange(counts.sum()) - np.repeat(firsts, counts)
+        items = cursor.items(np.repeat(begin, counts) + within * size, np.repeat(lanes, counts))
+        take(items, items.all(), np.repeat(rows, counts))
+        cursor.take_problems(items)
+
+    def _take_scanned(self, cursor: Cursor, lanes: Lanes, counts: Longs, rows: Longs, take: _Take) -> None:
+        """Take the rest of these arrays at once. `counts` are the items that their blocks still have."""
+        begin, taken, problems = array("q"), list[int](), dict[int, str]()
+        for lane, count in zip(lanes.tolist(), counts.tolist(), strict=True):
+            scan, before = cursor.scan(lane), len(begin)
+            try:
+                while count or (count := self._scan_count(scan)):
+                    self._scan_items(scan, count, begin)
+                    count = 0
+            except ScanError as error:
+                problems[lane] = str(error)
+            cursor.move(lane, scan)
+            taken.append(len(begin) - before)
+        if begin:
+            items = cursor.items(np.frombuffer(begin, np.int64).copy(), np.repeat(lanes, taken))
+            take(items, items.all(), np.repeat(rows, taken))
+            cursor.take_problems(items)
+        for lane, why in problems.items():  # unless an item has said it
+            cursor.fail(np.array([lane]), why)
 
     def _counts(self, cursor: Cursor, lanes: Lanes) -> Longs:
         """How many items the next block of each has."""
@@ -109,12 +169,31 @@ class Repeated(AvroNode):
         if len(with_size):
             counts[with_size] *= -1
             cursor.longs(lanes[with_size], self.path)
-        least = sum(node.bytes_min for node in self.items)
-        most = cursor.left(lanes) // least if least else _EMPTY_ITEMS_MAX
-        beyond = (counts < 0) | (counts > most)
-        if beyond.any():
-            cursor.fail(lanes[beyond], f"{self.path}: it ends before")
+        cursor.count_items(lanes, counts, self._item_bytes, self.path)
         return np.where(cursor.is_damaged(lanes), 0, counts)
+
+    def _scan_count(self, scan: Scan) -> int:
+        """How many items the next block has."""
+        count = scan.long(self.path)
+        if count < 0:
+            count = -count
+            scan.long(self.path)
+        scan.count_items(count, self._item_bytes, self.path)
+        return count
+
+    def _scan_items(self, scan: Scan, count: int, begin: array[int] | None) -> None:
+        """Pass the items of a block by. `begin` takes their positions, also that of one which can't be passed."""
+        if self._is_fixed:
+            first, size = scan.position, self._item_bytes
+            scan.skip(count * size, self.path)
+            if begin is not None:
+                begin.extend(range(first, scan.position, size) if size else [first] * count)
+            return
+        for _ in range(count):
+            if begin is not None:
+                begin.append(scan.position)
+            for node in self.items:
+                node.scan(scan)
 
     def _joined(self, found: _Items, count: int) -> pa.Array:
         assert self.type is not None
@@ -151,6 +230,7 @@ class Record(AvroNode):
         super().__init__(path)
         self.members, self.type, self.constants = members, type_, constants
         self.bytes_min = sum(member.node.bytes_min for member in members)
+        self.is_fixed = all(member.node.is_fixed for member in members)
 
     def columns(self, cursor: Cursor, lanes: Lanes) -> list[pa.Array]:
         """Its fields, in the reader's order."""
@@ -171,6 +251,10 @@ class Record(AvroNode):
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
         for member in self.members:
             member.node.skip(cursor, lanes)
+
+    def scan(self, scan: Scan) -> None:
+        for member in self.members:
+            member.node.scan(scan)
 
 
 class Unreadable(Record):
@@ -201,3 +285,11 @@ class Recursive(AvroNode):
         cursor.depth += 1
         self.node.skip(cursor, lanes)
         cursor.depth -= 1
+
+    def scan(self, scan: Scan) -> None:
+        assert self.node is not None
+        if scan.depth == DEPTH_MAX:
+            raise ScanError(f"{self.path}: it is nested deeper than {DEPTH_MAX} times")
+        scan.depth += 1
+        self.node.scan(scan)
+        scan.depth -= 1

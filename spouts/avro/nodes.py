@@ -2,7 +2,8 @@
 Those that have others below them are in `nested`.
 
 Every node can `skip` what the writer has written, and most can `read` it, as an Arrow array with an entry for each of
-the given records. Records that are found to be damaged are noted at the cursor; their entries mean nothing.
+the given records. Records that are found to be damaged are noted at the cursor; their entries mean nothing. Every node
+can also `scan` the next value of a single record, without reading it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from spouts.avro.cursor import Cursor, Lanes, Longs
+from spouts.avro.scan import Scan
 
 _DECIMAL_BYTES = 16
 UUID_BYTES = 16
 
 
 class AvroNode:
-    """One type. `path` is the field, for messages; `bytes_min` the fewest bytes that a value takes."""
+    """One type. `path` is the field, for messages; `bytes_min` the fewest bytes that a value takes, with `is_fixed`
+    those of every value."""
 
     bytes_min = 1
+    is_fixed = False
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -35,13 +39,20 @@ class AvroNode:
         """Pass it by."""
         self.read(cursor, lanes)
 
+    def scan(self, scan: Scan) -> None:
+        """Pass it by in a single record. Raises `ScanError`."""
+        if self.is_fixed:
+            scan.skip(self.bytes_min, self.path)
+        else:
+            scan.long(self.path)
+
 
 class Mismatched(AvroNode):
     """Passes a value by that can't be read as what is wanted: its record is at fault."""
 
     def __init__(self, path: str, node: AvroNode, why: str) -> None:
         super().__init__(path)
-        self.node, self.why, self.bytes_min = node, why, node.bytes_min
+        self.node, self.why, self.bytes_min, self.is_fixed = node, why, node.bytes_min, node.is_fixed
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
         cursor.fail(lanes, self.why)
@@ -50,11 +61,15 @@ class Mismatched(AvroNode):
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
         self.node.skip(cursor, lanes)
 
+    def scan(self, scan: Scan) -> None:
+        self.node.scan(scan)
+
 
 class Null(AvroNode):
     """No bytes."""
 
     bytes_min = 0
+    is_fixed = True
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
         return pa.nulls(len(lanes))
@@ -62,6 +77,8 @@ class Null(AvroNode):
 
 class Boolean(AvroNode):
     """A byte."""
+
+    is_fixed = True
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
         return pa.array(cursor.data[cursor.skip(lanes, 1, self.path)] != 0)
@@ -79,14 +96,16 @@ class Number(AvroNode):
         if self.is_int:
             narrow = numbers.astype(np.int32)
             wrong = np.flatnonzero(narrow != numbers)
-            if len(wrong):
-                cursor.fail(lanes[wrong], f"{self.path}: {numbers[wrong[0]]} is no int")
+            for row in wrong.tolist():
+                cursor.fail(lanes[row : row + 1], f"{self.path}: {numbers[row]} is no int")
             return pa.array(narrow)
         return pa.array(numbers)
 
 
 class Float(AvroNode):
     """A float or a double."""
+
+    is_fixed = True
 
     def __init__(self, path: str, size: int) -> None:
         super().__init__(path)
@@ -118,9 +137,14 @@ class Text(AvroNode):
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
         cursor.skip(lanes, cursor.longs(lanes, self.path), self.path)
 
+    def scan(self, scan: Scan) -> None:
+        scan.skip(scan.long(self.path), self.path)
+
 
 class Fixed(AvroNode):
     """So many bytes."""
+
+    is_fixed = True
 
     def __init__(self, path: str, size: int) -> None:
         super().__init__(path)
@@ -150,7 +174,10 @@ class Decimal(AvroNode):
     def __init__(self, path: str, type_: pa.DataType, size: int | None) -> None:
         super().__init__(path)
         self.type, self.size = type_, size
-        self.bytes_min = 1 if size is None else size
+        self.bytes_min, self.is_fixed = (1, False) if size is None else (size, True)
+
+    def scan(self, scan: Scan) -> None:
+        scan.skip(scan.long(self.path) if self.size is None else self.size, self.path)
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
         if self.size is None:
@@ -209,13 +236,17 @@ class Converted(AvroNode):
 
     def __init__(self, node: AvroNode, convert: Callable[[pa.Array], pa.Array], wanted: pa.DataType) -> None:
         super().__init__(node.path)
-        self.node, self.convert, self.wanted, self.bytes_min = node, convert, wanted, node.bytes_min
+        self.node, self.convert, self.wanted = node, convert, wanted
+        self.bytes_min, self.is_fixed = node.bytes_min, node.is_fixed
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
         return converted(self.node.read(cursor, lanes), self.wanted, cursor, lanes, self.path, self.convert)
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
         self.node.skip(cursor, lanes)
+
+    def scan(self, scan: Scan) -> None:
+        self.node.scan(scan)
 
 
 def _with_its_precision(values: pa.Array) -> pa.Array:
@@ -239,6 +270,8 @@ def converted(
         if len(read) == 1:
             cursor.fail(lanes, f"{path}: {error}")
             return pa.nulls(1, wanted)
+    if cursor.is_damaged(lanes).all():  # the items of a record behind one that is damaged
+        return pa.nulls(len(read), wanted)
     middle = len(read) // 2  # few are damaged, and those are found by halves
     halves = (slice(0, middle), slice(middle, None))
     return pa.concat_arrays([converted(read[half], wanted, cursor, lanes[half], path, convert) for half in halves])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from tests.unit.spouts.avro.differential import compared, compared_pair
+from spouts.avro import nodes
+from spouts.avro.cursor import Cursor, Longs
+from tests.unit.spouts.avro.differential import compared, compared_pair, damaged, same
 from tests.unit.spouts.avro.drawing import Drawn, by_fastavro, decoded, read_of, written
 from transactional.arrow.zones import naive_times_in
 
@@ -16,7 +20,7 @@ from transactional.arrow.zones import naive_times_in
 def test_records_are_read_as_by_fastavro(seed: int) -> None:
     drawn = Drawn(Random(seed))
     schema = drawn.schema()
-    payloads, reader = written(schema, [drawn.value(schema) for _ in range(30)]), read_of(schema)
+    payloads, reader = written(schema, [drawn.value(schema) for _ in range(30 + 50 * (seed % 2))]), read_of(schema)
     assert decoded(schema, payloads, reader) == [by_fastavro(each, schema, reader) for each in payloads]
 
 
@@ -39,6 +43,79 @@ def test_arrays_and_maps_come_in_blocks_of_which_some_have_sizes() -> None:
     assert [by_fastavro(each, schema) for each in payloads] == expected
     assert decoded(schema, payloads, schema) == expected
     assert decoded(schema, payloads, {**schema, "fields": fields[1:]}) == [{"n": each["n"]} for each in expected]
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("seed", range(40))
+def test_a_record_is_read_the_same_alone_and_among_others(seed: int) -> None:
+    """Also what is wrong with it has the same words."""
+    drawn = Drawn(Random(seed))
+    schema = drawn.schema()
+    payloads = [damaged(drawn.random, each) for each in written(schema, [drawn.value(schema) for _ in range(80)])]
+    together = decoded(schema, payloads, read_of(schema))
+    assert same(together) == same([one for each in payloads for one in decoded(schema, [each], read_of(schema))])
+
+
+PAIR = {"type": "record", "name": "P", "fields": [{"name": "k", "type": "string"}, {"name": "v", "type": "double"}]}
+LISTS = {"type": "array", "items": ["null", "string"]}
+
+
+@pytest.mark.parametrize(
+    ("items", "item"), [("double", 1.5), ("long", 300), (PAIR, {"k": "x", "v": 2.5}), (LISTS, ["a", None])]
+)
+def test_a_long_array_takes_no_more_steps_than_a_short_one(
+    items: Any, item: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is read, and one that is passed by. A step takes 10 µs or more, for any number of items."""
+    steps, position_of = [0], Cursor._at
+
+    def count_step(cursor: Cursor, lanes: Longs) -> Longs:
+        steps[0] += 1
+        return position_of(cursor, lanes)
+
+    monkeypatch.setattr(Cursor, "_at", count_step)
+    array = {"type": "array", "items": items}
+    fields = [{"name": "a", "type": array}, {"name": "n", "type": "int"}]
+    unread = {"name": "unread", "type": {"type": "array", "items": items if items is not PAIR else "P"}}
+    writer = {"type": "record", "name": "R", "fields": [fields[0], unread, fields[1]]}
+    taken = list[int]()
+    for number in (10, 3_000):
+        value = {"a": [item] * number, "n": 5}
+        payloads, steps[0] = written(writer, [value | {"unread": value["a"]}]), 0
+        assert decoded(writer, payloads, {**writer, "fields": fields}) == [value]
+        taken.append(steps[0])
+    assert taken[1] <= 2 * taken[0]
+
+
+@pytest.mark.parametrize("others", [0, 99])
+def test_items_without_bytes_are_counted_in_all_arrays_of_a_record(others: int) -> None:
+    """Otherwise 602 bytes are 15 million items."""
+    lists = {"type": "array", "items": {"type": "array", "items": "null"}}
+    fields = [{"name": "a", "type": lists}, {"name": "b", "type": lists["items"]}]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    most = {"a": [[None] * 200] * 4, "b": [None] * 200}
+    payloads = written(schema, [most, most | {"b": [None] * 201}, most | {"a": [[None] * 200] * 6, "b": []}])
+    readable = {"type": "record", "name": "R", "fields": [{"name": "c", "type": "int", "default": 7}]}
+    read = decoded(schema, payloads + payloads[:1] * others, readable)
+    assert [str(each) for each in read[:3]] == [
+        "{'c': 7}",
+        "b: more than 1,000 items of a record take no bytes",
+        "a[]: more than 1,000 items of a record take no bytes",
+    ]
+
+
+def test_of_many_bad_items_of_a_record_the_first_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, convert = [0], nodes.converted
+
+    def count_step(*args: Any) -> pa.Array:
+        steps[0] += 1
+        return convert(*args)
+
+    monkeypatch.setattr(nodes, "converted", count_step)
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "bytes"}}]}
+    reader = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "string"}}]}
+    [why] = decoded(schema, written(schema, [{"a": [b"x", *[b"\xff"] * 5_000]}]), reader)
+    assert (str(why), steps[0] < 50) == ("a[]: Invalid UTF8 payload", True)
 
 
 @pytest.mark.parametrize(("zone", "hour"), [(None, 12), ("UTC", 12), ("Europe/Berlin", 10)])
