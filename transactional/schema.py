@@ -27,7 +27,7 @@ _PRIMITIVES = frozenset(
 DECIMAL_DIGITS_MAX = 38
 """Spark's, Arrow's and Delta's limit."""
 _NESTED = re.compile(r"(array|map|struct|decimal)\s*[<(](.*)[>)]", re.DOTALL | re.IGNORECASE)
-_FIELD = re.compile(r"\s*(?:`([^`]+)`|(\w+))\s*[:\s]\s*(.+?)\s*", re.DOTALL)
+_FIELD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*[:\s]\s*(.+?)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ class Field:
     type: str
 
     def __str__(self) -> str:
-        name = self.name if re.fullmatch(r"\w+", self.name) else f"`{self.name}`"
-        return f"{name} {self.type}"
+        return f"{quote_name(self.name)} {self.type}"
 
 
 @dataclass(frozen=True)
@@ -102,9 +101,23 @@ def did_you_mean(wrong: str, right: Iterable[str]) -> str:
     return f" — did you mean {close[0]!r}?" if close else ""
 
 
-def _split(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
+def quote_name(name: str) -> str:
+    """A field's name as DDL has it: in backquotes, unless it is a word."""
+    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
+
+
+def struct_type(fields: Iterable[tuple[str, str]]) -> str:
+    """The simple form of a struct of these names and types."""
+    return "struct<" + ",".join(f"{quote_name(name)}:{type_}" for name, type_ in fields) + ">"
+
+
+def split_types(text: str) -> list[str]:
+    """Split a text at its commas, except within brackets or backquotes."""
+    parts, depth, start, is_quoted = [], 0, 0, False
     for position, character in enumerate(text):
+        is_quoted ^= character == "`"
+        if is_quoted:
+            continue
         depth += (character in "<(") - (character in ">)")
         if character == "," and depth == 0:
             parts.append(text[start:position])
@@ -114,14 +127,14 @@ def _split(text: str) -> list[str]:
 
 @functools.lru_cache(256)
 def _parse(text: str) -> Schema:
-    return Schema(tuple(_parse_field(part, text) for part in _split(text)) if text.strip() else ())
+    return Schema(tuple(_parse_field(part, text) for part in split_types(text)) if text.strip() else ())
 
 
 def _parse_field(part: str, whole: str) -> Field:
     match = _FIELD.fullmatch(part)
     if match is None:
         raise ConfigError(f"{part.strip()!r} in '{whole}' is not of the form 'name type'")
-    return Field(match[1] or match[2], parse_type(match[3]))
+    return Field(match[2] or match[1].replace("``", "`"), parse_type(match[3]))
 
 
 def parse_type(text: str) -> str:
@@ -140,7 +153,7 @@ def parse_type(text: str) -> str:
 
 
 def _parse_nested(kind: str, inner: str, text: str) -> str:
-    parts = _split(inner)
+    parts = split_types(inner)
     if kind == "decimal" and len(parts) == 2 and all(re.fullmatch(r"\s*[0-9]{1,2}\s*", part) for part in parts):
         precision, scale = map(int, parts)
         if not 0 <= scale <= precision <= DECIMAL_DIGITS_MAX or not precision:
@@ -154,5 +167,5 @@ def _parse_nested(kind: str, inner: str, text: str) -> str:
     if kind == "map" and len(parts) == 2:
         return f"map<{parse_type(parts[0])},{parse_type(parts[1])}>"
     if kind == "struct":
-        return "struct<" + ",".join(f"{f.name}:{f.type}" for f in Schema.parse(inner)) + ">"
+        return struct_type((field.name, field.type) for field in Schema.parse(inner))
     raise ConfigError(f"type {text.strip()!r} is not complete")

@@ -67,6 +67,8 @@ def test_an_alias_is_read_as_its_simple_form(alias: str, simple: str) -> None:
         ("struct<a:int,b:array<bigint>>", "struct<a:int,b:array<long>>"),
         ("struct<a int, b string>", "struct<a:int,b:string>"),
         ("array<struct<a:map<string,decimal(3,1)>,b:int>>", "array<struct<a:map<string,decimal(3,1)>,b:int>>"),
+        ("struct<`a` int,`k8s.io/app` string>", "struct<a:int,`k8s.io/app`:string>"),
+        ("map<string,struct<`a,>b`:array<struct<`c d`:int>>>>", "map<string,struct<`a,>b`:array<struct<`c d`:int>>>>"),
         ("MAP<STRING, ARRAY<INT>>", "map<string,array<int>>"),
     ],
 )
@@ -86,7 +88,9 @@ def test_commas_inside_of_types_do_not_end_a_field() -> None:
     assert schema.names == ("a", "b", "c", "d")
 
 
-@pytest.mark.parametrize("text", ["a int, b array<struct<x:int,Y:map<string,long>>>", "`two words` int, b long"])
+@pytest.mark.parametrize(
+    "text", ["a int, b array<struct<x:int,Y:map<string,long>>>", "`two words` int, `a``b` struct<`c``<d`:long>"]
+)
 def test_its_text_is_read_back_as_the_same_schema(text: str) -> None:
     schema = Schema.parse(text)
     assert Schema.parse(str(schema)) == schema

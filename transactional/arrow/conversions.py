@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from transactional.arrow.narrowing import check_cast, check_values
 from transactional.arrow.zones import column_with_zone, has_naive_times, has_times, with_zones, zone_of_naive_times
 from transactional.errors import ConfigError, NaiveTime, SchemaMismatch
-from transactional.schema import Field, Schema
+from transactional.schema import Field, Schema, split_types, struct_type
 
 _PRIMITIVES = {
     "string": pa.string(),
@@ -49,16 +49,7 @@ def arrow_type(name: str) -> pa.DataType:
         return pa.list_(arrow_type(inner))
     if kind == "struct":
         return pa.struct([pa.field(f.name, arrow_type(f.type)) for f in Schema.parse(inner)])
-    return pa.map_(*(arrow_type(part) for part in _key_and_value(inner)))
-
-
-def _key_and_value(inner: str) -> tuple[str, str]:
-    """The two types inside `map<…>`: split at the comma that is outside all brackets."""
-    for comma in (match.start() for match in re.finditer(",", inner)):
-        key = inner[:comma]
-        if key.count("<") == key.count(">") and key.count("(") == key.count(")"):
-            return key, inner[comma + 1 :]
-    raise ConfigError(f"map<{inner}> has no value type")
+    return pa.map_(*map(arrow_type, split_types(inner)))
 
 
 def spark_type(type_: pa.DataType) -> str:
@@ -79,7 +70,7 @@ def spark_type(type_: pa.DataType) -> str:
     if pa.types.is_map(type_):
         return f"map<{spark_type(type_.key_type)},{spark_type(type_.item_type)}>"
     if pa.types.is_struct(type_):
-        return "struct<" + ",".join(f"{field.name}:{spark_type(field.type)}" for field in type_) + ">"
+        return struct_type((field.name, spark_type(field.type)) for field in type_)
     raise ConfigError(f"Arrow type {type_} has no counterpart among the supported types")
 
 

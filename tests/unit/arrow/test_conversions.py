@@ -52,6 +52,7 @@ TYPES = [
     "map<decimal(10,2),array<int>>",
     "map<struct<a:int,b:string>,map<string,long>>",
     "struct<a:int,b:array<string>,c:decimal(4,0)>",
+    "map<struct<`a,<b`:int>,struct<`k8s.io/app`:string>>",
 ]
 NOON = datetime.datetime(2013, 1, 1, 12, tzinfo=datetime.UTC)
 
