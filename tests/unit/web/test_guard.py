@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_the_token_is_not_in_any_text_of_ours() -> None:
 def test_nothing_but_http_reaches_the_application(kind: str) -> None:
     """A web socket has no token: an application that answers one would answer a stranger."""
 
-    async def answer(*_: object) -> None:
+    async def answer(*_: object) -> Any:
         raise AssertionError("it was called")
 
     scope = {"type": kind, "path": "/", "headers": [], "query_string": b""}
