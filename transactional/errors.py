@@ -351,6 +351,13 @@ class SparkStopped(FatalError):
     exit_code = TRY_AGAIN
 
 
+class TableUnfit(FatalError, SchemaMismatch):
+    """A table can't be used as it is now, and another attempt finds it as it is: a property or a feature that somebody
+    has set, a column that was added, or is of another type."""
+
+    code = "TX417"
+
+
 class ProtocolError(FatalError):
     """A bug in the framework: an event arrived that its attempt's phase does not allow."""
 

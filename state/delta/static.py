@@ -13,13 +13,13 @@ from deltalake.exceptions import DeltaError
 
 from state.delta.tables.lookup import with_keys
 from state.delta.tables.sql import DATA_FUSION
-from state.delta.tables.table import DeltaLocation, load_table
+from state.delta.tables.table import DeltaLocation, check_readable, load_table
 from state.rows.columns import check_key_types
-from transactional.arrow import arrow_schema, declared_schema
-from transactional.errors import BatchLost, ConfigError, OperatingError, SchemaMismatch
+from transactional.arrow import arrow_schema, spark_type
+from transactional.errors import BatchLost, ConfigError, OperatingError, TableUnfit
 from transactional.facts import StaticVersion
 from transactional.reading import StaticTable
-from transactional.schema import Schema
+from transactional.schema import Field, Schema
 
 CACHED_ROWS_MAX = 1_000_000
 """A process keeps the columns of a table of this size, in one version."""
@@ -70,16 +70,29 @@ class StaticDeltaTable(StaticTable):
     def newest(self) -> str:
         """Its newest Delta version, with the id that the table has in it.
 
-        Raises `OperatingError`, and `SchemaMismatch` if the table lacks columns.
+        Raises `OperatingError`, and `TableUnfit` if the table lacks columns.
         """
         table = load_table(self._location)
-        found = declared_schema(pa.schema(table.schema()))
+        schema = pa.schema(table.schema())
         wanted = Schema((*self._key, *self._values))
-        if astray := [str(field) for field in wanted if field not in tuple(found)]:
-            raise SchemaMismatch(
-                f"the static table {self.table} has the columns '{found}', and is declared with {', '.join(astray)}"
+        found = {column.name: self._declared_type(column) for column in schema if column.name in wanted.names}
+        if astray := [str(field) for field in wanted if found.get(field.name) != field.type]:
+            columns = Schema(tuple(Field(name, type_) for name, type_ in found.items()))
+            others = ", ".join(name for name in schema.names if name not in found)
+            raise TableUnfit(
+                f"the static table {self.table} has the columns '{columns}'{others and f', and {others}'}; it is "
+                f"declared with {', '.join(astray)}: declare it as the table is, or take another table"
             )
         return f"{table.metadata().id}@{table.version()}"
+
+    def _declared_type(self, column: pa.Field) -> str:
+        try:
+            return spark_type(column.type)
+        except ConfigError:
+            shown = "void" if pa.types.is_null(column.type) else column.type
+            raise TableUnfit(
+                f"column {column.name!r} of the static table {self.table} is {shown}, whose values can't be looked up"
+            ) from None
 
     def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
         """The rows with these keys, in one version. Raises `OperatingError`, and `BatchLost` if it was made again."""
@@ -91,6 +104,7 @@ class StaticDeltaTable(StaticTable):
             parts = [kept] if kept is not None else _batches(_loaded(self._location.name, options, version), columns)
             return pa.concat_tables([arrow_schema(columns).empty_table(), *(with_keys(part, keys) for part in parts)])
         except (DeltaError, OSError, pa.ArrowException) as error:
+            check_readable(self._location, self._location.reason(error))
             raise OperatingError(
                 f"the static table {self.table} can't be read at version {version}, which the batch has recorded: "
                 f"{self._location.reason(error).rstrip('.')}. If a vacuum or the log's clean-up has taken it, restore "

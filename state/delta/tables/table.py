@@ -19,7 +19,7 @@ from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import storage_at
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch, TableUnfit
 from transactional.names import (
     DELETES_FEATURE,
     EXPIRES_PROPERTY,
@@ -52,6 +52,8 @@ REFUSED_PROPERTIES = {
 
 NO_ENTRY = "No files in log segment"
 """What delta-rs says of a table whose folder is there, and the first entry of its log is not."""
+_UNSUPPORTED = re.compile(r"Feature '(?P<feature>\w+)' is not supported|features required: \[?(?P<named>[\w, ]+)")
+"""What delta-rs says of a feature that it does not know."""
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 """The name of a file that the log does not escape, and that lies in the table's own folder."""
 PATIENCE = {"retry_timeout": "30s"}
@@ -251,14 +253,30 @@ def storage_of(location: DeltaLocation) -> FileSystem:
 
 
 def load_table(location: DeltaLocation) -> DeltaTable:
-    """The newest snapshot of a table. Raises `OperatingError` when it can't be read."""
+    """The newest snapshot of a table. Raises `OperatingError` when it can't be read, `TableUnfit` when it never can."""
     try:
         return DeltaTable(location.uri, storage_options=dict(location.storage_options))
     except (DeltaError, OSError) as error:
         reason = location.reason(error)
+        check_readable(location, reason)
         if NO_ENTRY in reason:
             reason = "its log has no entry: it is being created, or it is no table yet; try again once a run has begun"
         raise OperatingError(f"Delta table {location} can't be opened: {reason}") from None
+
+
+def check_readable(location: DeltaLocation, reason: str) -> None:
+    """Raise `TableUnfit` if delta-rs' reason is a feature of the table, which it reads at no other time either."""
+    if "catalog-managed" in reason:
+        raise TableUnfit(
+            f"Delta table {location} is managed by a catalog, whose commits are not in its log alone: it can be read "
+            "and written through the catalog only; use a table without the features catalogManaged and "
+            "catalogOwned-preview"
+        )
+    if match := _UNSUPPORTED.search(reason):
+        raise TableUnfit(
+            f"Delta table {location} has the feature {match['feature'] or match['named']}, which delta-rs does not "
+            "read; use a table without it, or a copy of its rows"
+        )
 
 
 def features_of(protocol: ProtocolVersions) -> frozenset[str]:

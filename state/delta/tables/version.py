@@ -41,7 +41,7 @@ from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.expiring import Floors, app_transactions, by_app_transactions
 from transactional.attempt import AttemptId
-from transactional.errors import StoreMismatch
+from transactional.errors import ConfigError, StoreMismatch, TableUnfit
 
 FOLLOWED_MAX = 100
 """After so many Delta commits at once, loading the newest version takes no longer."""
@@ -243,7 +243,7 @@ class TableVersion:
                 self._reload_same(known)
             elif is_newest:
                 if self._is_unfit:
-                    self.check()  # for each attempt, until the table is as it was
+                    self._check_again()
                 return
             elif self._has_followed(known):
                 return
@@ -277,8 +277,8 @@ class TableVersion:
             raise unreadable(self.location, error) from None
 
     def look_at_others(self, after: int) -> None:
-        """Raise `StoreMismatch` when something else has changed rows since a Delta version, `SchemaMismatch` when the
-        table is not one for this state any more."""
+        """Raise `StoreMismatch` when something else has changed rows since a Delta version, `TableUnfit` when the table
+        is not one for this state any more."""
         entries = entries_between(self.location, after, self.delta_version)
         self._follow(after, entries)
         try:
@@ -288,7 +288,7 @@ class TableVersion:
             raise
         if any(entry.changes_table for entry in entries):
             self.says_expiry, self._is_unfit = False, True
-            self.check()
+            self._check_again()
             self._is_unfit = False
 
     def _has_followed(self, after: int) -> bool:
@@ -335,6 +335,12 @@ class TableVersion:
         features = features_of(protocol)
         check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
         check_table(self.columns, pa.schema(self.snapshot.schema()), self.properties, name)
+
+    def _check_again(self) -> None:
+        try:
+            self.check()
+        except ConfigError as error:
+            raise TableUnfit(f"{error}. Another program has altered the table since this run opened it") from None
 
     # --- what Delta commits note ------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
 from transactional import schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import ConfigError, SchemaMismatch
+from transactional.errors import ConfigError, TableUnfit
 
 ROWS = pa.table({"word": ["a", None], "count": pa.array([1, 2], pa.int64())})
 MORE = pa.table({"word": ["a", "b", "c"], "count": pa.array([3, None, 5], pa.int64())})
@@ -340,11 +340,11 @@ class TestHandle:
 
 
 @pytest.mark.parametrize("layout", ["merge", "log"])
-def test_each_attempt_is_told_of_a_column_that_somebody_has_added(place: Place, layout: str) -> None:
+def test_a_column_that_somebody_adds_ends_the_run(place: Place, layout: str) -> None:
     words = opened(place, layout=layout)
     words.merge(place.attempt(1, 1), counts({"cat": 1}))
     DeltaTable(place.folder / "t").alter.add_columns([Field("extra", PrimitiveType("string"))])
     for attempt_id in (2, 3, 4):
-        with pytest.raises(SchemaMismatch, match=r"has the columns .*extra string; the state needs"):
+        with pytest.raises(TableUnfit, match=r"has the columns .*extra string; the state needs.*altered the table"):
             words.merge(place.attempt(2, attempt_id), counts({"cat": 1}))
     assert content(words) == {"cat": 1}

@@ -14,6 +14,7 @@ from transactional.errors import (
     NaiveTime,
     OperatingError,
     SchemaUnknown,
+    TableUnfit,
     TransactionalError,
     by_code,
 )
@@ -87,10 +88,10 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
 
 
 def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
-    """The error that a failed task represents. An `OperatingError`, `FailedException`, `NaiveTime` or `BatchLost` stays
-    what it was."""
+    """The error that a failed task represents. An `OperatingError`, a `FailedException`, and what no other attempt can
+    mend stay what they were."""
     raised = by_code(code)
-    if raised is None or not issubclass(raised, OperatingError | FailedException | NaiveTime | BatchLost):
+    if raised is None or not issubclass(raised, OperatingError | FailedException | NaiveTime | BatchLost | TableUnfit):
         raised = BoltFailed
     return raised(text, at_fault=at_fault)
 

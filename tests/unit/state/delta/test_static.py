@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -11,9 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from state import StaticDeltaTable, catalog_table
+from spouts import MemoryTransactionalSpout
+from state import MemoryMapState, StaticDeltaTable, catalog_table
 from state.delta import static
-from transactional.errors import BatchLost, ConfigError, OperatingError, SchemaMismatch
+from transactional.errors import BatchLost, ConfigError, OperatingError, SchemaMismatch, TableUnfit
+from transactional.testing import complete_topology
+from transactional.trident import Count, TridentTopology
 
 NAMES: list[dict[str | None, str]] = [{"a": "A", "b": "B"}, {"a": "A2", None: "nobody"}, {}]
 
@@ -108,7 +112,7 @@ def test_a_version_that_was_cleaned_away_is_told(table: StaticDeltaTable) -> Non
 @pytest.mark.parametrize(
     ("key", "values", "told"),
     [
-        ("id long", "name string", "has the columns '.*', and is declared with id long"),
+        ("id long", "name string", "has the columns '.*it is declared with id long"),
         ("id string", "name string, age int", "is declared with age int"),
     ],
 )
@@ -138,3 +142,43 @@ def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_what_is_no_static_table_is_refused(given: tuple[Any, ...], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         StaticDeltaTable(*given)
+
+
+# --- what no attempt can look up --------------------------------------------------------------------------------------
+
+
+def test_a_column_of_no_type_is_named_if_it_is_looked_up(tmp_path: Path) -> None:
+    table = pa.table({"id": ["a"], "name": ["A"], "note": pa.nulls(1)})
+    write_deltalake(tmp_path / "users", table)
+    assert StaticDeltaTable(tmp_path / "users", "id string", "name string").newest()
+    with pytest.raises(TableUnfit, match=r"column 'note' of the static table \S+users is void"):
+        StaticDeltaTable(tmp_path / "users", "id string", "note string").newest()
+
+
+@pytest.mark.parametrize(
+    ("feature", "why"),
+    [
+        ("catalogManaged", "is managed by a catalog"),
+        ("catalogOwned-preview", "is managed by a catalog"),
+        ("news", "has the feature news, which delta-rs does not read"),
+        ("typeWidening", "has the feature TypeWidening, which delta-rs does not read"),
+    ],
+)
+def test_a_feature_that_is_not_read_ends_the_run(table: StaticDeltaTable, feature: str, why: str) -> None:
+    """For ever it was taken for an outage."""
+    [entry] = Path(table.table, "_delta_log").glob("*0.json")
+    [*actions] = map(json.loads, entry.read_text().splitlines())
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [feature], "writerFeatures": [feature]}
+    lines = [{"protocol": protocol} if "protocol" in action else action for action in actions]
+    entry.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(TableUnfit, match=why):
+        table.lookup(table.newest(), A)
+
+
+def test_a_table_that_is_not_as_declared_ends_the_run(table: StaticDeltaTable) -> None:
+    topology = TridentTopology("users")
+    ids = topology.new_stream("ids", MemoryTransactionalSpout([[("a",)]], "id string", 1))
+    other = topology.static_state(StaticDeltaTable(table.table, "id string", "name long"))
+    ids.state_query(other, on="id").group_by("id").persistent_aggregate(MemoryMapState(), Count())
+    with pytest.raises(TableUnfit, match="is declared with name long"):
+        complete_topology(topology.build())
