@@ -33,6 +33,7 @@
         ├── FileReplaced             the file of a store or a state is no longer the one that is open
         ├── NaiveTime                user code gave a timestamp without a time zone
         ├── SparkStopped             somebody has stopped the Spark that a run needs
+        ├── TableUnfit               a table can't be used as it is now, whoever tries again
         └── ProtocolError            a bug in the framework: an event that no phase allows
 
 Each class has a `code`, which is the name of its section in `docs/errors.md`. The command line shows `code: message`
@@ -198,7 +199,7 @@ class WorkerDied(AttemptLost):
     `at_fault`, a process has died of each of these tuples alone, so that no further attempt has to fail on them.
     """
 
-    code = "TX421"
+    code = "TX311"
     is_outage = False
 
     def __init__(
@@ -355,7 +356,7 @@ class TableUnfit(FatalError, SchemaMismatch):
     """A table can't be used as it is now, and another attempt finds it as it is: a property or a feature that somebody
     has set, a column that was added, or is of another type."""
 
-    code = "TX417"
+    code = "TX416"
 
 
 class ProtocolError(FatalError):

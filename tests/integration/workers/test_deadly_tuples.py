@@ -161,7 +161,7 @@ def test_each_of_several_becomes_one(tmp_path: Path) -> None:
 @pytest.mark.long("test_it_becomes_a_letter_after_few_deaths")
 def test_without_dead_letters_the_run_ends_after_attempts_max(tmp_path: Path) -> None:
     run = Run(Crashes(str(tmp_path / "deaths")), with_letters=False)
-    with pytest.raises(RetriesExhausted, match=r"failed 2 times .* TX421 worker process \d+ was ended by SIGSEGV"):
+    with pytest.raises(RetriesExhausted, match=r"failed 2 times .* TX311 worker process \d+ was ended by SIGSEGV"):
         run.run(attempts_max=2)
     assert deaths(tmp_path / "deaths") == 2
 

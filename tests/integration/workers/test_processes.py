@@ -73,7 +73,7 @@ def test_an_attempt_whose_process_ends_is_lost_and_the_next_one_works(
     one = one_bolt(Falls(str(tmp_path / "flag"), fall, place))
     with pytest.raises(WorkerDied, match=f"worker process \\d+ {how} in tasks [01] of .*'bolt', attempt 1") as died:
         one.start(FIRST).result(60)
-    assert died.value.code == "TX421"
+    assert died.value.code == "TX311"
     assert not died.value.is_outage
     assert one.start(SECOND).result(60).counts["bolt"] == 19
 
