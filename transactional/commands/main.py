@@ -58,6 +58,7 @@ from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.plumbing.redaction import without_controls
 from transactional.plumbing.tracebacks import with_place
 from transactional.store.rules import FAILED
+from transactional.store.troubles import retry_at_stop
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -166,6 +167,7 @@ def status(
         found = statuses_of(reader, topology_id)
         steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
         waits = {each.topology_id: waits_of(reader, each) for each in found}
+        retries = {each.topology_id: retry_at_stop(reader, each) for each in found}
         windows = {each.topology_id: windows_of(reader, each) for each in found}
         processing = {each.topology_id: processing_of(reader, each.topology_id) for each in found}
         upkeep = {each.topology_id: upkeep_of(reader, each.topology_id) for each in found}
@@ -177,7 +179,7 @@ def status(
             )
         return
     print_statuses(found)
-    for line in (*troubles_of(found), *upkeep_lines(upkeep)):
+    for line in (*troubles_of(found, retries), *upkeep_lines(upkeep)):
         plain_line(line)
     for topology, place in processing.items():
         if place:

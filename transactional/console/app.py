@@ -327,7 +327,7 @@ class Pages:
     ) -> Response:
         began_s = time.thread_time()
         status, now_ms = self._status(request), self._now_ms()
-        values = {"status": status, "now_ms": now_ms, "path": views.path_of(status), "form_key": self._form_key}
+        values = views.of_status(self._store, status, now_ms, self._form_key)
         page = self._page(template, status, **{**values, **view(self._store, status, now_ms)})
         self._page_s = time.thread_time() - began_s
         if (feed := self._feed_of(status.topology_id)) is not None:

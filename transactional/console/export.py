@@ -15,7 +15,6 @@ _LINK = re.compile(r'(<a\b[^>]*?) href="/[^"]*"')
 
 def exported(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
     """The page. Links to other pages are left out: there is no console where it is read."""
-    values = {"now_ms": now_ms, "path": "", "form_key": None}
     style = (STATIC / "console.css").read_text(encoding="utf-8")
     page = render(
         "export.html",
@@ -23,7 +22,6 @@ def exported(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
         made_at=moment(now_ms),
         statuses=(),
         current=None,
-        **values,
-        **views.topology(store, status, now_ms, history=History()),
+        **{**views.of_status(store, status, now_ms), **views.topology(store, status, now_ms, history=History())},
     )
     return _LINK.sub(r"\1", page)

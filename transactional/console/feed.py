@@ -61,10 +61,7 @@ class Showing:
             return {}
         status = caught_up(self._status, recent)
         values = {
-            "status": status,
-            "now_ms": now_ms,
-            "path": views.path_of(status),
-            "form_key": self._form_key,
+            **views.of_status(self._store, status, now_ms, self._form_key),
             **views.changing(status, recent, self._live, now_ms),
         }
         return {name: render(f"live/{name}.html", **values) for name in views.CHANGING}

@@ -14,6 +14,7 @@ from transactional.ports.examining import Diagnosis
 from transactional.store import DesiredState, StoreReader, TopologyStatus
 from transactional.store.history import EndedHow
 from transactional.store.rules import COMMITTED, OPEN, upkeep_in
+from transactional.store.troubles import retry_at_stop
 from transactional.topology.topology import Topology
 
 _LONG_MS: Final = 300_000
@@ -46,16 +47,28 @@ class Examination:
 
 def at_a_glance(store: StoreReader, status: TopologyStatus, now_ms: int) -> list[Notice]:
     """What the store shows without an examination."""
-    return [*_of_status(status), *_of_attempts(store, status, now_ms), *_of_upkeep(store, status)]
+    return [
+        *_of_trouble(store, status),
+        *_of_status(status),
+        *_of_attempts(store, status, now_ms),
+        *_of_upkeep(store, status),
+    ]
+
+
+def _of_trouble(store: StoreReader, status: TopologyStatus) -> Iterator[Notice]:
+    if (trouble := status.trouble) is None:
+        return
+    error = f"at last with: {first_line(trouble.error)}"
+    remedy = f"The page of transaction {trouble.txid} has each attempt with its traceback."
+    if (retry := retry_at_stop(store, status)) is not None:
+        what = f"Transaction {trouble.txid} {retry}, {error}"
+        yield Notice(what, f"The next run tries it again. {remedy}", is_bad=False)
+    else:
+        what = f"No transaction commit since {moment(trouble.since_ms)}: transaction {trouble.txid} fails, {error}"
+        yield Notice(what, remedy)
 
 
 def _of_status(status: TopologyStatus) -> Iterator[Notice]:
-    if status.trouble is not None:
-        what = (
-            f"No transaction commit since {moment(status.trouble.since_ms)}: transaction {status.trouble.txid} fails, "
-            f"at last with: {first_line(status.trouble.error)}"
-        )
-        yield Notice(what, f"The page of transaction {status.trouble.txid} has each attempt with its traceback.")
     if status.rewinding_to is not None:
         what = f"A rewind to transaction {status.rewinding_to} was begun and is not finished."
         yield Notice(what, "Run the same command again: it continues where it stopped.")

@@ -30,6 +30,7 @@ from transactional.drawing.graph import graph_of
 from transactional.drawing.rows import draw_graph
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, upkeep_in
+from transactional.store.troubles import retry_at_stop
 from transactional.topology.topology import Topology
 
 View = Mapping[str, Any]
@@ -58,8 +59,15 @@ def home(store: StoreReader, now_ms: int) -> View:
         recent = store.times(status.topology_id, limit=_PULSE)
         took = [_taken(each, now_ms) for each in reversed(recent)]
         pulse = charts.draw_pulse(took, f"the last {len(took)} attempts") if took else ""
-        cards.append((status, tiles_of(status, recent, now_ms), pulse))
+        cards.append((status, tiles_of(status, recent, now_ms), pulse, retry_at_stop(store, status)))
     return {"statuses": statuses, "cards": cards, "title": "Topologies"}
+
+
+def of_status(store: StoreReader, status: TopologyStatus, now_ms: int, form_key: str | None = None) -> View:
+    """What every page of a topology, and every part of one in `CHANGING`, shows of its status. `form_key`: what forms
+    have to send back; None: pages have no forms."""
+    retry = retry_at_stop(store, status)
+    return {"status": status, "now_ms": now_ms, "path": path_of(status), "form_key": form_key, "retry_at_stop": retry}
 
 
 def _taken(each: AttemptTimes, now_ms: int) -> tuple[float, str]:

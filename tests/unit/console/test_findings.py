@@ -13,12 +13,15 @@ from tests.unit.console.browsing import browser
 from tests.unit.console.stores import Past
 from tests.unit.drivers import DRAINED, World
 from transactional.attempt import TxId
+from transactional.commands.output.statuses import troubles_of
+from transactional.console.export import exported
 from transactional.console.findings import at_a_glance
 from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.store import DesiredState
 from transactional.store.history import EndedHow, RunEnd
 from transactional.store.rules import state_of
+from transactional.store.troubles import retry_at_stop
 
 
 def text_of(page: str) -> str:
@@ -58,6 +61,55 @@ def test_what_a_person_should_know_is_there_at_a_glance() -> None:
     told = seen(past)
     assert any(each.endswith("ended with TX406: retries exhausted") for each in told)
     assert "It is inactive: nothing new is issued." in told
+
+
+@pytest.mark.parametrize("how", [EndedHow.DRAINED, EndedHow.STOPPED, EndedHow.KILLED])
+def test_a_retry_of_a_run_that_somebody_has_ended_is_no_alarm(how: EndedHow) -> None:
+    past = Past().begin(settings={"attempts_max": 2}).committed(1)
+    past.fail(past.issue())
+    alarm = text_of(browser(past).get("/t/words/").text)
+    assert "Failing since" in alarm
+    past.end(RunEnd(how))
+    words = f"ransaction 2 was being retried (attempt 1 of 2) when the run was {how.value}"
+    [status] = past.store.status("words")
+    assert troubles_of([status], {"words": retry_at_stop(past.store, status)}) == [
+        f"words: t{words}: processing: ValueError: no"
+    ]
+    [notice] = at_a_glance(past.store, status, past.clock.wall_ms())
+    assert (notice.what, notice.is_bad) == (f"T{words}, at last with: processing: ValueError: no", False)
+    for path in ("", "t/words/", "t/words/attempts", "t/words/doctor"):
+        page = browser(past).get(f"/{path}").text
+        assert words in text_of(page)
+        assert "ailing" not in text_of(page), path
+        assert 'class="trouble"' not in page, path
+    assert words in text_of(exported(past.store, status, past.clock.wall_ms()))
+
+
+@pytest.mark.parametrize("end", [None, RunEnd(EndedHow.FAILED, "TX406", "retries exhausted")])
+def test_a_run_that_has_ended_by_itself_while_it_was_failing_is_one(end: RunEnd | None) -> None:
+    past = Past().begin(settings={"attempts_max": 2}).committed(1)
+    past.fail(past.issue())
+    if end is None:
+        past.clock.advance(600_000)
+    else:
+        past.end(end)
+    page = browser(past).get("/t/words/").text
+    assert "It was failing since" in text_of(page)
+    assert 'class="trouble"' in page
+    [status] = past.store.status("words")
+    assert troubles_of([status], {"words": retry_at_stop(past.store, status)})[0].startswith("words has been failing")
+
+
+@pytest.mark.parametrize(("attempts", "words"), [(1, "attempt 1 of 2"), (2, "attempt 2 of 2"), (3, "attempt 3")])
+def test_a_retry_counts_the_attempts_of_its_run_up_to_the_limit_of_that(attempts: int, words: str) -> None:
+    past = Past().begin().committed(1)
+    past.fail(past.issue())
+    past.clock.advance(70_000)
+    past.begin("another", settings={"attempts_max": 2})
+    for _ in range(attempts):
+        past.fail(past.issue(past.txid))
+    past.end(RunEnd(EndedHow.STOPPED))
+    assert f"({words})" in str(retry_at_stop(past.store, past.store.status("words")[0]))
 
 
 def test_a_rewind_is_shown_while_it_is_not_finished_and_as_an_event_afterwards() -> None:

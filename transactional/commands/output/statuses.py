@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from rich.table import Table
 
@@ -63,12 +64,17 @@ def narrow_statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None
     return table
 
 
-def troubles_of(statuses: Sequence[TopologyStatus]) -> list[str]:
-    """A line for each topology that is failing, whose last run ended with an error, or that was taken back since."""
+def troubles_of(
+    statuses: Sequence[TopologyStatus], retries_at_stop: Mapping[str, str | None] = MappingProxyType({})
+) -> list[str]:
+    """A line for each topology that is failing, whose last run ended with an error, or that was taken back since.
+    `retries_at_stop` has, by topology, what `retry_at_stop` returns."""
     lines = []
     for status in statuses:
         trouble, end = status.trouble, status.run.end if status.run is not None else None
-        if trouble is not None:
+        if trouble is not None and (retry := retries_at_stop.get(status.topology_id)) is not None:
+            lines.append(f"{status.topology_id}: transaction {trouble.txid} {retry}: {first_line(trouble.error)}")
+        elif trouble is not None:
             since = f"has been failing since {_moment(trouble.since_ms)} at transaction {trouble.txid}"
             lines.append(f"{status.topology_id} {since}: {first_line(trouble.error)}")
         if status.run is not None and end is not None and end.code is not None and not status.is_leased:
