@@ -12,6 +12,7 @@ import jinja2
 from transactional.console.errors_page import with_links
 from transactional.console.slugs import slug_of
 from transactional.drawing import formats
+from transactional.durations import windows_in_words
 from transactional.store.rules import state_of
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -55,6 +56,7 @@ def _environment() -> jinja2.Environment:
         "moment": formats.moment,
         "slug": slug_of,
         "state": state_of,
+        "windows": lambda value: windows_in_words(value) if isinstance(value, str) else value,
     }
     return environment
 

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
+from transactional.durations import windows_in_words
 from transactional.errors import ConfigError, Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
 from transactional.names import (
     AGGREGATES,
@@ -92,12 +93,18 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
     before, after = dict(_entries(stored)), dict(_entries(given))
     known = {path[:length] for path in before if path[0] == COMMITTERS for length in (2, 3)}
     return [
-        f"{'.'.join(path)}: stored {before.get(path, 'nothing')}, given {after.get(path, 'nothing')}"
+        f"{'.'.join(path)}: stored {_shown(path, before)}, given {_shown(path, after)}"
         for path in sorted(before.keys() | after.keys())
         if _in_order(path, before.get(path)) != _in_order(path, after.get(path)) and not _is_new(path, known)
         # A stream may get an event time, or lose it with its windows.
         if path[0] != EVENT_TIMES or (path in before and path in after)
     ]
+
+
+def _shown(path: tuple[str, ...], entries: Mapping[tuple[str, ...], str]) -> str:
+    """An entry as a message has it."""
+    entry = entries.get(path, "nothing")
+    return windows_in_words(entry) if path[-1] == WINDOWS else entry
 
 
 def _in_order(path: tuple[str, ...], entry: str | None) -> str | None:
@@ -183,8 +190,8 @@ def meanings_lost(fingerprint: Mapping[str, Any], given: Mapping[str, Any]) -> I
 def _other_windows(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     if WINDOWS in stored and _by_name(now.get(WINDOWS)) != _by_name(stored[WINDOWS]):
         yield (
-            f"has open windows of {stored[WINDOWS]}, and the topology now has {now.get(WINDOWS, 'none')}: what is "
-            "counted in them can not be counted again"
+            f"has open windows of {windows_in_words(stored[WINDOWS])}, and the topology now has "
+            f"{windows_in_words(now.get(WINDOWS, 'none'))}: what is counted in them can not be counted again"
         )
 
 

@@ -195,6 +195,17 @@ def test_partitions_without_a_record_that_windows_wait_for_are_named() -> None:
     assert "Windows wait" not in of(browser(Past().begin().committed()), "")
 
 
+def test_windows_of_a_state_are_shown_in_units_and_stored_as_they_were() -> None:
+    past = Past().begin()
+    stored = {"windows": "300000000 us every 60000000 us by event time", "window_time": "at"}
+    past.store.record_start(past.held, {"spout": {"kind": "memory"}, "committers": {"fives": stored}})
+    for path in ("", "states"):
+        text = text_of(of(browser(past), path))
+        assert "windows 5 minutes every 1 minute by event time" in text
+        assert "300000000" not in text
+    assert past.store.status("words")[0].fingerprint["committers"]["fives"] == stored
+
+
 # --- texts of others ----------------------------------------------------------------------------------------------
 
 
