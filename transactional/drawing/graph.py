@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from transactional.drawing import svg
 from transactional.drawing.formats import short_count
+from transactional.groupings import DEFAULT_STREAM
 
 WIDTH: Final = 1150.0
 """The room that a picture has in its card."""
@@ -53,7 +54,8 @@ class Node:
     def told(self) -> str:
         """All of it in a line."""
         state = f", {self.state}" if self.state else ""
-        return f"{self.id}: {self.kind}, {self.parallelism} tasks, {self.phase}{state}"
+        tasks = f"{self.parallelism} task{'' if self.parallelism == 1 else 's'}"
+        return f"{self.id}: {self.kind}, {tasks}, {self.phase}{state}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,12 @@ class Edge:
     @property
     def label(self) -> str:
         """What stands beside it."""
-        return self.grouping + ("" if self.stream == "default" else f" / {self.stream}")
+        return self.grouping + ("" if self.stream == DEFAULT_STREAM else f" / {self.stream}")
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A topology's components, the spout first, each after those that it reads from; and their subscriptions."""
+    """A topology's components, the spouts first, each after those that it reads from; and their subscriptions."""
 
     nodes: Sequence[Node] = ()
     edges: Sequence[Edge] = ()
@@ -83,30 +85,46 @@ class Graph:
 def graph_of(described: Mapping[str, Any], tuples: Mapping[tuple[str, str, str], float] | None = None) -> Graph:
     """The graph of a topology that a run has described; empty if it has not. `tuples` by source, stream and target."""
     components = described.get("components", ())
-    nodes = [
-        Node(
-            str(c["id"]),
-            str(c["kind"]),
-            int(c["parallelism"]),
-            str(c["phase"]),
-            str(c.get("state", {}).get("kind", "")),
-        )
-        for c in components
-    ]
-    known = {node.id for node in nodes}
-    edges = [
-        Edge(
-            str(i["source"]),
-            str(c["id"]),
-            str(i["stream"]),
-            f"{i['grouping']}({', '.join(map(str, i['fields']))})" if i["fields"] else str(i["grouping"]),
-            (tuples or {}).get((str(i["source"]), str(i["stream"]), str(c["id"]))),
-        )
-        for c in components
-        for i in c["inputs"]
-        if i["source"] in known
-    ]
+    spouts = _spouts_of(components)
+    nodes = [*spouts.values(), *(_node_of(c, c) for c in components if not c.get("spouts"))]
+    known = {str(c["id"]) for c in components}
+    edges = []
+    for c in components:
+        for i in c["inputs"]:
+            source, stream = str(i["source"]), str(i["stream"])
+            if source not in known:
+                continue
+            grouping = f"{i['grouping']}({', '.join(map(str, i['fields']))})" if i["fields"] else str(i["grouping"])
+            flow = (tuples or {}).get((source, stream, str(c["id"])))
+            if (spout := spouts.get((source, stream))) is not None:
+                source, stream = spout.id, DEFAULT_STREAM
+            edges.append(Edge(source, str(c["id"]), stream, grouping, flow))
     return Graph(nodes, edges)
+
+
+def _spouts_of(components: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Node]:
+    """Several spouts, by the component that reads them and by the stream of it that each of them is."""
+    found, ids = dict[tuple[str, str], Node](), {str(c["id"]) for c in components}
+    for c in components:
+        for number, spout in enumerate(c.get("spouts", ())):
+            name = str(spout["id"] if number else c["id"])
+            while number and name in ids:  # a stream may be called as a component is
+                name += " (spout)"
+            found[str(c["id"]), str(spout["id"]) if number else DEFAULT_STREAM] = _node_of(spout, c, name)
+            ids.add(name)
+    return found
+
+
+def _node_of(described: Mapping[str, Any], component: Mapping[str, Any], name: str = "") -> Node:
+    """The node of a component, or of one of the spouts that it reads, which work in its phase."""
+    state = component.get("state", {}).get("kind", "")
+    return Node(
+        name or str(described["id"]),
+        str(described["kind"]),
+        int(described["parallelism"]),
+        str(component["phase"]),
+        str(state),
+    )
 
 
 def accent_of(node: Node) -> str:

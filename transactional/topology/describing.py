@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transactional.drawing.graph import STYLE, graph_of
 from transactional.drawing.rows import draw_wide
+from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
@@ -140,11 +141,17 @@ def as_mermaid(topology: Topology) -> str:
     """The topology as a Mermaid flowchart: committers and bolts behind them are framed as the commit phase."""
     plan = plan_stages(topology)
     numbers = {name: f"n{i}" for i, name in enumerate([topology.spout_id, *(c.id for c in topology.components)])}
+    spouts = [str(each["id"]) for each in topology.spout.described(topology.spout_parallelism)]
+    others = {(topology.spout_id, name): f"s{number}" for number, name in enumerate(spouts[1:], 1)}
     lines = ["flowchart LR", f"    {numbers[topology.spout_id]}([{topology.spout_id}])"]
+    lines += [f"    {number}([{name}])" for (_, name), number in others.items()]
     for component in topology.components:
         opening, closing = _SHAPES[plan.phases[component.id]]
         text = f"{component.id} x{component.parallelism}<br>{plan.shown(component.id)}"
         lines.append(f'    {numbers[component.id]}{opening}"{text}"{closing}')
-    edges = [(grouping, component) for component in topology.components for grouping in component.inputs]
-    lines += [f'    {numbers[grouping.source]} -->|"{grouping}"| {numbers[c.id]}' for grouping, c in edges]
+    for component in topology.components:
+        for grouping in component.inputs:
+            spout = others.get((grouping.source, grouping.stream))
+            shown = replace(grouping, stream=DEFAULT_STREAM) if spout else grouping
+            lines.append(f'    {spout or numbers[grouping.source]} -->|"{shown}"| {numbers[component.id]}')
     return "\n".join(lines)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from spouts import MemoryTransactionalSpout
+from state import MemoryMapState
 from tests.unit.fakes import builder
 from tests.unit.topology.test_phases import Passing, Splitting, the_seeds_picture, update
-from transactional.topology.describing import as_mermaid, described, in_lines
+from transactional import TransactionalTopologyBuilder
+from transactional.drawing.graph import graph_of
+from transactional.drawing.rows import NARROW, draw_rows, draw_wide
+from transactional.topology.describing import as_mermaid, described, in_lines, notebook_view
 from transactional.topology.topology import Topology
+from transactional.trident import Count, TridentTopology
 
 MERMAID = """
 flowchart LR
@@ -33,6 +39,50 @@ def picture() -> Topology:
 
 def test_the_flowchart_shows_phases_and_groupings() -> None:
     assert as_mermaid(picture()) == MERMAID.strip()
+
+
+def test_each_spout_is_a_node_of_its_own() -> None:
+    spout = MemoryTransactionalSpout([[("cat",)]], "word string", take=1)
+    made = TransactionalTopologyBuilder("several", "orders", spout, parallelism=2)
+    made.set_spout("refunds", spout)
+    both = made.set_bolt("both", Passing("both")).shuffle_grouping("orders")
+    both.fields_grouping("refunds", "word")
+    made.set_committer_bolt("counts", MemoryMapState("word").count()).fields_grouping("both", "word")
+    topology = made.build()
+    assert as_mermaid(topology).splitlines()[1:] == [
+        "    n0([orders])",
+        "    s1([refunds])",
+        '    n1["both x1<br>processing"]',
+        '    n2[["counts x1<br>processing + commit"]]',
+        '    n0 -->|"shuffle"| n1',
+        '    s1 -->|"fields(word)"| n1',
+        '    n1 -->|"fields(word)"| n2',
+    ]
+    graph = graph_of(described(topology), {("orders", "default", "both"): 7, ("orders", "refunds", "both"): 3})
+    assert [node.told for node in graph.nodes[:2]] == [
+        "orders: MemoryTransactionalSpout, 2 tasks, processing",
+        "refunds: MemoryTransactionalSpout, 1 task, processing",
+    ]
+    assert [(edge.source, edge.target, edge.label, edge.tuples) for edge in graph.edges[:2]] == [
+        ("orders", "both", "shuffle", 7),
+        ("refunds", "both", "fields(word)", 3),
+    ]
+    for view in (draw_wide(graph), draw_rows(graph, NARROW), notebook_view(topology)["image/svg+xml"]):
+        assert ">refunds</text>" in view
+
+
+def test_a_spout_that_is_called_as_a_component_has_a_node_of_its_own() -> None:
+    spout = MemoryTransactionalSpout([[("cat",)]], "word string", take=1)
+    made = TridentTopology("several")
+    made.new_stream("orders", spout).group_by("word").persistent_aggregate(MemoryMapState(), Count(), name="counts")
+    refunds = made.new_stream("refunds", spout)
+    refunds.group_by("word").persistent_aggregate(MemoryMapState(), Count(), name="refunds")
+    graph = graph_of(described(made.build()))
+    assert [node.id for node in graph.nodes] == ["orders", "refunds (spout)", "counts", "refunds"]
+    assert [(edge.source, edge.target) for edge in graph.edges] == [
+        ("orders", "counts"),
+        ("refunds (spout)", "refunds"),
+    ]
 
 
 def test_each_component_has_its_lines_and_is_below_the_first_that_it_reads_from() -> None:
