@@ -45,7 +45,13 @@ from transactional.commands.output.status_json import (
     waits_of,
     windows_of,
 )
-from transactional.commands.output.statuses import print_statuses, troubles_of, upkeep_lines, windows_lines
+from transactional.commands.output.statuses import (
+    letters_lines,
+    print_statuses,
+    troubles_of,
+    upkeep_lines,
+    windows_lines,
+)
 from transactional.commands.query import query, read
 from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind, savepoint
@@ -58,6 +64,7 @@ from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.plumbing.redaction import without_controls
 from transactional.plumbing.tracebacks import with_place
 from transactional.store.rules import FAILED
+from transactional.store.set_aside import set_aside_of
 from transactional.store.troubles import retry_at_stop
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -167,6 +174,7 @@ def status(
         found = statuses_of(reader, topology_id)
         steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
         waits = {each.topology_id: waits_of(reader, each) for each in found}
+        set_aside = {each.topology_id: set_aside_of(reader, each) for each in found}
         retries = {each.topology_id: retry_at_stop(reader, each) for each in found}
         windows = {each.topology_id: windows_of(reader, each) for each in found}
         processing = {each.topology_id: processing_of(reader, each.topology_id) for each in found}
@@ -175,7 +183,11 @@ def status(
         for each in found:
             its = each.topology_id
             plain_line(
-                json.dumps(status_json(each, steps[its], waits[its], processing[its], windows[its], upkeep[its]))
+                json.dumps(
+                    status_json(
+                        each, steps[its], waits[its], processing[its], windows[its], upkeep[its], set_aside[its]
+                    )
+                )
             )
         return
     print_statuses(found)
@@ -191,7 +203,7 @@ def status(
     for topology, partitions in waits.items():
         if partitions:
             plain_line(f"{topology}: windows wait for {shown(partitions)}, no record yet")
-    for line in windows_lines(windows):
+    for line in [*windows_lines(windows), *letters_lines(set_aside)]:
         plain_line(line)
 
 

@@ -14,13 +14,16 @@ from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
+from transactional.attempt import TxId
 from transactional.console import views
+from transactional.console.data.figures import committed_of
 from transactional.console.data.live import Live
 from transactional.console.data.recent import caught_up
 from transactional.console.pace import Pace
 from transactional.console.rendering import render
 from transactional.ports import Clock
 from transactional.store import StoreReader, TopologyStatus
+from transactional.store.set_aside import SetAside, set_aside_of
 
 PARTS_SHARE: Final = 0.008
 """Of the run's processor time, for the parts that change often and for sending them."""
@@ -47,6 +50,7 @@ class Showing:
     def __init__(self, store: StoreReader, live: Live, clock: Clock, form_key: str | None) -> None:
         self._store, self._live, self._clock, self._form_key = store, live, clock, form_key
         self._status: TopologyStatus | None = None
+        self._set_aside = SetAside(TxId(0), (), 0)
         self._read_at_ms = self._reads = 0
 
     def __call__(self) -> Parts:
@@ -57,12 +61,14 @@ class Showing:
         if self._status is None or not is_fresh:
             self._status = next(iter(self._store.status(self._live.topology_id)), None)
             self._read_at_ms, self._reads = now_ms, reads
+            if self._status is not None:
+                self._set_aside = set_aside_of(self._store, self._status)
         if self._status is None:
             return {}
         status = caught_up(self._status, recent)
         values = {
             **views.of_status(self._store, status, now_ms, self._form_key),
-            **views.changing(status, recent, self._live, now_ms),
+            **views.changing(status, recent, self._live, now_ms, self._set_aside.followed(committed_of(recent))),
         }
         return {name: render(f"live/{name}.html", **values) for name in views.CHANGING}
 

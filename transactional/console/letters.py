@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from transactional.drawing.formats import NOTHING, first_line
 from transactional.engine.letter_spout import all_letters
 from transactional.errors import TransactionalError
-from transactional.store import AttemptTimes, StoreReader
+from transactional.store import AttemptTimes
 from transactional.store.rules import letters_in
+from transactional.store.set_aside import SetAside
 from transactional.topology.topology import Topology
 
-LOOKED_THROUGH: Final = 500
-"""So many of the last committed transactions."""
 LETTERS_MAX: Final = 200
 TRANSACTIONS_MAX: Final = 100
 
@@ -29,15 +28,15 @@ class LettersTable:
     problem: str = ""
 
 
-def with_letters(store: StoreReader, topology_id: str) -> list[tuple[AttemptTimes, int, str]]:
-    """Of the last committed transactions, those with dead letters, how many, and of which components, newest first."""
-    found = store.times_with_letters(topology_id, among=LOOKED_THROUGH, limit=TRANSACTIONS_MAX)
-    return [(each, letters_in(each.details), _components(each)) for each in found]
+def with_letters(set_aside: SetAside) -> list[tuple[AttemptTimes, int, str]]:
+    """Of the newest transactions with dead letters, how many each has, and of which components."""
+    newest = set_aside.attempts[:TRANSACTIONS_MAX]
+    return [(each, letters_in(each.details), letters_by_component(each.details)) for each in newest]
 
 
-def _components(each: AttemptTimes) -> str:
+def letters_by_component(details: Mapping[str, Any] | None) -> str:
     """`count 3, parse 1`; a dash for what an older version has recorded."""
-    by_component = (each.details or {}).get("letters_of")
+    by_component = (details or {}).get("letters_of")
     if not isinstance(by_component, Mapping) or not by_component:
         return NOTHING
     return ", ".join(f"{component} {number}" for component, number in sorted(by_component.items()))

@@ -19,17 +19,18 @@ from transactional.console.data.figures import (
     tuples_by_edge,
 )
 from transactional.console.data.live import Live
-from transactional.console.data.tiles import of_run, tiles_of
+from transactional.console.data.tiles import letters_tiles, of_run, tiles_of
 from transactional.console.drawing import charts
 from transactional.console.drawing.staircase import bars_of, draw_staircase
 from transactional.console.findings import Examination, at_a_glance
 from transactional.console.history import History
-from transactional.console.letters import LOOKED_THROUGH, TRANSACTIONS_MAX, table_of, with_letters
+from transactional.console.letters import TRANSACTIONS_MAX, letters_by_component, table_of, with_letters
 from transactional.console.slugs import slug_of
 from transactional.drawing.graph import graph_of
 from transactional.drawing.rows import draw_graph
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
-from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, upkeep_in
+from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in, upkeep_in
+from transactional.store.set_aside import SetAside, set_aside_of
 from transactional.store.troubles import retry_at_stop
 from transactional.topology.topology import Topology
 
@@ -94,7 +95,7 @@ def topology(
     graph = graph_of(overview.described, tuples_by_edge(own))
     partitions, waits = reading.partitions_of(store, status)
     return {
-        **changing(status, recent, live, now_ms),
+        **changing(status, recent, live, now_ms, set_aside_of(store, status)),
         "status": status,
         "title": status.topology_id,
         "tab": "overview",
@@ -111,11 +112,13 @@ def topology(
     }
 
 
-def changing(status: TopologyStatus, recent: Sequence[AttemptTimes], live: Live | None, now_ms: int) -> View:
+def changing(
+    status: TopologyStatus, recent: Sequence[AttemptTimes], live: Live | None, now_ms: int, set_aside: SetAside
+) -> View:
     """What the parts in `CHANGING` show, besides the status."""
     times = event_times_of(of_run(recent, status.run))
     return {
-        "tiles": tiles_of(status, recent, now_ms),
+        "tiles": [*tiles_of(status, recent, now_ms), *letters_tiles(set_aside)],
         "upkeep": upkeep_in(next((each.details for each in committed_of(recent)), None)),
         "event_times": times,
         "event_tiles": event_tiles(times, now_ms) if times else (),
@@ -191,6 +194,8 @@ def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: 
         ),
         "ranges_max": PARTITIONS_OF_PAGE,
         "lags_in": lags_in,
+        "letters_in": letters_in,
+        "letters_by_component": letters_by_component,
     }
 
 
@@ -248,11 +253,12 @@ def configuration(store: StoreReader, status: TopologyStatus, epoch: int | None)
 
 def letters(store: StoreReader, status: TopologyStatus, known: Topology | None) -> View:
     """Dead letters: by transaction, and from their table."""
+    set_aside = set_aside_of(store, status)
     return {
         "title": f"Dead letters of {status.topology_id}",
         "tab": "letters",
-        "by_transaction": with_letters(store, status.topology_id),
-        "looked_through": LOOKED_THROUGH,
+        "by_transaction": with_letters(set_aside),
+        "set_aside": set_aside,
         "shown_max": TRANSACTIONS_MAX,
         "is_known": known is not None,
         "table": table_of(known),

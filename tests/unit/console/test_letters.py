@@ -16,8 +16,13 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import HOSTILE, Past
 from tests.unit.drivers import World
+from transactional.commands.output.status_json import status_json
+from transactional.commands.output.statuses import letters_lines
 from transactional.errors import StoreUnavailable
+from transactional.names import DEAD_LETTERS
 from transactional.store import AttemptTimes
+from transactional.store.rules import letters_in
+from transactional.store.set_aside import TRANSACTIONS_MAX, set_aside_of
 
 
 def text_of(page: str) -> str:
@@ -61,11 +66,56 @@ def test_a_topology_that_is_known_shows_the_tuples_newest_first() -> None:
     ]
     known = {"words": replace(World().topology(), dead_letters=Letters(rows))}  # type: ignore[arg-type]
     page = browser(past_with_letters(), topologies=known).get("/t/words/letters").text
-    assert "299 wait to be tried again, of 300 · the last 200" in text_of(page)
+    assert "300 in their table, 299 of them wait to be tried again · the last 200" in text_of(page)
     assert page.index(">300:0<") < page.index(">299:0<") < page.index(">101:0<")
     assert ">100:0<" not in page
     assert "<img" not in page
     assert "Traceback" not in page
+
+
+def test_the_number_of_letters_is_one_wherever_it_stands() -> None:
+    past = Past().begin()
+    past.commit(past.issue(), {"letters": 2, "letters_of": {"split": 2}})
+    past.retried()
+    for _ in range(160):
+        past.fail(past.issue())
+        past.commit(past.issue(past.txid), {"letters": 1, "letters_of": {"split": 1}})
+    assert sum(letters_in(each.details) for each in past.store.times("words", limit=300)) < 162
+    client = browser(past)
+    assert "dead letters 162 set aside, last 162 transactions" in text_of(client.get("/t/words/").text)
+    letters = text_of(client.get("/t/words/letters").text)
+    assert "Transactions with dead letters 162 set aside, last 162 transactions · the newest 100" in letters
+    [status] = past.store.status("words")
+    set_aside = set_aside_of(past.store, status)
+    assert letters_lines({"words": set_aside}) == [
+        "words: 162 tuples set aside, last 162 transactions; `transactional deadletters` shows them"
+    ]
+    assert status_json(status, {}, set_aside=set_aside)["dead_letters"] == 162
+    assert text_of(client.get("/t/words/transactions/1").text).count("Tuples set aside as dead letters 2: split 2") == 1
+
+
+def test_letters_are_counted_over_a_number_of_transactions_and_followed_by_later_ones() -> None:
+    past = Past().begin()
+    for letters in (5, 1, *(0 for _ in range(TRANSACTIONS_MAX - 2)), 2):
+        past.commit(past.issue(), {"letters": letters})
+    [status] = past.store.status("words")
+    set_aside = set_aside_of(past.store, status)
+    assert (set_aside.letters, set_aside.scope) == (3, "last 500 transactions")
+    past.commit(past.issue(), {"letters": 4})
+    recent = past.store.times("words", limit=300)
+    followed = set_aside.followed(recent)
+    assert (followed.letters, len(followed.attempts)) == (7, 3)
+    assert followed.followed(recent) == followed
+    assert set_aside_of(past.store, status).followed(recent).letters == 6, (
+        "one that is newer than the status counts once"
+    )
+
+
+def test_the_table_of_dead_letters_has_the_rows_of_the_last_transaction() -> None:
+    past = past_with_letters()
+    past.store.record_start(past.held, {"spout": {}, "committers": {DEAD_LETTERS: {"table": "/letters"}}})
+    past.commit(past.issue(), {"letters": 3})
+    assert "dead-letters table /letters 3 \u2013 " in text_of(browser(past).get("/t/words/states").text)
 
 
 def test_a_table_that_can_not_be_read_costs_no_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from transactional.core.listing import awaited
 from transactional.store import AttemptRecord, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
 from transactional.store.rules import state_of, upkeep_in
+from transactional.store.set_aside import SetAside
 
 NONE: Mapping[str, str] = {}
 LOOKED_AT = 20
@@ -74,6 +75,7 @@ def status_json(
     processing: str = "",
     windows: Mapping[str, UnclosedWindows] = MappingProxyType({}),
     upkeep: Mapping[str, str] = NONE,
+    set_aside: SetAside | None = None,
 ) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble
@@ -91,6 +93,7 @@ def status_json(
         "committed_at_ms": status.committed_at_ms,
         "rewinding_to": status.rewinding_to,
         "lag": status.lag,
+        "dead_letters": None if set_aside is None else set_aside.letters,
         "processing": processing or None,
         "steps": dict(steps),
         "windows_wait_for": dict(waits),

@@ -15,6 +15,7 @@ from transactional.engine.clock import SystemClock
 from transactional.store import TopologyStatus
 from transactional.store.history import EndedHow
 from transactional.store.rules import state_of
+from transactional.store.set_aside import SetAside
 
 
 def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:
@@ -96,6 +97,16 @@ def upkeep_lines(upkeep: Mapping[str, Mapping[str, str]]) -> list[str]:
         f"{first_line(reason)}"
         for topology, components in upkeep.items()
         for component, reason in components.items()
+    ]
+
+
+def letters_lines(set_asides: Mapping[str, SetAside]) -> list[str]:
+    """By topology, a line for each whose last transactions have set tuples aside."""
+    return [
+        f"{topology}: {each.letters} tuple{'' if each.letters == 1 else 's'} set aside, {each.scope}; "
+        "`transactional deadletters` shows them"
+        for topology, each in set_asides.items()
+        if each.letters
     ]
 
 

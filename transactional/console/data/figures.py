@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from transactional.names import DEAD_LETTERS
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import MinuteRecord
-from transactional.store.rules import COMMITTED, lag_in, upkeep_in
+from transactional.store.rules import COMMITTED, lag_in, letters_in, upkeep_in
 
 RECENT: Final = 300
 """So many of the last attempts are read for an overview."""
@@ -223,6 +224,8 @@ def states_of(status: TopologyStatus, newest: AttemptTimes | None) -> list[State
     facts = (newest.details or {}).get("states", {}) if newest is not None else {}
     upkeep = {} if newest is None else upkeep_in(newest.details)
     committers = status.fingerprint.get("committers", {})
+    if newest is not None and newest.details is not None:
+        facts = {DEAD_LETTERS: {"rows": letters_in(newest.details)}, **facts}  # their table is written by no step
     return [
         StateRow(str(name), identity, facts.get(name, {}), upkeep.get(name, ""))
         for name, identity in committers.items()

@@ -10,7 +10,8 @@ from transactional.console.data.figures import DAY_MS, committed_of, phases_of
 from transactional.drawing.formats import count, duration, moment, short_count
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import RunRecord
-from transactional.store.rules import COMMITTED, FAILED, letters_in
+from transactional.store.rules import COMMITTED, FAILED
+from transactional.store.set_aside import SetAside
 
 _LATENCY_OF: Final = 100
 _RATE_MS: Final = 60_000
@@ -69,16 +70,20 @@ def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int
     own = of_run(recent, status.run)
     committed = committed_of(own)
     took = [phases_of(each).total or 0 for each in committed[:_LATENCY_OF]]
-    letters = sum(letters_in(each.details) for each in committed_of(recent))
-    found = [
+    return [
         Tile("committed transactions", count(status.committed_txid), ago(status.committed_at_ms, now_ms)),
         _rate_tile(status, committed, now_ms),
         Tile("latency, median", duration(percentile(took, 0.5)), f"95 %: {duration(percentile(took, 0.95))}"),
         Tile("lag", short_count(status.lag), "records behind", link="partitions"),
         _failed_tile(status, own),
     ]
-    set_aside = Tile("dead letters", count(letters), f"last {len(recent)} attempts", link="letters")
-    return [*found, set_aside] if letters else found
+
+
+def letters_tiles(set_aside: SetAside) -> list[Tile]:
+    """The figure of dead letters; none of them, no figure."""
+    if not set_aside.letters:
+        return []
+    return [Tile("dead letters", count(set_aside.letters), f"set aside, {set_aside.scope}", link="letters")]
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
