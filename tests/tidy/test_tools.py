@@ -84,7 +84,7 @@ def test_what_runs_at_once_is_shown_in_order_and_fails_when_one_does(tmp_path: P
     done = run([at_once, "echo wrong >&2; exit 3", "echo right"], tmp_path)
     assert (done.returncode, done.stdout) == (1, "wrong\nright\n")
     busy = run([at_once, "python3 -c 'import time\nwhile time.process_time() < 1: pass'"], tmp_path, LIMITS="9 s")
-    assert re.fullmatch(r"took \d s, the processors [1-5] s; two quiet ones have 9 s\n", busy.stdout)
+    assert re.fullmatch(r"took \d+ s, the processors [1-5] s; two quiet ones have 9 s\n", busy.stdout)
 
 
 @pytest.mark.parametrize("program", ["postgres", "pgbouncer", "redis", "strace", "chromium", "promtool", "npm"])

@@ -23,7 +23,7 @@ from transactional.console.pace import Pace
 from transactional.console.rendering import render
 from transactional.ports import Clock
 from transactional.store import StoreReader, TopologyStatus
-from transactional.store.set_aside import SetAside, set_aside_of
+from transactional.store.set_aside import RecentLetters, set_aside_of
 
 PARTS_SHARE: Final = 0.008
 """Of the run's processor time, for the parts that change often and for sending them."""
@@ -50,7 +50,7 @@ class Showing:
     def __init__(self, store: StoreReader, live: Live, clock: Clock, form_key: str | None) -> None:
         self._store, self._live, self._clock, self._form_key = store, live, clock, form_key
         self._status: TopologyStatus | None = None
-        self._set_aside = SetAside(TxId(0), (), 0)
+        self._set_aside = RecentLetters(TxId(0), (), 0)
         self._read_at_ms = self._reads = 0
 
     def __call__(self) -> Parts:

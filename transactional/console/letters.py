@@ -11,7 +11,7 @@ from transactional.engine.letter_spout import all_letters
 from transactional.errors import TransactionalError
 from transactional.store import AttemptTimes
 from transactional.store.rules import letters_in
-from transactional.store.set_aside import SetAside
+from transactional.store.set_aside import RecentLetters
 from transactional.topology.topology import Topology
 
 LETTERS_MAX: Final = 200
@@ -28,7 +28,7 @@ class LettersTable:
     problem: str = ""
 
 
-def with_letters(set_aside: SetAside) -> list[tuple[AttemptTimes, int, str]]:
+def with_letters(set_aside: RecentLetters) -> list[tuple[AttemptTimes, int, str]]:
     """Of the newest transactions with dead letters, how many each has, and of which components."""
     newest = set_aside.attempts[:TRANSACTIONS_MAX]
     return [(each, letters_in(each.details), letters_by_component(each.details)) for each in newest]

@@ -30,7 +30,7 @@ from transactional.drawing.graph import graph_of
 from transactional.drawing.rows import draw_graph
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in, upkeep_in
-from transactional.store.set_aside import SetAside, set_aside_of
+from transactional.store.set_aside import RecentLetters, set_aside_of
 from transactional.store.troubles import retry_at_stop
 from transactional.topology.topology import Topology
 
@@ -113,7 +113,7 @@ def topology(
 
 
 def changing(
-    status: TopologyStatus, recent: Sequence[AttemptTimes], live: Live | None, now_ms: int, set_aside: SetAside
+    status: TopologyStatus, recent: Sequence[AttemptTimes], live: Live | None, now_ms: int, set_aside: RecentLetters
 ) -> View:
     """What the parts in `CHANGING` show, besides the status."""
     times = event_times_of(of_run(recent, status.run))

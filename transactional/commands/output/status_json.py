@@ -11,7 +11,7 @@ from transactional.core.listing import awaited
 from transactional.store import AttemptRecord, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
 from transactional.store.rules import state_of, upkeep_in
-from transactional.store.set_aside import SetAside
+from transactional.store.set_aside import RecentLetters
 
 NONE: Mapping[str, str] = {}
 LOOKED_AT = 20
@@ -75,7 +75,7 @@ def status_json(
     processing: str = "",
     windows: Mapping[str, UnclosedWindows] = MappingProxyType({}),
     upkeep: Mapping[str, str] = NONE,
-    set_aside: SetAside | None = None,
+    set_aside: RecentLetters | None = None,
 ) -> dict[str, Any]:
     """A topology; times in milliseconds since 1970."""
     trouble = status.trouble

@@ -15,7 +15,7 @@ from transactional.engine.clock import SystemClock
 from transactional.store import TopologyStatus
 from transactional.store.history import EndedHow
 from transactional.store.rules import state_of
-from transactional.store.set_aside import SetAside
+from transactional.store.set_aside import RecentLetters
 
 
 def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:
@@ -100,7 +100,7 @@ def upkeep_lines(upkeep: Mapping[str, Mapping[str, str]]) -> list[str]:
     ]
 
 
-def letters_lines(set_asides: Mapping[str, SetAside]) -> list[str]:
+def letters_lines(set_asides: Mapping[str, RecentLetters]) -> list[str]:
     """By topology, a line for each whose last transactions have set tuples aside."""
     return [
         f"{topology}: {each.letters} tuple{'' if each.letters == 1 else 's'} set aside, {each.scope}; "

@@ -11,7 +11,7 @@ from transactional.drawing.formats import count, duration, moment, short_count
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import RunRecord
 from transactional.store.rules import COMMITTED, FAILED
-from transactional.store.set_aside import SetAside
+from transactional.store.set_aside import RecentLetters
 
 _LATENCY_OF: Final = 100
 _RATE_MS: Final = 60_000
@@ -79,7 +79,7 @@ def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int
     ]
 
 
-def letters_tiles(set_aside: SetAside) -> list[Tile]:
+def letters_tiles(set_aside: RecentLetters) -> list[Tile]:
     """The figure of dead letters; none of them, no figure."""
     if not set_aside.letters:
         return []
