@@ -194,7 +194,7 @@ def status(
     for line in (*troubles_of(found, retries), *upkeep_lines(upkeep)):
         plain_line(line)
     for topology, place in processing.items():
-        if place:
+        if ": " in place:
             plain_line(f"{topology}: the last transaction was processed {place}")
     for topology, places in steps.items():
         for component, place in places.items():

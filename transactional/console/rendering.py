@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from transactional.console.errors_page import with_links
 from transactional.console.slugs import slug_of
 from transactional.drawing import formats
 from transactional.durations import windows_in_words
+from transactional.store import TopologyStatus
 from transactional.store.rules import state_of
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -34,6 +35,29 @@ def _compact(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+class _Element(str):
+    """HTML that a template inserts as it is."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return self
+
+
+def _time(at_ms: int | None, shown: Callable[[int | None], str]) -> str:
+    """A moment as an element. Pointed at, it has the date and says that it is UTC; a script adds the local time."""
+    if at_ms is None:
+        return formats.NOTHING
+    title = f"{formats.moment(at_ms)} UTC"
+    return _Element(f'<time datetime="{formats.iso(at_ms)}" title="{title}">{shown(at_ms)}</time>')
+
+
+def _has_topics(status: TopologyStatus) -> bool:
+    """Whether a spout of the topology reads topics, whose partitions have the beginning of an id in their names."""
+    spout = status.fingerprint.get("spout", {})
+    return any(name.rpartition(".")[2] == "topics" for name in spout)
+
+
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
@@ -45,15 +69,15 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "bytes": formats.size,
-        "clock": formats.clock,
+        "clock": lambda at_ms: _time(at_ms, formats.clock),
         "codes": lambda value: with_links(formats.shown(value)),
         "compact": _compact,
         "count": formats.count,
         "dashed": lambda words: words.replace(" ", "-"),
         "duration": formats.duration,
         "first_line": formats.first_line,
-        "iso": formats.iso,
-        "moment": formats.moment,
+        "has_topics": _has_topics,
+        "moment": lambda at_ms: _time(at_ms, formats.moment),
         "slug": slug_of,
         "state": state_of,
         "windows": lambda value: windows_in_words(value) if isinstance(value, str) else value,

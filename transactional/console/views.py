@@ -12,13 +12,13 @@ from transactional.console.data.figures import (
     SPANS,
     Series,
     committed_of,
-    lags_in,
     phases_of,
     series_of,
     states_of,
     tuples_by_edge,
 )
 from transactional.console.data.live import Live
+from transactional.console.data.places import places_of
 from transactional.console.data.tiles import letters_tiles, of_run, tiles_of
 from transactional.console.drawing import charts
 from transactional.console.drawing.staircase import bars_of, draw_staircase
@@ -100,6 +100,7 @@ def topology(
         "title": status.topology_id,
         "tab": "overview",
         "graph_svg": draw_graph(graph),
+        "places": places_of(overview.newest.details) if overview.newest is not None else [],
         "staircase": draw_staircase(recent, overview.runs, now_ms, _link_from(status)),
         "charts": _charts(history.series(store, status.topology_id, span, now_ms) if span in SPANS else series_of(own)),
         "span": span if span in SPANS else "",
@@ -179,7 +180,7 @@ def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: 
     for record, times in zip(found.attempts, found.times, strict=True):
         waited = before is not None and _waited(times, before)
         edges = [(s, stream, t, n) for s, stream, t, n in (record.details or {}).get("edges", ())]
-        tries.append((record, times, phases_of(times), waited, reading.partition_rows(record), edges))
+        tries.append((record, times, phases_of(times), waited, edges, places_of(record.details)))
     return {
         "title": f"Transaction {txid} of {status.topology_id}",
         "tab": "attempts",
@@ -193,7 +194,6 @@ def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: 
             _link_from(status),
         ),
         "ranges_max": PARTITIONS_OF_PAGE,
-        "lags_in": lags_in,
         "letters_in": letters_in,
         "letters_by_component": letters_by_component,
     }

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+IN_DRIVER: Final = "in the driver"
+IN_WORKERS: Final = "in workers"
+ON_SPARK: Final = "on Spark"
+"""Where a processing phase runs; stored with transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class CommitReport:
     late: Mapping[str, int] = field(default_factory=dict)
     """The number of tuples that were left out as late, by the component that has the windows."""
     processing: str = ""
-    """Where the processing phase ran, and why, if there was a choice."""
+    """Where the processing phase ran; and why there, if there was a choice."""
     counters: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """What bolts count themselves, by component and name."""
     upkeep: Mapping[str, str] = field(default_factory=dict)
@@ -50,5 +55,5 @@ class CommitReport:
         return f"{count} tuple{'' if count == 1 else 's'} set aside, of {components}" if count else ""
 
     def __str__(self) -> str:
-        places = [f"processed {self.processing}"] if self.processing else []
+        places = [f"processed {self.processing}"] if ": " in self.processing else []
         return "; ".join([*places, *(f"{component}: {place}" for component, place in self.steps.items())])

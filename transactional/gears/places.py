@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from transactional.core.report import IN_WORKERS, ON_SPARK
 from transactional.plumbing.moving_median import MovingMedian
 
 JOB_MS: Final = 40.0
@@ -37,7 +38,7 @@ class ProcessingPlace:
     why: str
 
     def __str__(self) -> str:
-        return f"{'on Spark' if self.is_spark else 'in workers'}: {self.why}"
+        return f"{ON_SPARK if self.is_spark else IN_WORKERS}: {self.why}"
 
 
 @dataclass(slots=True)

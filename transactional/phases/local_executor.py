@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
+from transactional.core.report import IN_DRIVER
 from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.items import Item, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, Record, check_sendable, make_program
@@ -51,7 +52,7 @@ class LocalExecutor:
         with self._lock:
             self._done[attempt] = 0
         try:
-            return gather(self.program, batch, self._run_levels(attempt, batch, lookups))
+            return gather(self.program, batch, self._run_levels(attempt, batch, lookups), place=IN_DRIVER)
         finally:
             with self._lock:
                 del self._done[attempt]

@@ -82,7 +82,7 @@ class Processed:
     batch: BatchMetadata | None = None
     """What was processed."""
     place: str = ""
-    """Where, and why there, if there was a choice."""
+    """Where: in the driver, in workers or on Spark; and why there, if there was a choice."""
     split: Mapping[str, Sequence[pa.Table | SplitRows]] = field(default_factory=dict)
     """Partial aggregates that follow those in `parts`, in order, where a task has left some split by key."""
 

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata
+from transactional.core.report import ON_SPARK
 from transactional.errors import AttemptLost, SparkStopped, TransactionalError, WorkerDied
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
@@ -119,7 +120,7 @@ class SparkExecutor:
             self._refuse_repeated_stages(attempt, tag)
         with self._lock:
             self._packing.learn(records, sum(item.elapsed_ms for item in items if isinstance(item, TaskTime)))
-        return gather(self.program, batch, items)
+        return gather(self.program, batch, items, place=ON_SPARK)
 
     def slots(self) -> int:
         """How many tasks Spark runs at a time."""

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from transactional.batch import BatchMetadata
 from transactional.bolts import COUNTERS_MAX
 from transactional.core.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure
+from transactional.core.report import IN_DRIVER, IN_WORKERS, ON_SPARK
 from transactional.engine.history.observing import (
     Committed,
     Ended,
@@ -225,7 +226,7 @@ def _version(distribution: str) -> str:
         return ""
 
 
-_PLACES: Final = {"in workers": "workers", "on Spark": "spark"}
+_PLACES: Final = {IN_DRIVER: "driver", IN_WORKERS: "workers", ON_SPARK: "spark"}
 _TIMED: Final[Mapping[str, Any]] = {"buckets": BUCKETS_S}
 _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[str, Any]]]] = (
     (Counter, "attempts_total", "Attempts that have ended", ("outcome", "phase"), {}),
@@ -250,7 +251,7 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Counter, "state_rows_total", "Rows written to a state", ("component",), {}),
     (Counter, "state_written_bytes_total", "Files that transactions added to a Delta table", ("component",), {}),
     (Counter, "state_folds_total", "Times that a table in the log layout was found folded", ("component",), {}),
-    (Counter, "processed_transactions_total", "Where they were processed, if there was a choice", ("place",), {}),
+    (Counter, "processed_transactions_total", "Where they were processed", ("place",), {}),
     (Counter, "dead_letters_total", "Tuples set aside", ("component",), {}),
     (Counter, "bolt_counter_total", "What bolts count themselves", ("component", "name"), {}),
     (Counter, "late_tuples_total", "Tuples that came after their windows had closed", ("component",), {}),

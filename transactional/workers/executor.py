@@ -13,6 +13,7 @@ import cloudpickle
 
 from transactional.attempt import TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
+from transactional.core.report import IN_WORKERS
 from transactional.errors import ConfigError, WorkerDied
 from transactional.execution.items import Item, TaskTime, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, check_sendable, make_program
@@ -94,7 +95,7 @@ class WorkerExecutor:
             self._died.discard(attempt.txid)
             elapsed_ms = sum(item.elapsed_ms for item in items if isinstance(item, TaskTime))
             self._packing.learn(records, elapsed_ms)
-        return gather(self.program, batch, [item for item in items if not is_for_task(item)])
+        return gather(self.program, batch, [item for item in items if not is_for_task(item)], place=IN_WORKERS)
 
     def _level(
         self, inputs: AttemptInput, level: int, items: Sequence[Item], processes: int, *, is_watched: bool

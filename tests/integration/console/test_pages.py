@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -36,6 +37,24 @@ OUTSIDE = """texts => texts.filter(text => {
 """The texts of pictures that leave them."""
 
 
+SHADE = """async picture => {
+    const image = await createImageBitmap(await (await fetch("data:image/png;base64," + picture)).blob());
+    const canvas = new OffscreenCanvas(image.width, image.height), context = canvas.getContext("2d");
+    context.drawImage(image, 0, 0);
+    const at = x => context.getImageData(x, 3, 1, 1).data[0];
+    return at(image.width - 60) - at(image.width - 2);
+}"""
+"""How much darker a picture is at its right edge than further in, in its first rows, where no text is."""
+
+
+def shade_at_the_right(page: Page, picture: bytes) -> bool:
+    """Whether it is; measured in a page of its own, as ours may not load pictures."""
+    measuring = page.context.new_page()
+    darker = measuring.evaluate(SHADE, base64.b64encode(picture).decode())
+    measuring.close()
+    return bool(darker > 20)
+
+
 @dataclass
 class Visit:
     """A page in the browser, and all that went wrong in it."""
@@ -62,7 +81,13 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def visiting(
-    browser: Browser, past: Past, *, acts: bool = False, scheme: str = "light", scripts: bool = True
+    browser: Browser,
+    past: Past,
+    *,
+    acts: bool = False,
+    scheme: str = "light",
+    scripts: bool = True,
+    zone: str | None = None,
 ) -> Iterator[Visit]:
     """The console over a store, opened with its token; at the end nothing may have gone wrong."""
     with closing(bind(Address(port=0))) as listening:
@@ -72,7 +97,10 @@ def visiting(
         )
         with beside(application(console), listening):
             context = browser.new_context(
-                color_scheme="dark" if scheme == "dark" else "light", java_script_enabled=scripts, bypass_csp=False
+                color_scheme="dark" if scheme == "dark" else "light",
+                java_script_enabled=scripts,
+                bypass_csp=False,
+                timezone_id=zone,
             )
             visit = Visit(context.new_page(), base)
             watch(visit)
@@ -117,6 +145,10 @@ def test_every_page_is_accessible_in_both_schemes(browser: Browser, scheme: str)
         for path in ("/", "/errors", *(f"/t/words/{each}" for each in PAGES)):
             page = visit.open(path)
             # Our own policy forbids scripts of others: the tester is put in by the browser itself.
+            # It measures no contrast on a gradient: it looks at the texts without the shades.
+            page.evaluate(
+                "document.styleSheets[0].insertRule('.scroll, .tabs { background: none !important }', 0) + ''"
+            )
             page.evaluate(AXE.read_text("utf-8") + ";undefined")
             found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
             wrong = [(each["id"], [node["html"][:120] for node in each["nodes"][:3]]) for each in found["violations"]]
@@ -139,6 +171,36 @@ def test_every_page_fits_its_window_and_the_graph_its_card(browser: Browser, wid
         assert card["x"] < graph["x"]
         assert graph["x"] + graph["width"] < card["x"] + card["width"]
         assert page.locator("svg.graph:visible text").evaluate_all(OUTSIDE) == []
+
+
+def test_on_a_phone_the_lag_is_in_sight_and_what_is_cut_has_a_shade(browser: Browser) -> None:
+    past = Past(partitions=3).begin()
+    past.commit(past.issue(), {"lag": 9, "lags": [["words", 1, 5], ["words", 2, 4]]})
+    with visiting(browser, past) as visit:
+        visit.page.set_viewport_size({"width": 390, "height": 900})
+        for path in ("", "partitions"):
+            table = visit.open(f"/t/words/{path}").get_by_role("region", name="Partitions")
+            lag = table.get_by_role("cell", name="5", exact=True).bounding_box()
+            box = table.bounding_box()
+            assert lag is not None
+            assert box is not None
+            assert box["x"] <= lag["x"]
+            assert lag["x"] + lag["width"] <= box["x"] + box["width"]
+            assert table.evaluate("box => box.scrollWidth > box.clientWidth"), "the others are cut"
+            assert shade_at_the_right(visit.page, table.screenshot())
+            table.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+            assert not shade_at_the_right(visit.page, table.screenshot())
+
+
+def test_a_time_is_shown_by_the_clock_of_who_points_at_it(browser: Browser) -> None:
+    past = a_past()
+    with visiting(browser, past, zone="Asia/Tokyo") as visit:
+        for path in ("attempts", "runs"):
+            time = visit.open(f"/t/words/{path}").locator("time").first
+            utc = time.get_attribute("title") or ""
+            assert re.fullmatch(r"2025-11-22 08:2\d:\d\d UTC", utc)
+            time.hover()
+            expect(time).to_have_attribute("title", re.compile(rf"\D(17|5):2\d:\d\d.*\n{utc}"))
 
 
 @pytest.mark.sampled(3)

@@ -11,10 +11,10 @@ from starlette.testclient import TestClient
 
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import BASE, TOKEN, browser
-from tests.unit.console.stores import HOSTILE, Past
+from tests.unit.console.stores import HOSTILE, START_MS, Past
 from transactional.batch import PartitionId
 from transactional.console.slugs import slug_of
-from transactional.drawing.formats import moment
+from transactional.drawing.formats import clock, iso, moment
 from transactional.errors import CorruptRecord, StoreUnavailable
 from transactional.facts import Listed, Listing
 from transactional.store.history import EndedHow, RunEnd
@@ -129,7 +129,7 @@ def test_an_overview_has_the_figures_of_the_topology(client: TestClient) -> None
     assert re.search(r"failed attempts 0 of 5 in run 2", told)
     assert re.search(r"lag 1,933", told)
     assert "component-2" in told
-    assert "words[1] 1,400 100" in told
+    assert "words[1] \u2013 1,400 100" in told
     assert "table /tables/" in told
 
 
@@ -193,6 +193,50 @@ def test_partitions_without_a_record_that_windows_wait_for_are_named() -> None:
     for page in ("", "partitions"):
         assert "Windows wait for words[7] (no answer), no record yet." in text_of(of(browser(past), page))
     assert "Windows wait" not in of(browser(Past().begin().committed()), "")
+
+
+def test_each_time_is_an_element_that_says_it_is_utc_without_a_script(client: TestClient) -> None:
+    at_ms, number = START_MS + 5, 0
+    for path in (*PAGES, "transactions/1"):
+        page = of(client, path)
+        elements = re.findall(r"<time [^>]*>[^<]*</time>", page)
+        number += len(elements)
+        for element in elements:
+            found = re.fullmatch(r'<time datetime="([^"]*)Z" title="([^"]*) UTC">([^<]*)</time>', element)
+            assert found is not None, element
+            assert found[2] == found[1][:19].replace("T", " ")
+            assert found[3] in (found[2], found[1].partition("T")[2])
+        assert not re.search(r"(?<!\") \d{4}-\d\d-\d\d ", re.sub(r"<time.*?</time>|<svg.*?</svg>", "", page)), path
+    assert number > 50
+    issued = f'<time datetime="{iso(at_ms)}" title="{moment(at_ms)} UTC">{clock(at_ms)}</time>'
+    assert issued in of(client, "transactions/1")
+
+
+def test_the_id_in_a_partition_of_kafka_is_explained_where_it_stands() -> None:
+    past = Past(name="#AbCd-_12").begin()
+    spout = {"orders.kind": "KafkaSpout", "orders.topics": "words"}
+    past.store.record_start(past.held, {"spout": spout, "committers": {}})
+    past.committed(2)
+    for path in ("", "partitions", "transactions/1"):
+        told = text_of(of(browser(past), path))
+        assert told.count("words#AbCd-_12[0] is a partition of the topic words . What follows the # is") == 1, path
+    other = Past(name="#AbCd-_12").begin().committed(1)
+    assert "of the topic" not in of(browser(other), ""), "not of Kafka: nobody knows what it is"
+
+
+def test_a_transaction_says_where_it_ran() -> None:
+    past = Past().begin()
+    past.commit(past.issue(), {"processing": "in workers"})
+    steps = {"count": "driver: all steps do", "late": "job: about 90 ms in the driver, 20 ms as a job", "x": "driver"}
+    past.commit(past.issue(), {"processing": "on Spark: about 104 ms in workers, 52 ms on Spark", "steps": steps})
+    client = browser(past)
+    assert "Where Why there processing in workers" in text_of(of(client, "transactions/1"))
+    told = text_of(of(client, "transactions/2"))
+    assert "processing on Spark about 104 ms in workers, 52 ms on Spark commit count in the driver all steps do" in told
+    assert "commit late as a job about 90 ms in the driver, 20 ms as a job commit x in the driver" in told
+    told = text_of(of(client, ""))
+    assert "The last transaction was processed on Spark: about 104 ms in workers, 52 ms on Spark." in told
+    assert "Where it ran" not in of(browser(Past().begin().committed()), ""), "an older version has not recorded it"
 
 
 def test_windows_of_a_state_are_shown_in_units_and_stored_as_they_were() -> None:

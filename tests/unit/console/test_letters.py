@@ -82,7 +82,7 @@ def test_the_number_of_letters_is_one_wherever_it_stands() -> None:
         past.commit(past.issue(past.txid), {"letters": 1, "letters_of": {"split": 1}})
     assert sum(letters_in(each.details) for each in past.store.times("words", limit=300)) < 162
     client = browser(past)
-    assert "dead letters 162 set aside, last 162 transactions" in text_of(client.get("/t/words/").text)
+    assert "dead letters 162 last 162 transactions" in text_of(client.get("/t/words/").text)
     letters = text_of(client.get("/t/words/letters").text)
     assert "Transactions with dead letters 162 set aside, last 162 transactions · the newest 100" in letters
     [status] = past.store.status("words")

@@ -83,7 +83,7 @@ def letters_tiles(set_aside: RecentLetters) -> list[Tile]:
     """The figure of dead letters; none of them, no figure."""
     if not set_aside.letters:
         return []
-    return [Tile("dead letters", count(set_aside.letters), f"set aside, {set_aside.scope}", link="letters")]
+    return [Tile("dead letters", count(set_aside.letters), set_aside.scope, link="letters")]
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:

@@ -51,3 +51,11 @@
   events.addEventListener("full", event => { full = true; told.textContent = event.data; });
   events.addEventListener("error", () => { if (!full) told.textContent = "no answer; trying again"; });
 })();
+
+// Times are UTC. Whoever points at one reads it by their own clock, too.
+document.addEventListener("pointerover", event => {
+  const time = event.target.closest ? event.target.closest("time[datetime]") : null;
+  if (!time || time.dataset.local) return;
+  time.dataset.local = new Date(time.dateTime).toLocaleString(undefined, {dateStyle: "medium", timeStyle: "long"});
+  time.title = `${time.dataset.local}\n${time.title}`;
+});

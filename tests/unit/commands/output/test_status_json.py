@@ -49,6 +49,14 @@ def test_where_a_step_ran(tmp_path: Path) -> None:
     assert ["driver or job" in each.lines[0] for each in in_lines(topology)] == [False, True, False]
 
 
+def test_a_transaction_has_its_place_also_where_there_was_no_choice() -> None:
+    made, store = builder(words()), MemoryCoordinatorStore()
+    made.set_committer_bolt("count", counts(MemoryTable("t")).count()).fields_grouping("spout", "word")
+    topology = made.build()
+    TopologyDriver(topology, store, LocalExecutor(topology), DRAINED).run()
+    assert processing_of(store, topology.id) == "in the driver"
+
+
 def test_where_a_transaction_was_processed() -> None:
     made, store = builder(words()), MemoryCoordinatorStore()
     made.set_committer_bolt("count", counts(MemoryTable("t")).count()).fields_grouping("spout", "word")
