@@ -12,7 +12,7 @@ _OF_STEP: Final = {"driver": IN_DRIVER, "job": "as a job"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PhasePlace:
     """Where a phase ran, of the commit phase the step of one `component`; and `why` there, if there was a choice."""
 
     phase: str
@@ -21,7 +21,7 @@ class Place:
     why: str
 
 
-def places_of(details: Mapping[str, Any] | None) -> list[Place]:
+def places_of(details: Mapping[str, Any] | None) -> list[PhasePlace]:
     """The places of a committed transaction, as far as they were recorded with it."""
     details = details or {}
     processing = str(details.get("processing", ""))
@@ -29,7 +29,7 @@ def places_of(details: Mapping[str, Any] | None) -> list[Place]:
     return places + [_place("commit", str(name), str(step)) for name, step in details.get("steps", {}).items()]
 
 
-def _place(phase: str, component: str, recorded: str) -> Place:
+def _place(phase: str, component: str, recorded: str) -> PhasePlace:
     """`driver: all steps do` is a step in the driver, and why."""
     where, _, why = recorded.partition(": ")
-    return Place(phase, component, _OF_STEP.get(where, where), why)
+    return PhasePlace(phase, component, _OF_STEP.get(where, where), why)
