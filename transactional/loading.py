@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from importlib.machinery import PathFinder
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from transactional.errors import ConfigError
+from transactional.plumbing.entry_points import entry_points_of
 from transactional.schema import did_you_mean
 from transactional.store import CoordinatorStore, StoreReader
 
@@ -131,7 +131,7 @@ def open_store(url: str) -> CoordinatorStore:
 
 def _kind_of(url: str) -> Any:
     scheme = url.partition(":")[0].partition("+")[0]
-    stores = {entry.name: entry for entry in entry_points(group=STORES)}
+    stores = entry_points_of(STORES)
     if scheme not in stores:
         raise ConfigError(
             f"no store for {scheme!r} URLs; known: {', '.join(sorted(stores)) or '(none: is transactional installed?)'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +23,10 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.dialects import registry
 from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, ProgrammingError
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql.functions import FunctionElement
 
 from state.sql.database import Database, DatabaseFailed
@@ -170,6 +173,17 @@ def _now_of_sqlite(_element: NowMs, _compiler: Any, **_options: object) -> str:
 @compiles(NowMs, "postgresql")
 def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: object) -> str:
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+@functools.cache
+def _statements_of_creation(dialect: str) -> tuple[str, ...]:
+    """What creates the tables, compiled once in this process: SQLAlchemy would compile it for each new store."""
+    kind, tables = registry.load(dialect)(), _metadata.sorted_tables
+    creations: list[CreateTable | CreateIndex] = [
+        *(CreateTable(table, if_not_exists=True) for table in tables),
+        *(CreateIndex(index, if_not_exists=True) for table in tables for index in table.indexes),
+    ]
+    return tuple(str(creation.compile(dialect=kind)) for creation in creations)
 
 
 class StoreDatabase:
@@ -326,7 +340,8 @@ class StoreDatabase:
     @staticmethod
     def _bring_up(connection: Connection, found: int | None) -> None:
         if found is None:
-            _metadata.create_all(connection)
+            for statement in _statements_of_creation(connection.dialect.name):
+                connection.exec_driver_sql(statement)
             connection.execute(insert(versions), {"version": SCHEMA_VERSION})
             return
         for version in range(found, SCHEMA_VERSION):

@@ -37,6 +37,12 @@ def test_a_store_is_not_looked_for_in_a_users_file(folder: Path, monkeypatch: py
         open_store(f"sqlite:///{folder}/store.db")
 
 
+def test_the_metadata_of_packages_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store(f"sqlite:///{folder}/store.db").close()
+    monkeypatch.setattr("transactional.plumbing.entry_points.entry_points", None)
+    open_store(f"sqlite:///{folder}/store.db").close()
+
+
 def test_another_checkout_is_called_what_it_is(folder: Path) -> None:
     for name in ("transactional/loading.py", "spouts/__init__.py", "state/__init__.py", "verifier/__init__.py"):
         (folder / name).parent.mkdir()

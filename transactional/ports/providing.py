@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Protocol
 
 from transactional.errors import ConfigError
+from transactional.plumbing.entry_points import entry_points_of
 from transactional.plumbing.redaction import without_login
 from transactional.ports import State
 from transactional.schema import did_you_mean
@@ -25,7 +25,7 @@ def provided_state(url: str, topology_id: str, component_id: str, key: str, valu
     """The state of a bolt, from the provider named like the URL's scheme: `{topology}` and `{component}` in the URL
     stand for the ids. Raises `ConfigError`."""
     scheme = url.partition(":")[0].partition("+")[0]
-    providers = {entry.name: entry for entry in entry_points(group=PROVIDERS)}
+    providers = entry_points_of(PROVIDERS)
     if scheme not in providers:
         known = ", ".join(sorted(providers)) or "(none: is transactional installed?)"
         raise ConfigError(
