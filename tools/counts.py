@@ -33,10 +33,14 @@ class Checkout:
         return {path.relative_to(self.folder).as_posix(): ast.parse(path.read_text()) for path in paths}
 
     @cached_property
+    def nodes(self) -> dict[str, list[ast.AST]]:
+        """All nodes of the product's modules by path, walked once."""
+        return {path: list(ast.walk(module)) for path, module in self.modules.items()}
+
+    @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
         """The product's classes by name."""
-        nodes = (node for module in self.modules.values() for node in ast.walk(module))
-        return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+        return {node.name: node for nodes in self.nodes.values() for node in nodes if isinstance(node, ast.ClassDef)}
 
     @cached_property
     def ports(self) -> dict[str, ast.ClassDef]:
@@ -51,9 +55,9 @@ class Checkout:
 
     def places(self, folder: str, is_one: Callable[[ast.AST], bool]) -> Iterator[tuple[str, ast.AST]]:
         """The nodes of a folder's modules that are one, each with its place."""
-        for path, module in self.modules.items():
+        for path, nodes in self.nodes.items():
             if path.startswith(folder):
-                yield from ((f"{path}:{node.lineno}", node) for node in ast.walk(module) if is_one(node))  # type: ignore[attr-defined]
+                yield from ((f"{path}:{node.lineno}", node) for node in nodes if is_one(node))  # type: ignore[attr-defined]
 
 
 def names_in(node: ast.AST) -> Iterator[str]:

@@ -6,6 +6,7 @@ import ast
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
-from tests.tidy.files import ROOT
+from tests.tidy.files import ROOT, python_files
+from tests.tidy.parsing import nodes_of, parsed
 from tests.tidy.test_counts import counts
 from transactional.ports import State
 
@@ -25,8 +27,18 @@ ALLOWED = {"State", "type", "StaticState", "TridentState"}
 """What a user gives may be asked: whether it is a state at all, an instance, and which of those that a stream reads."""
 
 
-def test_no_ability_is_probed_for(counts: ModuleType) -> None:
-    asked = counts.questions_of_states(counts.Checkout(ROOT))
+@pytest.fixture(scope="module")
+def checkout(counts: ModuleType) -> Any:
+    """This checkout, parsed and walked once. Only calls and classes are looked at here."""
+    checkout = counts.Checkout(ROOT)
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in python_files(counts.PRODUCT)}
+    checkout.modules = {path: parsed(source) for path, source in sources.items()}
+    checkout.nodes = {path: [*nodes_of(source), *parsed(source).body] for path, source in sources.items()}
+    return checkout
+
+
+def test_no_ability_is_probed_for(counts: ModuleType, checkout: Any) -> None:
+    asked = counts.questions_of_states(checkout)
     assert [each for each in asked if each.split()[-1] not in ALLOWED] == []
 
 
@@ -39,8 +51,8 @@ def test_a_probe_is_noticed(counts: ModuleType, tmp_path: Path, line: str) -> No
     assert len(counts.questions_of_states(counts.Checkout(tmp_path))) == 1
 
 
-def test_few_protocols_are_looked_for(counts: ModuleType) -> None:
-    assert len(counts.probes(counts.Checkout(ROOT))) <= LOOKED_FOR_MOST
+def test_few_protocols_are_looked_for(counts: ModuleType, checkout: Any) -> None:
+    assert len(counts.probes(checkout)) <= LOOKED_FOR_MOST
 
 
 def test_an_optional_ability_is_a_method_of_the_base() -> None:

@@ -61,7 +61,7 @@ BANNED_CALLS = {
 BANNED_TEXT = {
     "a note to self, which belongs in an issue": re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b"),
     "the address of a package registry": re.compile(
-        r"\b[\w.-]*(?:py" + r"pi|python" + r"hosted|mav" + r"en|npm" + r"js|cra" + r"tes)[\w-]*\.(?:org|io|com)\b"
+        r"(?:py" + r"pi|python" + r"hosted|mav" + r"en|npm" + r"js|cra" + r"tes)[\w-]*\.(?:org|io|com)\b"
     ),
     "a folder of one machine": re.compile(r"(?<![\w.])/wo" + r"rk(?![\w-])|\.\./sha" + r"red\b"),
 }
