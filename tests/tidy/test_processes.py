@@ -69,7 +69,7 @@ def test_a_process_that_dies_is_a_failure_and_is_replaced(inner: pytest.Pytester
 
 def test_a_process_that_ends_between_tests_fails_the_run(inner: pytest.Pytester) -> None:
     ending = "\ndef pytest_runtest_setup(item):\n    import os\n    if item.name == 'test_two': os._exit(7)\n"
-    inner.makeconftest((inner.path / "conftest.py").read_text() + ending)
+    inner.makeconftest((inner.path / "conftest.py").read_text() + "\n" + ending)
     inner.makepyfile("def test_one(): pass\ndef test_two(): pass\n")
     done = inner.runpytest_subprocess("--quiet", "-p", "tests.processes")
     assert done.ret != pytest.ExitCode.OK

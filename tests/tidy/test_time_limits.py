@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 HANGING = """
     import threading
     import pytest
@@ -41,15 +39,14 @@ HANGING = """
 """
 
 
-def test_what_hangs_ends(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_hangs_ends(inner: pytest.Pytester) -> None:
     """A topology in a fixture, its clean-up, the tear-down after a failure, a thread at the end; and when too many
     hang, the rest is not run."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     limits = "from tests import time_limits\ntime_limits.AGAIN_S, time_limits.HUNG_MAX = 0.2, 4\n"
-    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text() + limits)
-    pytester.makeini("[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider\ntimeout = 0.2")
-    pytester.makepyfile(HANGING)
-    done = pytester.runpytest_subprocess("--quiet", timeout=240)
+    inner.makeconftest((inner.path / "conftest.py").read_text() + "\n" + limits)
+    inner.makeini("[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider\ntimeout = 0.2")
+    inner.makepyfile(HANGING)
+    done = inner.runpytest_subprocess("--quiet", timeout=240)
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     text = done.stdout.str()
     for scope in "session", "module":
