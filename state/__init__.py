@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from state.updates import StateUpdate
     from state.values import OpaqueValue, StoredValue
     from transactional.absent import ABSENT
-    from transactional.aggregates import Aggregate, Avg, Count, Max, Min, Sum
+    from transactional.aggregates import Aggregate, Avg, Count, First, Last, Max, Min, Sum
 
 __all__ = [
     "ABSENT",
@@ -27,6 +27,8 @@ __all__ = [
     "DeadLetterTable",
     "DeltaLocation",
     "DeltaMapState",
+    "First",
+    "Last",
     "LogLayout",
     "Max",
     "MemoryMapState",
@@ -56,7 +58,7 @@ _HOMES: Final = {
     "state.updates": "StateUpdate",
     "state.values": "OpaqueValue StoredValue",
     "transactional.absent": "ABSENT",
-    "transactional.aggregates": "Aggregate Avg Count Max Min Sum",
+    "transactional.aggregates": "Aggregate Avg Count First Last Max Min Sum",
 }
 __getattr__ = lazy_names(__name__, _HOMES)
 

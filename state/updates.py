@@ -21,9 +21,10 @@ from transactional.arrow.computed import ComputedColumns
 from transactional.errors import ConfigError
 from transactional.ports import PersistentAggregate, State
 from transactional.schema import Field, Schema
+from transactional.storm_names import NamesOfStates
 
 
-class Updatable(State):
+class Updatable(State, NamesOfStates):
     """A state as its user declares it and its updates see it: its columns, and how they are updated without code."""
 
     def __init__(self, declared: DeclaredColumns) -> None:

@@ -1,10 +1,11 @@
-"""Storm's names, for those who come from there: what is called otherwise here is an error of one line that says how."""
+"""Names of Storm, Spark and pandas, for those who come from there: what is called otherwise here is an error of one
+line that says how."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from transactional.errors import ConfigError
@@ -33,6 +34,15 @@ _WINDOW: Final = "`tumbling`, `sliding` or `count`: an argument of set_windowed_
 _NOTHING: Final = "nothing: there is no cluster of its own, and tuples travel in Arrow's format"
 _QUERY: Final = "`@topology.query(…)` of a TridentTopology, and `transactional serve` or `QueryClient`"
 _JOIN: Final = "`JoinBolt` for windows; streams have `topology.join(…)`"
+_AGGREGATED: Final = (
+    '`persistent_aggregate(state, n=Count(), total=Sum("amount"))` for all batches together, `aggregate(…)` for each '
+    "batch alone"
+)
+_NO_PARTITIONS: Final = (
+    "nothing: rows are located by their key, in Delta by the bounds of it that each file has. To keep days apart, let "
+    "the day be a column of the key: `key='day date, word string'`; who reads by partitions reads a copy of the table"
+)
+_COLUMNS_OF_STATES: Final = "'key' and 'values', such as `key='word string', values='count long'`"
 
 
 def _from(module: str, name: str) -> str:
@@ -178,7 +188,35 @@ OF_STREAMS: Final[Mapping[str, str]] = {
     "slidingWindow": '`window(sliding("1 hour", every="5 minutes"))`',
     "getOutputFields": "'fields'",
     **dict.fromkeys(("setCPULoad", "setMemoryLoad", "addSharedMemory", "addResource"), _SPARKS),
+    **dict.fromkeys(("agg", "count", "sum", "avg", "mean"), _AGGREGATED),
+    "where": "'filter'",
+    "select": "'project'",
+    "explode": "'flat_map'",
+    **dict.fromkeys(("withColumn", "assign"), '`with_columns(double=field("n") * 2)`'),
+    **dict.fromkeys(("writeStream", "foreachBatch"), "`persist(state)`, which makes each tuple a row of a table"),
+    **dict.fromkeys(
+        ("dropDuplicates", "dropDuplicatesWithinWatermark", "drop_duplicates", "distinct"),
+        '`state_query(seen, on="id", when="before")`, and a filter of what is NULL',
+    ),
+    "withWatermark": '`new_stream(…, event_time="at", max_delay="5 minutes")`',
 }
+OF_STATES: Final[Mapping[str, str]] = {
+    "agg": '`aggregate(n=Count(), total=Sum("amount"))`, with aggregates of `state`',
+    "avg": '`mean("amount")`',
+    **dict.fromkeys(("first", "last"), '`aggregate(amount=Last("amount"))`, or First: `from state import First, Last`'),
+}
+ARGUMENTS_OF_STATES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("partition_by", "partitionBy", "partition_columns", "partitions"), _NO_PARTITIONS),
+    **dict.fromkeys(("zorder_by", "z_order", "cluster_by"), _NO_PARTITIONS),
+    **dict.fromkeys(("mode", "overwrite"), "nothing: rows are merged by their key, and written exactly once"),
+    **dict.fromkeys(("schema", "merge_schema", "schema_mode", "mergeSchema"), _COLUMNS_OF_STATES),
+    **dict.fromkeys(("path", "uri", "location"), "'table', the first argument"),
+    **dict.fromkeys(("primary_key", "keys", "merge_keys"), "'key'"),
+    **dict.fromkeys(("options", "credentials", "hadoop_conf"), "'storage_options'"),
+    **dict.fromkeys(("configuration", "table_properties"), "'properties'"),
+    "ttl": "'expires' and 'after': `expires=\"at\", after=\"30 days\"`",
+}
+"""Arguments of states that have another name here, or that there are not."""
 _TO_DECLARE: Final[Mapping[str, str]] = {
     "declareOutputFields": 'an attribute of the class: `output = "word string, count long"`',
     "getOutputFields": 'an attribute of the class: `output = "word string, count long"`',
@@ -224,6 +262,23 @@ class NamesOfStreams(StormNames):
     _elsewhere = OF_STREAMS
 
 
+class NoSuchArgument(ConfigError, TypeError):
+    """A class takes no argument of this name."""
+
+
+class NamesOfStates(StormNames):
+    """The same for states, and for their arguments."""
+
+    __slots__ = ()
+    _elsewhere = OF_STATES
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_given: Any, **named: Any) -> Any:
+            check_arguments(cls, named, ARGUMENTS_OF_STATES)
+            return super().__new__(cls)
+
+
 def no_such_name(kind: type, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
     """The error for an attribute that an object does not have."""
     if name.startswith("_"):
@@ -236,6 +291,18 @@ def no_such_name(kind: type, name: str, elsewhere: Mapping[str, str]) -> Attribu
     else:
         hint = did_you_mean(name, [each for each in dir(kind) if not each.startswith("_")])
     return NoSuchName(f"{kind.__name__} has no {name!r}{hint}")
+
+
+def check_arguments(kind: type, named: Iterable[str], elsewhere: Mapping[str, str]) -> None:
+    """Raise `NoSuchArgument` for the name of an argument that a class does not take."""
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return
+    known = [each.name for each in parameters]
+    for name in named:
+        if name not in known:
+            hint = f"; here it is {elsewhere[name]}" if name in elsewhere else did_you_mean(name, known)
+            raise NoSuchArgument(f"{kind.__name__} takes no argument {name!r}{hint}")
 
 
 def in_lower_case(name: str) -> str:

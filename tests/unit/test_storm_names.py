@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -13,12 +14,22 @@ import pytest
 import transactional
 from spouts import MemoryTransactionalSpout
 from spouts.contracts import TransactionalSpout
-from state import MemoryMapState
+from state import DeadLetterTable, DeltaMapState, Last, MemoryMapState
 from tests.unit.fakes import builder, words
 from transactional import BasicBolt, BatchBolt, TopologyContext, Tuple
 from transactional.errors import ConfigError
 from transactional.reliable import QueueSpout
-from transactional.storm_names import IN_BOLTS, OF_BUILDERS, OF_STREAMS, STORM_CLASSES, NoSuchName, in_lower_case
+from transactional.storm_names import (
+    ARGUMENTS_OF_STATES,
+    IN_BOLTS,
+    OF_BUILDERS,
+    OF_STATES,
+    OF_STREAMS,
+    STORM_CLASSES,
+    NoSuchName,
+    in_lower_case,
+)
+from transactional.testing import complete_topology
 from transactional.trident import Count, GroupedStream, Stream, TridentState, TridentTopology, tumbling
 from transactional.trident.windowed import WindowedState, WindowedStream
 
@@ -28,6 +39,7 @@ GROUPED = STREAM.group_by("word")
 STATE = GROUPED.persistent_aggregate(MemoryMapState(), Count())
 WINDOWED = GROUPED.window(tumbling("1 minute", time="transaction"))
 BUILDER = builder(words())
+TABLE = MemoryMapState("word")
 CONTEXT = TopologyContext("words", "count", 0, 1, {})
 
 
@@ -44,6 +56,12 @@ CONTEXT = TopologyContext("words", "count", 0, 1, {})
         (GROUPED, "partitionAggregate", "GroupedStream has no 'partitionAggregate'; here it is 'partition_aggregate'"),
         (STATE, "newValuesStream", "TridentState has no 'newValuesStream'; here it is `new_values()`"),
         (STATE, "parallelismHint", "TridentState has no 'parallelismHint'; here it is 'parallelism_hint'"),
+        (STREAM, "agg", f"Stream has no 'agg'; here it is {OF_STREAMS['agg']}"),
+        (GROUPED, "count", f"GroupedStream has no 'count'; here it is {OF_STREAMS['count']}"),
+        (WINDOWED, "agg", f"WindowedStream has no 'agg'; here it is {OF_STREAMS['agg']}"),
+        (TABLE, "agg", f"MemoryMapState has no 'agg'; here it is {OF_STATES['agg']}"),
+        (TABLE, "last", f"MemoryMapState has no 'last'; here it is {OF_STATES['last']}"),
+        (TABLE, "summ", "MemoryMapState has no 'summ' — did you mean 'sum'?"),
         (TOPOLOGY, "newStream", "TridentTopology has no 'newStream'; here it is 'new_stream'"),
         (BUILDER, "setBolt", "TransactionalTopologyBuilder has no 'setBolt'; here it is 'set_bolt'"),
         (BUILDER, "buildTopology", "TransactionalTopologyBuilder has no 'buildTopology'; here it is `build()`"),
@@ -91,6 +109,54 @@ def test_no_name_that_is_here_is_said_to_be_elsewhere() -> None:
     assert {name for kind in states for name in OF_STREAMS if hasattr(kind, name)} == {"name"}, "theirs can be read"
     assert [name for name in OF_BUILDERS if hasattr(type(builder(words())), name)] == []
     assert [name for name in IN_BOLTS if hasattr(TopologyContext, name)] == []
+    assert [name for name in OF_STATES if hasattr(DeltaMapState, name)] == []
+    assert ARGUMENTS_OF_STATES.keys() & signature(DeltaMapState).parameters.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("declare", "said"),
+    [
+        (
+            lambda: DeltaMapState("tables/words", key="word", partition_by="day"),  # type: ignore[call-arg]
+            (
+                "DeltaMapState takes no argument 'partition_by'; here it is nothing: rows are located by their key, in "
+                "Delta by the bounds of it that each file has. To keep days apart, let the day be a column of the key: "
+                "`key='day date, word string'`; who reads by partitions reads a copy of the table"
+            ),
+        ),
+        (
+            lambda: DeadLetterTable("tables/letters", partition_by=["day"]),  # type: ignore[call-arg]
+            "DeadLetterTable takes no argument 'partition_by'; here it is nothing: rows are located by",
+        ),
+        (lambda: MemoryMapState("word", valeus="n long"), "MemoryMapState takes no argument 'valeus' — did you mean"),  # type: ignore[call-arg]
+        (
+            lambda: builder(words()).set_bolt("last", TABLE),  # type: ignore[arg-type]
+            "bolt 'last' is a state: add an update of it with set_committer_bolt, such as `MemoryMapState(…).count()",
+        ),
+        (
+            lambda: builder(words()).set_committer_bolt("last", Count()),  # type: ignore[arg-type]
+            (
+                "committer bolt 'last' is a Count; a committer is a BatchBolt with state=…, or a state's update such "
+                "as DeltaMapState(…).count(); an aggregate belongs to a state: `DeltaMapState(…).aggregate("
+                "name=Count(…))`"
+            ),
+        ),
+    ],
+)
+def test_a_state_that_is_declared_as_elsewhere_is_answered(declare: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        declare()
+    assert str(error.value).startswith(said)
+
+
+def test_the_newest_value_of_a_field_is_an_update() -> None:
+    topology = builder(
+        MemoryTransactionalSpout([[("a", 1), ("b", 2), ("a", 5), ("a", 3)]], "word string, n long", take=2)
+    )
+    state = MemoryMapState("word")
+    topology.set_committer_bolt("last", state.aggregate(n=Last("n"))).fields_grouping("spout", "word")
+    complete_topology(topology.build())
+    assert state.read().to_pylist() == [{"word": "a", "n": 3}, {"word": "b", "n": 2}]
 
 
 def finish_batch() -> None:

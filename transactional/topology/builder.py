@@ -24,7 +24,9 @@ from transactional.topology.declared_state import (
     bind_declared,
     check_deletes,
     check_is_state,
+    check_is_update,
     refuse_stateful,
+    refuse_update,
     state_of_provider,
 )
 from transactional.topology.event_times import event_time, has_time
@@ -200,8 +202,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         """
         self._check_new("bolt", bolt_id, bolt)
         refuse_stateful("bolt", bolt_id, bolt)
-        if isinstance(bolt, PersistentAggregate):
-            raise ConfigError(f"bolt {bolt_id!r} updates a state: add it with set_committer_bolt")
+        refuse_update(bolt_id, bolt)
         return self._declare(bolt_id, self._as_bolt(bolt_id, bolt, output), parallelism, None)
 
     def set_committer_bolt(
@@ -221,11 +222,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         refuse_stateful("committer bolt", bolt_id, bolt)
         if isinstance(bolt, BatchBolt | ArrowBatchBolt):
             return self._declare(bolt_id, bolt, parallelism, self._given_state(bolt_id, state))
-        if not isinstance(bolt, PersistentAggregate):
-            raise ConfigError(
-                f"committer bolt {bolt_id!r} is a {type(bolt).__name__}; a committer is a BatchBolt with state=…, "
-                "or a state's update such as DeltaMapState(…).count()"
-            )
+        check_is_update(bolt_id, bolt)
         if state is not None:
             raise ConfigError(f"committer bolt {bolt_id!r} has its own state; omit state=…")
         return self._declare(bolt_id, bolt, parallelism, bolt.state)

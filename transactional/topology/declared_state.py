@@ -4,14 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
+from transactional.aggregates import Aggregate
 from transactional.errors import ConfigError
-from transactional.ports import State
+from transactional.ports import PersistentAggregate, State
 from transactional.ports.providing import provided_state
 from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
 
 STATE_EXAMPLE = "state=DeltaMapState('tables/totals', key='name string', values='total long')"
 """For messages."""
+UPDATES = (
+    '`{0}(…).count()`, `.sum("amount")`, or `.aggregate(amount=Last("amount"))` for the newest value of a field '
+    "(`from state import Last`)"
+)
+"""For messages: the updates of a class of states."""
+
+
+def check_is_update(bolt_id: str, bolt: object) -> None:
+    """Raise `ConfigError` for a committer that is no update of a state, and no bolt."""
+    if isinstance(bolt, State):
+        raise ConfigError(
+            f"committer bolt {bolt_id!r} is a state, which does not say what becomes of its row when a tuple comes: "
+            f"pass an update of it, such as {UPDATES.format(type(bolt).__name__)}; or a BatchBolt with state=…"
+        )
+    if not isinstance(bolt, PersistentAggregate):
+        hint = ""
+        if isinstance(bolt, Aggregate):
+            hint = f"; an aggregate belongs to a state: `DeltaMapState(…).aggregate(name={type(bolt).__name__}(…))`"
+        raise ConfigError(
+            f"committer bolt {bolt_id!r} is a {type(bolt).__name__}; a committer is a BatchBolt with state=…, "
+            f"or a state's update such as DeltaMapState(…).count(){hint}"
+        )
+
+
+def refuse_update(bolt_id: str, bolt: object) -> None:
+    """Raise `ConfigError` for a state, or for its update, that is added as a bolt of the processing phase."""
+    if isinstance(bolt, State):
+        raise ConfigError(
+            f"bolt {bolt_id!r} is a state: add an update of it with set_committer_bolt, such as "
+            f"{UPDATES.format(type(bolt).__name__)}"
+        )
+    if isinstance(bolt, PersistentAggregate):
+        raise ConfigError(f"bolt {bolt_id!r} updates a state: add it with set_committer_bolt")
 
 
 def check_is_state(what: str, bolt_id: str, state: Any) -> None:

@@ -323,8 +323,9 @@ MISTAKES = [
     (
         a_state_for_a_committer,
         (
-            "committer bolt 'sum' is a MemoryMapState; a committer is a BatchBolt with state=…, "
-            "or a state's update such as DeltaMapState(…).count()"
+            "committer bolt 'sum' is a state, which does not say what becomes of its row when a tuple comes: pass "
+            'an update of it, such as `MemoryMapState(…).count()`, `.sum("amount")`, or `.aggregate(amount='
+            'Last("amount"))` for the newest value of a field (`from state import Last`); or a BatchBolt with state=…'
         ),
     ),
     (a_class_for_a_committer, "committer bolt 'sum' is the class Total; pass an instance: Total(…)"),
