@@ -37,6 +37,8 @@ class Entry:
     """What it says of the files that it has added."""
     actions: frozenset[str] = frozenset()
     """The kinds of its actions."""
+    table_id: str = ""
+    """The id of the table, if the entry declares its columns and properties; else empty."""
 
 
 def is_foreign(commit: Entry, owner: str) -> bool:
@@ -184,20 +186,21 @@ def read_entry(files: LogFiles, version: int) -> Entry:
     def every(name: str) -> list[dict[str, Any]]:
         return [action[name] for action in actions if action.get(name)]
 
-    added, removed, protocols = every("add"), every("remove"), every("protocol")
+    added, removed, protocols, declared = every("add"), every("remove"), every("protocol"), every("metaData")
     info = next(iter(every("commitInfo")), {})
     return Entry(
         version,
         info.get("operation", ""),
         {txn["appId"]: int(txn["version"]) for txn in every("txn")},
         any(file["dataChange"] for file in (*added, *removed)),
-        bool(protocols or every("metaData")),
+        bool(protocols or declared),
         frozenset(file["path"] for file in added),
         frozenset(file["path"] for file in removed),
         protocols[0] if protocols else None,
         _rewound_to(info.get("userMetadata")),
         tuple(added),
         frozenset(kind for action in actions for kind in action),
+        str(declared[-1].get("id", "")) if declared else "",
     )
 
 

@@ -3,13 +3,15 @@
 A leader holds its table in memory, and may continue for hours while the log has lost an entry or a checkpoint,
 so that nobody else can open the table. `rebuild_checkpoint` writes a checkpoint of the leader's version. What readers
 need of a file is taken from the entries and checkpoints that can still be read; for a file that none of them names,
-from the leader's memory. It refuses where something would have to be guessed.
+from the leader's memory. It refuses where something would have to be guessed, and where the files that the leader
+knows are not there.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +83,7 @@ SCHEMA: Final = pa.schema(
         ),
     ]
 )
-"""A checkpoint of one file, as Delta's protocol has it. Removed files are left out: nothing reads them."""
+"""A checkpoint of one file, as Delta's protocol has it. Removed files are in it, for a vacuum keeps young ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,10 @@ class _Remains:
     """The versions after the newest readable checkpoint whose entries are missing, or can't be read."""
     broken: dict[str, str] = field(default_factory=dict)
     """The names of files of the log that can't be read, with the reasons."""
+    removed: set[str] = field(default_factory=set)
+    """Files that were removed, and may have been added again."""
+    table_ids: set[str] = field(default_factory=set)
+    """The ids of tables that are declared."""
 
 
 def can_be_opened(location: DeltaLocation) -> bool:
@@ -137,8 +143,8 @@ def rebuild_checkpoint(location: DeltaLocation, known: KnownTable) -> str:
             f"Delta table {location}: its checkpoint can't be rebuilt, for the entry of Delta version {lost[0]} can't "
             "be read; restore it from a backup"
         )
-    _check_same(location, known, remains.newest)
-    rows = [*_declaration(known.snapshot), *_adds(storage, known, remains)]
+    _check_same(location, storage, known, remains)
+    rows = [*_declaration(known.snapshot), *_adds(storage, known, remains), *_removes(known, remains)]
     app_versions = {**remains.app_versions, **known.app_versions}
     rows += [{"txn": {"appId": name, "version": at}} for name, at in app_versions.items()]
     _write(location, storage, known.version, rows)
@@ -150,15 +156,23 @@ def rebuild_checkpoint(location: DeltaLocation, known: KnownTable) -> str:
     return "; ".join([*wrong, *(f"the entry of Delta version {version} is missing" for version in gaps)])
 
 
-def _check_same(location: DeltaLocation, known: KnownTable, entry: Entry | None) -> None:
-    """Raise `OperatingError` if the version's entry is not the one that the leader knows: another table lies there."""
-    names = {unquote(file.name) for file in known.files}
+def _check_same(location: DeltaLocation, storage: FileSystem, known: KnownTable, remains: _Remains) -> None:
+    """Raise `OperatingError` if another table lies in the place of the one that the leader knows: its log declares
+    another table, the version's entry is another one, or the known files are not there."""
+    entry, names = remains.newest, {unquote(file.name) for file in known.files}
     added = set() if entry is None else set(map(unquote, entry.added))
     removed = set() if entry is None else set(map(unquote, entry.removed))
-    if entry is None or entry.version != known.version or not added <= names or removed & names - added:
+    is_same = entry is not None and entry.version == known.version and added <= names and not removed & names - added
+    if not is_same or remains.table_ids - {str(known.snapshot.metadata().id)}:
         raise OperatingError(
             f"Delta table {location}: its checkpoint can't be rebuilt, for Delta version {known.version} of its log is "
             "not the one that this run has written: another table lies in its place"
+        )
+    sizes = {unquote(file.name): file.size_bytes for file in known.files}
+    if away := [info.path for info in storage.get_file_info(list(sizes)) if info.size != sizes[info.path]]:
+        raise OperatingError(
+            f"Delta table {location}: its checkpoint can't be rebuilt, for {len(away)} of its data files, such as "
+            f"{away[0]}, are missing or were changed: restore them from a backup, unless another table lies here"
         )
 
 
@@ -183,6 +197,8 @@ def _read_remains(location: DeltaLocation, storage: FileSystem, until: int) -> _
             continue
         remains.newest = entry
         remains.adds.update((add["path"], add) for add in entry.adds)
+        remains.removed |= entry.removed
+        remains.table_ids |= {entry.table_id} - {""}
         if version > base:
             remains.app_versions.update(entry.app_versions)
     remains.unread = [
@@ -208,6 +224,8 @@ def _take_checkpoint(remains: _Remains, rows: pa.Table) -> None:
 
     adds, transactions = read("add"), read("txn")
     remains.adds.update((add["path"], add) for add in adds)
+    remains.removed |= {remove["path"] for remove in read("remove")}
+    remains.table_ids |= {metadata["id"] for metadata in read("metaData")}
     remains.app_versions = {each["appId"]: int(each["version"]) for each in transactions}
 
 
@@ -241,7 +259,16 @@ def _adds(storage: FileSystem, known: KnownTable, remains: _Remains) -> list[dic
     """The files of the table, as the log describes them; as the leader knows them, where it does not."""
     described = {unquote(path): add for path, add in remains.adds.items()}
     adds = ((file, rows, described.get(unquote(file.name))) for file, rows in known.files.items())
+    if known.snapshot.metadata().partition_columns and any(unquote(each.name) not in described for each in known.files):
+        raise OperatingError("the partition of a data file is not known, for no entry that can be read names the file")
     return [{"add": _add(storage, file, rows, add)} for file, rows, add in adds]
+
+
+def _removes(known: KnownTable, remains: _Remains) -> list[dict[str, Any]]:
+    """The files that are no longer part of the table, as if they were removed now: a vacuum deletes them later."""
+    live, now_ms = {unquote(file.name) for file in known.files}, time.time_ns() // 1_000_000
+    paths = [path for path in sorted(remains.removed | remains.adds.keys()) if unquote(path) not in live]
+    return [{"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": False}} for path in paths]
 
 
 def _add(storage: FileSystem, file: DataFile, rows: int, add: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -280,6 +307,8 @@ def _replace(location: DeltaLocation, storage: FileSystem, name: str, data: byte
             stream.write(data)
         return
     log = Path(location.uri, LOG_FOLDER)
+    # Spark would check the new bytes against the sum of the earlier ones.
+    (log / f".{name}.crc").unlink(missing_ok=True)
     written = log / f"_rebuilt_{uuid4()}.tmp"
     written.write_bytes(data)
     sync([written])

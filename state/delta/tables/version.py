@@ -39,7 +39,7 @@ from state.delta.tables.table import (
 )
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from state.rows.expiring import Floors, app_transactions, by_app_transactions
+from state.rows.expiring import NO_FLOORS, Floors, app_transactions, by_app_transactions
 from transactional.attempt import AttemptId
 from transactional.errors import ConfigError, StoreMismatch, TableUnfit
 
@@ -423,6 +423,12 @@ class TableVersion:
         if (version := found.get(self.owner) if self._own is None else self._own.attempt_id) is not None:
             found = {**found, self.owner: int(version), **dict(self.recorded_by(AttemptId(version)))}
         return found
+
+    @property
+    def recorded_app_ids(self) -> set[str]:
+        """The app ids that attempts record: the owner's, and those of floors."""
+        floors = app_transactions(self.owner, NO_FLOORS) if self.columns.expires is not None else []
+        return {self.owner, *dict(floors)}
 
     def files(self) -> list[dict[str, Any]]:
         """The files of this Delta version, as its add actions describe them. Raises `OperatingError`."""

@@ -256,13 +256,15 @@ class Layout(ABC):
         if can_be_opened(loaded.location):
             return False
         loaded.disk.make_durable()
+        app_versions = loaded.remembered_app_versions()
         known = KnownTable(
             loaded.delta_version,
             loaded.opened_at,
             loaded.remembered,
             self.remembered_files(),
-            loaded.remembered_app_versions(),
-            wrote_all=self.wrote_all,
+            app_versions,
+            # After a compaction it is not known who wrote the rows before it.
+            wrote_all=self.wrote_all and loaded.recorded_app_ids <= app_versions.keys(),
         )
         wrong = rebuild_checkpoint(loaded.location, known)
         _log.warning(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +14,11 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from state.delta.live_files import damaged_files, written_digests
+from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
-from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
+from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, write_by_files
+from transactional.attempt import AttemptId
+from transactional.errors import OperatingError
 from transactional.plumbing.failures import LASTING
 
 EVERY = 4
@@ -137,3 +142,62 @@ def test_where_another_table_lies_in_its_place_nothing_is_rebuilt(place: Place) 
         table._try("writing a checkpoint", table._rebuild_checkpoint)
     assert "another table lies in its place" in words.upkeep_failure
     assert {path.name: path.read_bytes() for path in log.iterdir()} == before
+
+
+def test_another_table_whose_newest_entry_has_no_file_is_left_alone(place: Place) -> None:
+    """Its log declares another id. Where nothing does, the files that the leader knows are not there."""
+    words, folder = opened(place, "merge"), place.folder / "t"
+    counted(words, place, 1, 3)
+    words.fence(AttemptId(4))
+    shutil.rmtree(folder)
+    another = opened(place, "merge")
+    counted(another, place, 1, 3)
+    another.fence(AttemptId(4))
+    misguide(folder / "_delta_log")
+    with pytest.raises(OperatingError, match="another table lies in its place"):
+        words._open_table._rebuild_checkpoint()
+    for file in folder.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(OperatingError, match=r"1 of its data files, such as .* are missing"):
+        another._open_table._rebuild_checkpoint()
+    assert not list(folder.glob("_delta_log/*.checkpoint.parquet"))
+
+
+def test_after_a_compaction_nobody_guesses_which_attempt_wrote_the_rows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry of the transaction before it is lost: an earlier attempt, from a still earlier entry, is not its."""
+    write_by_files(monkeypatch)
+    words, log = opened(place, "merge"), place.folder / "t" / "_delta_log"
+    for txid in (1, 2, 3):
+        words.merge(place.attempt(txid, txid), counts({f"owl {txid}": 1}))
+    table = words._open_table
+    assert isinstance(table, MergedTable)
+    table._compact()
+    [compaction, transaction] = sorted(log.glob("*.json"))[:-3:-1]
+    assert OWNER in transaction.read_text()
+    assert '"txn"' not in compaction.read_text()
+    transaction.unlink()
+    for checkpoint in log.glob("*.checkpoint.parquet"):
+        checkpoint.unlink()
+    with pytest.raises(OperatingError, match="the entry of Delta version 3 can't be read"):
+        table._rebuild_checkpoint()
+    assert not list(log.glob("*.checkpoint.parquet"))
+
+
+def test_a_rebuilt_checkpoint_names_removed_files(place: Place) -> None:
+    """A vacuum keeps a file that was removed a moment ago, however old the file is."""
+    words, folder = opened(place, "merge"), place.folder / "t"
+    counted(words, place, 1, 3)
+    for file in folder.glob("*.parquet"):
+        os.utime(file, (0, 0))
+    counted(words, place, 4, 4)
+    log = folder / "_delta_log"
+    misguide(log)
+    hidden_sum = log / f".{words._open_table.loaded.delta_version:020}.checkpoint.parquet.crc"
+    hidden_sum.write_bytes(b"of the bytes before")
+    assert words._open_table._rebuild_checkpoint()
+    assert not hidden_sum.exists()
+    for entry in log.glob("*.json"):
+        entry.unlink()
+    assert DeltaTable(folder).vacuum(dry_run=True, full=True) == []
