@@ -70,7 +70,7 @@ def test_status_and_txns_show_what_the_store_knows(command: Command) -> None:
         (2, 3, "committed", 0),
         (1, 2, "committed", 1),
     ]
-    assert {"lag", "lags", "edges", "states", "letters"} == set(attempts[0]["details"])
+    assert {"lag", "lags", "edges", "states", "letters", "processing"} == set(attempts[0]["details"])
     assert [
         row[:4] for row in (command("txns", "words", "-n", "1").out.splitlines()[3].replace("│", " ").split(),)
     ] == [["2", "3", "committed", "1"]]
