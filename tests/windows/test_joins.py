@@ -35,7 +35,7 @@ def test_joins_in_tables_are_the_same(make: Callable[..., Any], tmp_path: Path) 
 
 def test_tuples_that_a_dead_attempt_has_kept_are_found() -> None:
     parts = Parts(state=lambda world, name, kind: ReadsItsOwn(table=world.tables[name], kind=kind))
-    assert is_found(parts, JoinWorld)
+    assert is_found(parts, JoinWorld, known=1)
 
 
 def test_lateness_that_is_judged_while_processing_is_found() -> None:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.unit.arrow.keys import tasks_of_keys
 from transactional.arrow import (
     RecordDigest,
     arrow_schema,
@@ -359,22 +360,9 @@ def test_without_a_checksum_records_are_counted_alone() -> None:
 
 # --- tasks of rows --------------------------------------------------------------------------------------------------
 
-KEYS = [
-    ("cat", 1, 0.0, NOON, NOON.date(), Decimal("1.10"), b"a", True, ["x"]),
-    ("dog", -7, -0.0, None, None, Decimal("2.00"), b"", False, [None]),
-    (None, None, 2.5, NOON, None, None, None, None, None),
-    ("None", 2**62, float("nan"), NOON, NOON.date(), Decimal("-3.30"), b"\0", None, []),
-]
-KEY_FIELDS = "a string, b long, c double, d timestamp, e date, f decimal(5,2), g binary, h boolean, i array<string>"
-
-
-def tasks_of_keys() -> list[int]:
-    made = batch(KEY_FIELDS, *KEYS)
-    return [task for name in made.schema.names for task in task_of_rows(made, [name], 1009).to_pylist()]
-
 
 def test_a_row_belongs_to_the_same_task_in_every_process() -> None:
-    command = "from tests.unit.arrow.test_conversions import tasks_of_keys; print(tasks_of_keys())"
+    command = "from tests.unit.arrow.keys import tasks_of_keys; print(tasks_of_keys())"
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": "Asia/Tokyo"}
     done = subprocess.run(

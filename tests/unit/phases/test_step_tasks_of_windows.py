@@ -172,7 +172,7 @@ def test_where_the_order_matters_it_is_that_of_their_starts_wherever_they_close(
 
 
 def test_nothing_of_what_closes_passes_the_driver(tmp_path: Path) -> None:
-    topology = topology_of(staged(tmp_path), WINDOWS["tumbling"], clicks(3))
+    topology = topology_of(staged(tmp_path), WINDOWS["tumbling"], clicks(3)[:120])
     found(topology, "jobs")
     for name in ("open", "closed", "windows"):
         files = pa.table(DeltaTable(str(tmp_path / name)).get_add_actions())["path"].to_pylist()
