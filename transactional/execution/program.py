@@ -13,7 +13,7 @@ from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Bolt
 from transactional.errors import ProtocolError
-from transactional.execution.pickling import check_picklable
+from transactional.execution.pickling import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.facts import BatchFacts, EventTime
 from transactional.groupings import Grouping
 from transactional.guarantees import Guarantee
@@ -176,9 +176,18 @@ def make_program(
 
 
 def check_sendable(program: TaskProgram) -> None:
-    """Raise `ConfigError` naming what can't be sent to executors."""
+    """Raise `ConfigError` naming what can't be sent to other processes."""
     for bolt in program.bolts.values():
-        check_picklable(f"bolt {bolt.id!r}", bolt.bolt)
+        if isinstance(bolt.bolt, BoltFunction):
+            check_picklable(f"bolt {bolt.id!r}", bolt.bolt.function, advice=ADVICE_OF_FUNCTIONS)
+        else:
+            check_picklable(f"bolt {bolt.id!r}", bolt.bolt)
+        for grouping in bolt.inputs:
+            check_picklable(f"grouping of bolt {bolt.id!r} on {grouping.source!r}", grouping.custom)
+    for bolt_id, aggregator in program.aggregators.items():
+        check_picklable(
+            f"update of bolt {bolt_id!r}", aggregator, advice="create what its aggregates need in their methods"
+        )
     check_picklable("options of the topology", program.options)
     check_picklable(f"spout {program.spout.id!r}", program.spout.reader)
 

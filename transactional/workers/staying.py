@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from transactional.execution.program import make_program
+from transactional.execution.program import check_sendable, make_program
 from transactional.sending.by_value import modules_of, sent_by_value
 from transactional.topology.topology import Topology
 
@@ -15,7 +15,7 @@ _SHIPPED = ("spark.files", "spark.archives", "spark.submit.pyFiles", "spark.pysp
 
 def why_on_spark(topology: Topology, conf: Mapping[str, str] | None = None) -> str | None:
     """The reason, as part of a sentence; None if it can run in workers. `conf` are the settings of a session that is
-    there already."""
+    there already. Raises `ConfigError` for what can't be sent to either."""
     if sys.platform != "linux":
         return "worker processes need Linux"
     for component in topology.components:
@@ -25,6 +25,7 @@ def why_on_spark(topology: Topology, conf: Mapping[str, str] | None = None) -> s
         if (conf or {}).get(name):
             return f"{name} gives Spark's executors files or an environment that this process may lack"
     program = make_program(topology, topology.spout.reader())
+    check_sendable(program)
     with sent_by_value(program):
         for what, value in [
             *((f"bolt {bolt.id!r}", bolt.bolt) for bolt in program.bolts.values()),

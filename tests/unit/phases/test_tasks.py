@@ -109,7 +109,9 @@ def test_a_bolt_that_can_not_be_sent_is_reported_before_anything_runs() -> None:
     made.set_committer_bolt("total", Total(), state=total()).global_grouping("held")
     topology = made.build()
     with pytest.raises(
-        ConfigError, match=r"^bolt 'held' can't be sent to executors: .*generator.*; open connections, l"
+        ConfigError,
+        match=r"^bolt 'held' \(Held, .*test_tasks\.py:\d+\) can't be sent to other processes: cannot pickle "
+        r"'generator' object: it is `self\.held`; open connections, locks and the like in prepare$",
     ):
         LocalExecutor(topology)
 
@@ -118,7 +120,7 @@ def test_options_that_can_not_be_sent_are_reported() -> None:
     made = builder()
     made.set_committer_bolt("total", Total(), state=total()).global_grouping("spout")
     topology = made.build(options={"lines": (row for row in WORDS)})
-    with pytest.raises(ConfigError, match=r"^options of the topology can't be sent to executors"):
+    with pytest.raises(ConfigError, match=r"^options of the topology can't be sent .*: it is `\['lines'\]`; "):
         LocalExecutor(topology)
 
 

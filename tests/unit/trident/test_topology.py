@@ -150,7 +150,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a lambda that can't be pickled": (
         lambda s: s.map(lambda t: (LOCK, t)),
-        "map(lambda) can't be sent to executors: cannot pickle '_thread.lock' object; create what it needs inside",
+        "sent to other processes: cannot pickle '_thread.lock' object: it is `LOCK`; create what it needs inside",
     ),
     "arrow on an empty batch": (
         lambda s: s.arrow(lambda b: b.select(["m"])),
@@ -240,7 +240,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a combiner without output": (lambda s: s.aggregate(n=Undeclared()), "Undeclared(): output='' declares no field"),
     "a combiner with a lock": (
         lambda s: s.aggregate(Locked()),
-        "Locked() can't be sent to executors: cannot pickle '_thread.lock' object; create what it needs in its methods",
+        "sent to other processes: cannot pickle '_thread.lock' object: it is `self.lock`; create what it needs in its",
     ),
     "own aggregates for another key": (
         lambda s: s.group_by("n").persistent_aggregate(MemoryMapState("word"), Longest()),

@@ -14,7 +14,7 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.errors import ConfigError
-from transactional.execution.pickling import check_picklable
+from transactional.execution.pickling import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.ports import PersistentAggregate, State
 from transactional.schema import Schema
 from transactional.trident.aggregates.aggregating import Aggregates, column_types
@@ -162,5 +162,5 @@ def updating_bolt(operation: str, updater: Any, output: str | None) -> Updating:
     if not callable(updater):
         raise ConfigError(f"{operation} takes a function of rows and a state; got {updater!r}")
     label = f"{operation}({name_of(updater)})"
-    check_picklable(label, updater, advice="create what it needs inside")
+    check_picklable(label, updater, advice=ADVICE_OF_FUNCTIONS)
     return Updating(label, updater, Schema(()) if output is None else parsed(label, output))

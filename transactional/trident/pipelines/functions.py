@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from transactional.bolts import TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
-from transactional.execution.pickling import check_picklable
+from transactional.execution.pickling import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.schema import Schema
 from transactional.topology.functions import annotated_output
 
@@ -54,7 +54,7 @@ def check_function(operation: str, function: Any) -> str:
         raise ConfigError(f"{label}: the function is called with one argument, a row: {error}") from None
     except ValueError:  # a built-in function without a signature
         pass
-    check_picklable(label, function, advice="create what it needs inside")
+    check_picklable(label, function, advice=ADVICE_OF_FUNCTIONS)
     return label
 
 
