@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -27,6 +28,8 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 
 WHOLE_BYTES_MAX = 8 * 1024 * 1024
 """So large an object of rows is brought by one request: its parts would take longer."""
+REQUESTS_AT_ONCE = 16
+"""So many objects are looked at side by side, where there are more: a start looks at each file of a table."""
 _AZURE = ("abfs", "abfss", "adl", "az", "azure")
 _STORES: Mapping[str, Any] = {
     **dict.fromkeys(("s3", "s3a"), S3Store),
@@ -110,7 +113,10 @@ class _Objects(DeltaStorageHandler):
         self.store = store
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
-        return [self._info(path) for path in paths]
+        if len(paths) <= REQUESTS_AT_ONCE:
+            return [self._info(path) for path in paths]
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, "objects") as pool:
+            return list(pool.map(self._info, paths))
 
     def _info(self, path: str) -> FileInfo:
         try:

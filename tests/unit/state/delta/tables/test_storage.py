@@ -7,6 +7,7 @@ answering, and fails when its time is up.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -25,7 +26,7 @@ from state.delta.doctor import ExaminedDelta
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.log import is_there
-from state.delta.tables.storage import _Objects, create, opened_parquet, storage_at
+from state.delta.tables.storage import REQUESTS_AT_ONCE, _Objects, create, opened_parquet, storage_at
 from state.delta.tables.table import DeltaLocation, load_table
 from state.delta.writing.creating import create_table
 from state.fence import TableWrite, WriteRefused
@@ -236,6 +237,25 @@ def test_others_go_on_while_a_store_does_not(
         assert waiting.result() == answer
     assert ("words/w" in store.stored) == (asked in ("writing", "creating"))
     assert ("words/a" not in store.stored) == (asked == "deleting")
+
+
+def test_many_objects_are_looked_at_side_by_side(
+    store: StandingS3, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start looks at each file of a table, which may have thousands."""
+    store.stored["words/a"] = (b"abc", FIRST_S)
+    head, two = obstore.head, threading.Barrier(2)
+
+    def head_of_two(*given: Any) -> Any:
+        two.wait(30)
+        return head(*given)
+
+    monkeypatch.setattr(obstore, "head", head_of_two)
+    infos = storage_at(TABLE, options).get_file_info(["a", "b"] * REQUESTS_AT_ONCE)
+    assert [info.size for info in infos] == [3, None] * REQUESTS_AT_ONCE
+    store.refuses = "words"
+    with pytest.raises(OSError, match="S3 error"):
+        storage_at(TABLE, options).get_file_info(["a", "b"] * REQUESTS_AT_ONCE)
 
 
 @pytest.mark.parametrize("asked", [each for each in ASKED if each not in ("a listing", "deleting")])
