@@ -307,6 +307,7 @@ class MergedTable(Layout):
         with by_delta_rs(self.loaded) as table:
             if compact(table, self.loaded.location, self.loaded.owner, runs):
                 table.update_incremental()
+        self.loaded.version()  # read now, since it can't be once the log is damaged
 
     def _runs(self) -> list[set[str]] | None:
         """The files to combine, by name, where rows lie by time: so that what closes is in few of them, and a file goes

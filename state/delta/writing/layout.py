@@ -245,6 +245,7 @@ class Layout(ABC):
         table = log.end_checkpoint()
         # The snapshot may be made of log files that are about to go.
         self.loaded.reload()
+        self.loaded.version()  # read now, since it can't be once the log is damaged
         log.begin_cleanup(table, self.held.version)
 
     def _rebuild_checkpoint(self) -> bool:
@@ -263,7 +264,7 @@ class Layout(ABC):
             loaded.remembered,
             self.remembered_files(),
             app_versions,
-            # After a compaction it is not known who wrote the rows before it.
+            # Without the attempt that wrote the rows, an earlier one would be taken for it.
             wrote_all=self.wrote_all and loaded.recorded_app_ids <= app_versions.keys(),
         )
         wrong = rebuild_checkpoint(loaded.location, known)

@@ -163,25 +163,45 @@ def test_another_table_whose_newest_entry_has_no_file_is_left_alone(place: Place
     assert not list(folder.glob("_delta_log/*.checkpoint.parquet"))
 
 
-def test_after_a_compaction_nobody_guesses_which_attempt_wrote_the_rows(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("upkeep", ["compaction", "checkpoint"])
+def test_after_upkeep_a_leader_knows_which_attempt_wrote_the_rows(
+    place: Place, monkeypatch: pytest.MonkeyPatch, upkeep: str
 ) -> None:
-    """The entry of the transaction before it is lost: an earlier attempt, from a still earlier entry, is not its."""
+    """Also where the entry of that attempt is lost then; an earlier entry names an earlier attempt."""
     write_by_files(monkeypatch)
     words, log = opened(place, "merge"), place.folder / "t" / "_delta_log"
     for txid in (1, 2, 3):
-        words.merge(place.attempt(txid, txid), counts({f"owl {txid}": 1}))
+        DeltaMapState.merge(words, place.attempt(txid, txid), counts({f"owl {txid}": 1}))
     table = words._open_table
     assert isinstance(table, MergedTable)
-    table._compact()
-    [compaction, transaction] = sorted(log.glob("*.json"))[:-3:-1]
+    if upkeep == "compaction":
+        table._compact()
+        assert '"txn"' not in max(log.glob("*.json")).read_text()
+    else:
+        table._begin_checkpoint()
+        table.loaded.log.checkpoint.wait(lambda: True)
+        table._end_checkpoint()
+        delete_checkpoints(log)
+    transaction = log / f"{3:020}.json"
     assert OWNER in transaction.read_text()
-    assert '"txn"' not in compaction.read_text()
-    transaction.unlink()
-    for checkpoint in log.glob("*.checkpoint.parquet"):
-        checkpoint.unlink()
-    with pytest.raises(OperatingError, match="the entry of Delta version 3 can't be read"):
-        table._rebuild_checkpoint()
+    if upkeep == "compaction":
+        transaction.unlink()
+    else:
+        misguide(log)
+        (log / f"{2:020}.json").unlink()
+    assert table._rebuild_checkpoint()
+    assert DeltaTable(place.folder / "t").transaction_version(OWNER) == 3
+    counted(words, place, 4, 4)
+    assert DeltaTable(place.folder / "t").transaction_version(OWNER) == 4
+
+
+def test_without_the_attempt_that_wrote_the_rows_nothing_is_rebuilt(place: Place) -> None:
+    words, log = opened(place, "merge"), place.folder / "t" / "_delta_log"
+    counted(words, place, 1, 3)
+    words._open_table.loaded.reload()
+    (log / f"{2:020}.json").unlink()
+    with pytest.raises(OperatingError, match="the entry of Delta version 2 can't be read"):
+        words._open_table._rebuild_checkpoint()
     assert not list(log.glob("*.checkpoint.parquet"))
 
 
