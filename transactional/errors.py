@@ -42,6 +42,7 @@ without a traceback, and ends with the class's `exit_code`.
 
 from __future__ import annotations
 
+from contextlib import ContextDecorator
 from types import TracebackType
 from typing import ClassVar, Final
 
@@ -78,9 +79,9 @@ class TransactionalError(Exception):
         return [text_in_cell(self)]
 
 
-class brief_errors:  # noqa: N801 - reads as a statement
-    """Around what users call to run something: errors of ours that leave it, and Ctrl-C, show the frames of their own
-    code only. With `TRANSACTIONAL_DEBUG` in the environment all are shown."""
+class brief_errors(ContextDecorator):  # noqa: N801 - reads as a statement
+    """Around what users call to run or query something: errors of ours that leave it, and Ctrl-C, show the frames of
+    their own code only. With `TRANSACTIONAL_DEBUG` in the environment all are shown."""
 
     def __enter__(self) -> None:
         return None

@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from transactional.errors import ConfigError
 from transactional.plumbing.entry_points import entry_points_of
+from transactional.plumbing.tracebacks import user_place
 from transactional.schema import did_you_mean
 from transactional.store import CoordinatorStore, StoreReader
 
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
     from transactional.topology.topology import Topology
 
 STORES = "transactional.stores"
+_SERVER_URL = "postgresql://HOST/DATABASE"
+_WRONG_CALL: Final = re.compile(
+    r"^(?:(?P<called>[\w.]+)\(\) (?:got an unexpected keyword argument '(?P<given>\w+)'|missing |takes )"
+    r"|Can't instantiate abstract class (?P<kind>\w+) )"
+)
+"""What Python says of a call that does not fit what is called, or of a class that lacks methods."""
 PACKAGES = ("spouts", "state", "verifier")
 """Packages beside `transactional` whose names a user's file may have, too."""
 
@@ -46,12 +55,22 @@ def load_topology(target: str) -> Topology:
         known = [known for known, value in vars(module).items() if isinstance(value, Topology) or callable(value)]
         raise ConfigError(f"module {module_name} has no {name!r}{did_you_mean(name, known)}")
     send_by_value(module)
-    topology: Any = _call(found, target) if callable(found) else found
+    topology: Topology | None = _call(found, target) if callable(found) else found
     if topology is None:
         raise ConfigError(f"{target} returned nothing: end it with `return builder.build()`")
-    if not isinstance(topology, Topology):
-        raise ConfigError(f"{target} is a {type(topology).__name__}, not a Topology: did you forget .build()?")
+    check_topology(target, topology)
     return topology
+
+
+def check_topology(what: str, topology: Any) -> None:
+    """Raise `ConfigError` for anything but a built topology; `what` names it in the message."""
+    from transactional.topology.topology import Topology
+
+    if isinstance(topology, Topology):
+        return
+    if inspect.isroutine(topology):
+        raise ConfigError(f"{what} is the function {topology.__name__}, not a Topology: call it, {topology.__name__}()")
+    raise ConfigError(f"{what} is a {type(topology).__name__}, not a Topology: did you forget .build()?")
 
 
 def refuse_hidden_packages() -> None:
@@ -80,12 +99,43 @@ def _call(function: Callable[..., Any], target: str) -> Any:
         inspect.signature(function).bind()
     except TypeError as error:
         raise ConfigError(f"{target} can't be called without arguments: {error}") from error
-    return function()
+    with explaining_calls():
+        return function()
+
+
+@contextmanager
+def explaining_calls() -> Iterator[None]:
+    """Raise a call of the user's that does not fit what it calls as a `ConfigError`, with what that takes."""
+    try:
+        yield
+    except TypeError as error:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        wrong, place = _WRONG_CALL.match(str(error)), user_place(error)
+        if wrong is None or place is None or not place.endswith(f":{frame.f_lineno}"):
+            raise
+        raise ConfigError(f"{error}{_what_is_taken(wrong, {**frame.f_globals, **frame.f_locals})} ({place})") from error
+
+
+def _what_is_taken(wrong: re.Match[str], names: dict[str, Any]) -> str:
+    if kind := names.get(wrong["kind"]):
+        missing = (f"{name}({_parameters(getattr(kind, name))})" for name in sorted(kind.__abstractmethods__))
+        return f": define {', '.join(missing)}"
+    name, _, method = wrong["called"].partition(".")
+    called = getattr(names.get(name), method, None) if method else names.get(name)
+    if called is None:
+        return ""
+    taken = _parameters(called).removeprefix("self, ")
+    return f"{did_you_mean(wrong['given'] or '', taken.split(', '))}; it takes: {taken}"
+
+
+def _parameters(called: Any) -> str:
+    return ", ".join(inspect.signature(called).parameters) if callable(called) else "self"
 
 
 def _import(module_name: str, target: str) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        with explaining_calls():
+            return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"{target}: {error}; run from the folder that holds it, or install it") from error
 
@@ -130,12 +180,14 @@ def open_store(url: str) -> CoordinatorStore:
 
 
 def _kind_of(url: str) -> Any:
+    if "://" not in url:
+        raise ConfigError(f"the store {url!r} is no URL: did you mean sqlite:///{url}? Another kind is {_SERVER_URL}")
     scheme = url.partition(":")[0].partition("+")[0]
     stores = entry_points_of(STORES)
     if scheme not in stores:
         raise ConfigError(
             f"no store for {scheme!r} URLs; known: {', '.join(sorted(stores)) or '(none: is transactional installed?)'}"
-            f"{did_you_mean(scheme, stores)}"
+            f"{did_you_mean(scheme, stores)}. Pass sqlite:///FILE or {_SERVER_URL}"
         )
     refuse_hidden_packages()
     return stores[scheme].load()

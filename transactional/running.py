@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transactional.config import TopologyConfig
 from transactional.config_sources import ResolvedConfig, load_config
 from transactional.errors import ConfigError, brief_errors
-from transactional.loading import open_store, reader_of
+from transactional.loading import check_topology, open_store, reader_of
 from transactional.names import DISTRIBUTION
 from transactional.ports import JobExecutor
 from transactional.topology.topology import Topology
@@ -111,6 +111,7 @@ def start_topology(
     from transactional.background.topology_run import TopologyRun
 
     with brief_errors():
+        check_topology("the topology to run", topology)
         run = TopologyRun(topology.id, store)
         run.begin(
             _prepared(
@@ -151,6 +152,7 @@ def _prepared(
     from transactional.telemetry.run_log import RunLog
     from transactional.telemetry.tracing import tracing
 
+    check_topology("the topology to run", topology)
     resolved = _resolved(topology, config)
     with ExitStack() as stack:
         coordinator_store = stack.enter_context(closing(open_store(store)))

@@ -59,6 +59,10 @@ class PartitionState:
     end: int
 
 
+def _unreadable(source: KafkaSource, error: KafkaException) -> str:
+    return f"Kafka at {source.bootstrap_servers} does not respond: {error}. Check that it is running and reachable"
+
+
 def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition, PartitionState | None]:
     """The partitions as they are now; None for one that is gone, or whose topic was recreated.
 
@@ -69,7 +73,7 @@ def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition
     try:
         return {each: _state(consumer, source, each, ids) for each in partitions}
     except KafkaException as error:
-        raise SourceUnreadable(f"Kafka at {source.bootstrap_servers} does not respond: {error}") from error
+        raise SourceUnreadable(_unreadable(source, error)) from error
     finally:
         consumer.close()
 
@@ -210,7 +214,7 @@ def _topic_ids(source: KafkaSource, topics: Sequence[str]) -> dict[str, str | No
             ids[topic] = shown_id(str(future.result().topic_id))
         except KafkaException as error:
             if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                raise SourceUnreadable(f"Kafka at {source.bootstrap_servers} does not respond: {error}") from error
+                raise SourceUnreadable(_unreadable(source, error)) from error
             ids[topic] = None
     return ids
 

@@ -302,7 +302,7 @@ class KafkaSpout(PartitionedSpout):
             reason = self.connection.redact((errors[0] if errors else error.args[0]).str())
             raise SourceUnavailable(
                 f"no Kafka broker at {self.connection.bootstrap_servers} answers within "
-                f"{self.connection.timeout_ms} ms: {reason}"
+                f"{self.connection.timeout_ms} ms: {reason}. Check that it is running, and that this is its address"
             ) from error
 
     def _source(self, topic: Topic, after: BatchMetadata) -> str:

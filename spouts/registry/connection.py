@@ -51,7 +51,8 @@ class RegistryConnection:
                     why = f"{url}: {self._reason(error)}"
             if time.monotonic() + pause_s >= deadline:
                 raise SourceUnavailable(
-                    f"no schema registry gives an answer within {self.timeout_ms} ms for {path}; the last one, {why}"
+                    f"no schema registry gives an answer within {self.timeout_ms} ms for {path}; the last one, {why}. "
+                    "Check that it is running, and that this is its address"
                 )
             threading.Event().wait(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)

@@ -32,6 +32,8 @@ from transactional.names import DISTRIBUTION
 _SQLITE = b"SQLite format 3\0"
 _SECRETS = ("password", "sslpassword")
 _PROGRAM_LIMIT_EXCEEDED = "54000"
+_REFUSED_LOGINS = ("authentication failed", "no password supplied", "no pg_hba.conf entry", '" does not exist')
+"""What PostgreSQL says to those whom it does not let in. The driver gives these errors no code."""
 
 
 class DatabaseFailed(Exception):
@@ -48,7 +50,14 @@ class DatabaseFailed(Exception):
         is_too_large = getattr(getattr(error, "orig", None), "sqlstate", None) == _PROGRAM_LIMIT_EXCEEDED
         self.is_about_data = isinstance(error, DataError) or is_too_large
         cause = error.orig if isinstance(error, DBAPIError) else error
-        super().__init__(" ".join(str(cause).split()))
+        super().__init__(" ".join(str(cause).split()).rstrip("."))
+
+    @property
+    def advice(self) -> str:
+        """What somebody can do about a database that gives no connection."""
+        if any(words in str(self) for words in _REFUSED_LOGINS):
+            return "Check user, password and database in its URL"
+        return "Check that it is running and reachable"
 
 
 class Database:

@@ -30,9 +30,7 @@ def raising_ours(state: str) -> Iterator[None]:
     except DatabaseFailed as error:
         if error.is_refusal:
             raise ConfigError(f"state {state} can't be used: {error}") from error
-        raise OperatingError(
-            f"state {state}: the database does not respond: {error}. Check that it is running and reachable"
-        ) from error
+        raise OperatingError(f"state {state}: the database does not respond: {error}. {error.advice}") from error
 
 
 class SqlRows(RowStore):

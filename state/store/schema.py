@@ -289,8 +289,8 @@ class StoreDatabase:
     def _told(self, failed: DatabaseFailed) -> str:
         if not self._read_only:
             return (
-                f"the coordinator's store {self} does not respond: {failed}. Check that it is running, can be reached "
-                "and has space; the write may or may not have happened, and can be repeated"
+                f"the coordinator's store {self} does not respond: {failed}. {failed.advice}, "
+                "and that it has space; the write may or may not have happened, and can be repeated"
             )
         if not self._database.exists():
             return f"the coordinator's store {self} is no longer there: its file was deleted or moved"

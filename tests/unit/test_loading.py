@@ -10,6 +10,26 @@ import pytest
 from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_store, refuse_hidden_packages
 
+PROGRAM = """
+from spouts import MemoryTransactionalSpout, PartitionedTransactionalSpout
+from state import DeltaMapState
+from transactional import BasicBolt
+class Parse(BasicBolt):
+    def process(self, tuple, collector): ...
+class Numbers(PartitionedTransactionalSpout):
+    def partitions(self): return []
+def forgotten(): return build
+def build():
+    return {call}
+"""
+CALLS = {
+    "Parse()": r"class Parse .*execute'?: define execute\(self, tuple, collector\) \(PLACE\)$",
+    "Numbers()": r"define emit_.*_batch\(self, partition, metadata\), next_batch\(self, partition, previous\) \(",
+    "DeltaMapState('t', keys='word')": r"argument 'keys' — did you mean 'key'\?; it takes: table, key, .* \(PLACE\)$",
+    "MemoryTransactionalSpout([], 'n long')": r"missing 1 .*: 'take'; it takes: partitions, fields, take \(PLACE\)$",
+}
+"""What a user calls, and what is said of it."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -28,6 +48,28 @@ def test_a_file_that_hides_a_package_of_ours_is_named(folder: Path, file: str) -
     with pytest.raises(ConfigError) as raised:
         load_topology("words:build")
     assert str(raised.value) == f"{path} hides the package {name!r} of transactional: give it another name"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_does_not_fit_is_explained(folder: Path, call: str) -> None:
+    module = f"program_{list(CALLS).index(call)}"
+    (folder / f"{module}.py").write_text(PROGRAM.replace("{call}", call))
+    with pytest.raises(ConfigError, match=CALLS[call].replace("PLACE", rf"{module}\.py:11")):
+        load_topology(f"{module}:build")
+
+
+def test_a_function_is_no_topology(folder: Path) -> None:
+    (folder / "returns_build.py").write_text(PROGRAM)
+    with pytest.raises(
+        ConfigError, match=r"^returns_build:forgotten is the function build, not .*: call it, build\(\)$"
+    ):
+        load_topology("returns_build:forgotten")
+
+
+def test_a_wrong_call_in_a_library_stays_what_it_is(folder: Path) -> None:
+    (folder / "of_a_library.py").write_text("import json\ndef build(): return json.loads(3)\n")
+    with pytest.raises(TypeError, match="must be str"):
+        load_topology("of_a_library:build")
 
 
 def test_a_store_is_not_looked_for_in_a_users_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

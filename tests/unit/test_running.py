@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -13,14 +14,14 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.unit.drivers import DRAINED, Recorder, World
-from tests.unit.fakes import WORD_COUNTS, builder, stored, words
+from tests.unit.fakes import WORD_COUNTS, Total, builder, stored, total, words
 from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event, RecordCommit
 from transactional.engine.history.run_history import RunSummary
-from transactional.errors import ConfigError
+from transactional.errors import ConfigError, RetriesExhausted
 from transactional.loading import open_store
 from transactional.phases.local_executor import LocalExecutor
-from transactional.running import make_executor, run_topology
+from transactional.running import make_executor, run_topology, start_topology
 from transactional.store.progress import Progress
 
 
@@ -97,8 +98,33 @@ def test_without_spark_bolts_run_in_this_process() -> None:
 
 
 def test_a_store_that_nobody_knows_is_reported() -> None:
-    with pytest.raises(ConfigError, match=r"^no store for 'redis' URLs; known: postgresql, sqlite"):
+    with pytest.raises(
+        ConfigError, match=r"^no store for 'redis' URLs; known: postgresql, sqlite.*Pass sqlite:///FILE or "
+    ):
         run_topology(World().topology(), store="redis://localhost", master="none")
+    with pytest.raises(ConfigError, match=r"^the store 'words\.db' is no URL: did you mean sqlite:///words\.db\?"):
+        run_topology(World().topology(), store="words.db", master="none")
+
+
+class OtherKey(Total):
+    """A committer that puts a key of two values into a state whose key is one."""
+
+    def finish_batch(self) -> None:
+        self.state.put(("cat", 1), 1)
+
+
+def test_an_error_of_ours_names_the_line_that_raised_it_in_the_commit_phase() -> None:
+    made = builder(words([[("cat",)]]))
+    made.set_committer_bolt("total", OtherKey(), state=total()).global_grouping("spout")
+    config = {"attempts_max": 1}
+    with pytest.raises(RetriesExhausted, match=rf"used key \('cat', 1\);.* \({os.path.relpath(__file__)}:\d+\)"):
+        run_topology(made.build(), store="sqlite://?name=other-key", config=config, master="none")
+
+
+@pytest.mark.parametrize("run", [run_topology, start_topology])
+def test_what_is_no_topology_is_named(run: Callable[..., object]) -> None:
+    with pytest.raises(ConfigError, match=r"^the topology to run is the function make_executor, not .*: call it, make"):
+        run(make_executor, master="none")
 
 
 class Looks:

@@ -99,6 +99,18 @@ def batch_from_columns(columns: Sequence[Sequence[Any]], schema: pa.Schema, *, c
 
 
 _LIST: Final = "; a list is one value: make it a tuple, or use flat_map, which makes a tuple of each of its elements"
+_PYTHONS: Final = (
+    (pa.types.is_integer, "an int"),
+    (pa.types.is_floating, "a float"),
+    (pa.types.is_boolean, "a bool"),
+    (pa.types.is_string, "a str"),
+    (pa.types.is_binary, "bytes"),
+    (pa.types.is_decimal, "a Decimal"),
+    (pa.types.is_date, "a date"),
+    (pa.types.is_timestamp, "a datetime with a time zone"),
+)
+"""What Python calls the values of a column."""
+_SHOWN_MAX: Final = 100
 
 
 def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
@@ -112,8 +124,28 @@ def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SchemaMismatch(
             f"{component!r} declares field {field.name!r} as {spark_type(field.type)} and emitted something else: "
-            f"{error}{_LIST if any(isinstance(value, list) for value in values) else ''}"
+            f"{describe_misfit(values, field, error)}"
         ) from error
+
+
+def describe_misfit(values: Sequence[Any], field: pa.Field, error: Exception) -> str:
+    """Which of the values does not fit the field, and which would; what Arrow says of it if the type is the right one.
+    `error` is what making an array of all of them has raised."""
+    a_list = _LIST if any(isinstance(value, list) for value in values) else ""
+    takes = next((name for is_one, name in _PYTHONS if is_one(field.type)), None)
+    wrong = next((value for value in values if not _fits(value, field.type)), None)
+    kind = type(wrong).__name__
+    if wrong is None or takes is None or kind in takes.split():
+        return f"{error}{a_list}"
+    return f"{repr(wrong)[:_SHOWN_MAX]} is a value of type {kind}, and a {spark_type(field.type)} takes {takes}{a_list}"
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        pa.array([value], type=type_)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: str) -> list[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from transactional.execution.items import Subscription
 from transactional.execution.program import TaskProgram
 from transactional.execution.spreading import Spreader
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.plumbing.tracebacks import calling_place
 from transactional.ports import Aggregator
 from transactional.schema import Schema, did_you_mean
 from transactional.storm_names import StormNames
@@ -56,8 +57,10 @@ class _Stream:
         """There are more values than fields, or fewer."""
         with guarded(self.component):
             stream = "" if self.name == DEFAULT_STREAM else f" for stream {self.name!r}"
+            place = calling_place()
             raise SchemaMismatch(
-                f"{self.component!r} declares the fields {self.schema.names}{stream} and emitted {len(values)} values"
+                f"{self.component!r} declares the fields {self.schema.names}{stream} and emitted {len(values)} values: "
+                f"emit one for each field, or declare others{'' if place is None else f' ({place})'}"
             )
 
     def flush(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException, walk_tb
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 DEBUG: Final = "TRANSACTIONAL_DEBUG"
@@ -23,6 +23,7 @@ _FRAMEWORK: Final = tuple(
 _LIBRARIES: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib"))
 _NO_FILE: Final = ("<frozen ", "<string>")
 _RAISED: Final = "raised in "
+_PLACE: Final = re.compile(r" \([^()]+:\d+\)$")
 _CELL: Final = re.compile(r"[^\s\"'(]*[/\\]ipykernel_\d+[/\\]\d+\.py")
 
 
@@ -82,16 +83,35 @@ def place_of(function: Any) -> str | None:
     return f"{_from_here(code.co_filename)}:{code.co_firstlineno}"
 
 
+def calling_place() -> str | None:
+    """Where the user's own code is, which has called the framework, as `FILE:LINE`; None: it is not on the stack."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else f"{_from_here(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
 def raised(error: BaseException) -> str:
     """An error in short: its class, its text, and in the first line where the user's own code raised it."""
+    return f"{type(error).__name__}: {shown(error)}"
+
+
+def shown(error: BaseException) -> str:
+    """The text of an error, with the place where the user's own code raised it in its first line."""
     _, newline, rest = str(error).partition("\n")
-    return f"{type(error).__name__}: {with_place(error)}{newline}{rest}"
+    return f"{with_place(error)}{newline}{rest}"
 
 
 def with_place(error: BaseException) -> str:
     """The first line of an error's text, and where the user's own code raised it."""
     first, place = str(error).partition("\n")[0], user_place(error)
-    return first if place is None or place in first else f"{first} ({place})"
+    return first if place is None or place in first or ends_with_place(first) else f"{first} ({place})"
+
+
+def ends_with_place(text: str) -> bool:
+    """Whether the text of an error says already where the user's mistake is: in a declaration, for example, which is
+    not the call that noticed it."""
+    return _PLACE.search(text) is not None
 
 
 def user_place(error: BaseException) -> str | None:

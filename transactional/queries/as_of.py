@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.attempt import TxId
-from transactional.loading import open_for_reading
+from transactional.loading import check_topology, open_for_reading
 from transactional.queries.pinning import Tables
 from transactional.queries.showing import view_of
 from transactional.store import StoreReader
@@ -75,4 +75,5 @@ def as_of(topology: Topology, store: str | StoreReader, txid: int | None = None)
     logs and files are kept. Entering it raises `ConfigError` for a transaction that is not committed, `OperatingError`
     for one that a table no longer knows.
     """
+    check_topology("what as_of is given", topology)
     return AsOf(topology, store, txid)

@@ -26,9 +26,10 @@ from transactional.errors import (
     NaiveTime,
     QueryFailed,
     SchemaMismatch,
+    brief_errors,
 )
 from transactional.facts import BatchFacts, StaticVersion
-from transactional.loading import open_for_reading
+from transactional.loading import check_topology, open_for_reading
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries.pinning import Tables
 from transactional.queries.showing import view_of
@@ -68,7 +69,9 @@ class QueryClient:
     its own, so the functions of a query may run in several threads at a time.
     """
 
+    @brief_errors()
     def __init__(self, topology: Topology, store: str | StoreReader | None = None) -> None:
+        check_topology("what QueryClient is given", topology)
         self._owns_store = isinstance(store, str) and not topology.has_queries_alone
         self._store = _store_of(topology, store)
         self._queries = topology.queries
@@ -99,6 +102,7 @@ class QueryClient:
         """The queries, by name."""
         return self._queries
 
+    @brief_errors()
     def execute(self, name: str, *values: Any) -> Answer:
         """Answer one question: a value for each field that the query declares.
 
@@ -107,6 +111,7 @@ class QueryClient:
         """
         return self.execute_many(name, [values])
 
+    @brief_errors()
     def execute_many(
         self, name: str, questions: Sequence[Sequence[Any]], *, is_given_up: Callable[[], bool] | None = None
     ) -> Answer:
@@ -223,11 +228,11 @@ def _as_batch(query: Query, questions: Sequence[Sequence[Any]]) -> pa.RecordBatc
             )
     try:
         return batch_from_rows(
-            [tuple(values) for values in questions], arrow_schema(query.fields), component="question"
+            [tuple(values) for values in questions], arrow_schema(query.fields), component="the question"
         )
     except NaiveTime as error:
         raise ConfigError(f"query {query.name!r}: {error}") from None
     except SchemaMismatch as error:
         raise ConfigError(
-            f"query {query.name!r} takes '{query.fields}', and the values given do not fit: {error.__cause__}"
+            f"query {query.name!r} takes '{query.fields}', and the values given do not fit: {error}"
         ) from None

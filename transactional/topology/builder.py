@@ -14,6 +14,7 @@ from transactional.errors import ConfigError
 from transactional.facts import EventTime
 from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.names import DEAD_LETTERS
+from transactional.plumbing.tracebacks import calling_place
 from transactional.ports import PersistentAggregate, Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.stateful import StatefulBolt
@@ -59,6 +60,8 @@ class BoltDeclarer(NamesOfBuilders):
     state: State | None
     inputs: list[Grouping] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
+    place: str | None = field(default_factory=calling_place)
+    """Where the user declares it, as `FILE:LINE`: messages of `build` name it."""
 
     def reading(self, *reads: str) -> BoltDeclarer:
         """Declare whose states the bolt looks up in `finish_batch`, which then runs in the commit phase: ids of

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from transactional.bolts import Bolt
 from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.guarantees import Guarantee
+from transactional.plumbing.tracebacks import ends_with_place
 from transactional.ports import PersistentAggregate, Spout, State, StateKind
 from transactional.schema import Field, Schema, did_you_mean
 from transactional.topology.functions import BoltFunction, parse_output
@@ -41,6 +43,19 @@ class Declared(Protocol):
     state: State | None
     inputs: list[Grouping]
     reads: list[str]
+    place: str | None
+
+
+@contextmanager
+def naming(declared: Declared) -> Iterator[None]:
+    """Let an error about a bolt end with the place of its declaration: `build`, which raises it, is somewhere else."""
+    try:
+        yield
+    except ConfigError as error:
+        text = str(error)
+        if declared.place is None or ends_with_place(text):
+            raise
+        raise type(error)(f"{text} ({declared.place})") from None
 
 
 def check_id(what: str, value: Any) -> None:
@@ -163,14 +178,18 @@ class _Wiring:
         self.phases = {spout_id: WorkPhase.PROCESSING}
 
     def components(self) -> tuple[Component, ...]:
-        built = tuple(self._build_one(declared) for declared in self._in_order())
+        built = list[Component]()
+        for declared in self._in_order():
+            with naming(declared):
+                built.append(self._build_one(declared))
         self._check_direct()
-        return built
+        return tuple(built)
 
     def _in_order(self) -> list[Declared]:
         ordered: dict[str, Declared] = {}
-        for bolt_id in self.bolts:
-            self._visit(bolt_id, ordered, ())
+        for bolt_id, declared in self.bolts.items():
+            with naming(declared):
+                self._visit(bolt_id, ordered, ())
         return list(ordered.values())
 
     def _visit(self, bolt_id: str, ordered: dict[str, Declared], path: tuple[str, ...]) -> None:
@@ -186,7 +205,9 @@ class _Wiring:
                     f"bolt {bolt_id!r} subscribes to {grouping.source!r}, which is not a component of this topology; "
                     f"its components are: {', '.join(known)}{did_you_mean(grouping.source, known)}"
                 )
-            self._visit(grouping.source, ordered, (*path, bolt_id))
+            if grouping.source in self.bolts:
+                with naming(self.bolts[grouping.source]):
+                    self._visit(grouping.source, ordered, (*path, bolt_id))
         for read in self.bolts[bolt_id].reads:
             self._visit_read(bolt_id, read, ordered, (*path, bolt_id))
         ordered[bolt_id] = self.bolts[bolt_id]

@@ -197,7 +197,19 @@ class Operations(NamesOfStreams):
         for name in names:
             if not isinstance(name, str):
                 raise ConfigError(f"{used_by} takes names of fields; got {name!r}")
-        self.fields.require(names, of="the stream", used_by=used_by)
+        try:
+            self.fields.require(names, of="the stream", used_by=used_by)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{self._hint_of_output()}") from None
+
+    def _hint_of_output(self) -> str:
+        """What is to be done if the stream has the fields that a function was given, because it declares no others."""
+        step = self._node.step
+        if not isinstance(step, steps.Map | steps.FlatMap) or step.after is not step.before:
+            return ""
+        return (
+            f"; {step.label} declares no fields of its own, so it keeps those of its rows: pass output='name type, …'"
+        )
 
     def _require_key(self, names: Iterable[Any], used_by: str) -> None:
         """Arrow groups and joins by no nested column."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from transactional.aggregates import Last, Min, StoredColumns
 from transactional.arrow.computed import ComputedColumns
@@ -12,7 +12,7 @@ from transactional.errors import ConfigError
 from transactional.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.ports import PersistentAggregate
 from transactional.schema import Field, Schema
-from transactional.storm_names import NamesOfStreams
+from transactional.storm_names import OF_STREAMS, NamesOfStreams
 from transactional.topology.topology import NEW_AND_OLD, old_name
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.topology.wiring import check_parallelism
@@ -184,6 +184,10 @@ class GroupedStream(NamesOfStreams):
 
     stream: Stream
     key: tuple[str, ...]
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **{name: f"`{name}` of the stream, without group_by" for name in dir(Stream) if not name.startswith("_")},
+        **OF_STREAMS,
+    }
 
     def partition_aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple for each key that a task has in a batch: the key and the aggregates."""

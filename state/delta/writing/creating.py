@@ -54,7 +54,10 @@ def create_table(
         if not is_there(location):
             is_outage = isinstance(error, OSError) and not _is_for_good(error)
             kind = OperatingError if is_outage else SchemaMismatch
-            raise kind(f"Delta table {location} can't be created: {location.reason(error)}") from None
+            advice = (
+                ". Check that this user may make the folder, and write into it" if isinstance(error, OSError) else ""
+            )
+            raise kind(f"Delta table {location} can't be created: {location.reason(error)}{advice}") from None
 
 
 def _create(location: DeltaLocation, given: Mapping[str, Any]) -> None:

@@ -107,7 +107,9 @@ def test_a_store_that_can_not_be(store: str, line: str, command: Command) -> Non
 def test_a_broker_that_can_not_be_reached(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOOTSTRAP", "127.0.0.1:9")
     line = refusal(command, f"{MISTAKES}:kafka_topology")
-    assert re.match(r"TX301: no Kafka broker at 127\.0\.0\.1:9 answers within 2000 ms", line)
+    assert re.match(
+        r"TX301: no Kafka broker at 127\.0\.0\.1:9 answers within 2000 ms: .*Check that it is running", line
+    )
 
 
 @pytest.mark.kafka

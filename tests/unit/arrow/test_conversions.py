@@ -152,6 +152,25 @@ def test_a_value_of_another_type_is_reported_with_component_and_field(type_: str
         batch(f"first string, second {type_}", ("a", None), ("b", value))
 
 
+@pytest.mark.parametrize(
+    ("type_", "value", "told"),
+    [
+        ("long", "12", "'12' is a value of type str, and a long takes an int$"),
+        ("string", 7, "7 is a value of type int, and a string takes a str$"),
+        (
+            "timestamp",
+            "2013-01-01",
+            "'2013-01-01' is a value of type str, and a timestamp takes a datetime with a time",
+        ),
+        ("string", ["a"], r"\['a'\] is a value of type list, and a string takes a str; a list is one value: make it"),
+        ("byte", 300, "Value 300 too large"),
+    ],
+)
+def test_the_value_that_does_not_fit_is_named_and_what_would_fit(type_: str, value: object, told: str) -> None:
+    with pytest.raises(SchemaMismatch, match=rf"emitted something else: {told}"):
+        batch(f"first string, second {type_}", ("a", None), ("b", value))
+
+
 NARROWED: list[tuple[str, Any, str]] = [
     ("array<int>", [1, 2.5], r"second\[\]: a float is not a whole number"),
     ("array<int>", {2.5}, r"second\[\]: a float"),

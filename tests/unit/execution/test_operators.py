@@ -394,7 +394,7 @@ def _refuse() -> None:
 @pytest.mark.parametrize(
     ("function", "output", "expected"),
     [
-        (with_length, "word string", r"'bad' declares the fields \['word'\] and emitted 2 values"),
+        (with_length, "word string", r"'bad' declares the fields \['word'\] and emitted 2 values: emit one for"),
         (
             with_length,
             "word string, length string",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import threading
@@ -84,6 +85,7 @@ def test_a_state_refuses_to_be_used_before_the_commit_phase(where: str, method: 
     made = builder(words([[("cat",)]]))
     made.set_committer_bolt("early", Early(where, method), state=total()).global_grouping("spout")
     told = r"^task 0 of 1: committer 'early' used its state in prepare or execute, .*: collect in execute, and use"
+    told += rf".* \({os.path.relpath(__file__)}:\d+\)"
     with pytest.raises(BoltFailed, match=told):
         processed(made.build())
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tests.unit.queries.words import run, word_count
 from transactional.attempt import TxId
 from transactional.errors import ConfigError, OperatingError, QueryFailed
 from transactional.ports import State
-from transactional.queries import QueryClient
+from transactional.queries import QueryClient, as_of
 from transactional.store import CoordinatorStore, Position
 from transactional.testing import MemoryCoordinatorStore
 
@@ -51,6 +52,12 @@ def start_over(kind: str, folder: Path, store: CoordinatorStore) -> tuple[State,
     for place in folder.iterdir():
         shutil.rmtree(place) if place.is_dir() else place.unlink()
     return states_of(kind, folder)
+
+
+def test_what_is_no_topology_is_named() -> None:
+    for build in (QueryClient, as_of):
+        with pytest.raises(ConfigError, match=r"is the function word_count, not a Topology: call it, word_count\(\)$"):
+            build(word_count, "sqlite:///words.db")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["merge", "log"])
@@ -246,8 +253,9 @@ def test_mistakes_of_who_asks(tmp_path: Path) -> None:
             client.execute("count", "the")
         with pytest.raises(ConfigError, match=r"'count_of' takes 1 values, 'word string'; got \('a', 'b'\)"):
             client.execute("count_of", "a", "b")
-        with pytest.raises(ConfigError, match="takes 'word string', and the values given do not fit"):
+        with pytest.raises(ConfigError, match=r"values given do not fit: .*: 3 is a value of type int, and a") as wrong:
             client.execute("count_of", 3)
+        assert {frame.f_code.co_filename for frame, _ in walk_tb(wrong.value.__traceback__)} == {__file__}
         with pytest.raises(QueryFailed, match=r"query 'shout': .*ZeroDivisionError: division by zero"):
             client.execute("shout", "")
         assert list(client.execute("shout", "ab")) == [{"size": 0.5}], "a failure leaves nothing behind"

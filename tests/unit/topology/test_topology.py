@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from itertools import permutations
@@ -13,6 +14,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, Upper, builder, counts, opaque_words, same, total, with_committer, words
 from transactional.errors import ConfigError
 from transactional.groupings import Grouping, GroupingKind
+from transactional.plumbing.tracebacks import with_place
 from transactional.ports import State, StateKind
 from transactional.schema import Schema
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -20,6 +22,8 @@ from transactional.topology.topology import Topology
 from transactional.topology.wiring import WeakerGuaranteeWarning
 
 WORD = "word string"
+PLACE = rf"{os.path.relpath(__file__)}:\d+"
+"""A line of this file, as messages name it."""
 
 
 class Silent(Upper):
@@ -361,7 +365,19 @@ def test_a_mistake_gets_one_clear_error(mistake: Callable[[TransactionalTopology
 
     with pytest.raises(ConfigError) as caught:
         build()
-    assert str(caught.value) == expected
+    assert re.sub(rf" \({PLACE}\)$", "", str(caught.value)) == expected
+
+
+@pytest.mark.parametrize("mistake", [unknown_component, unknown_field, no_input, a_circle, behind_a_silent_bolt])
+def test_build_names_the_line_of_the_declaration(mistake: Callable[[TransactionalTopologyBuilder], None]) -> None:
+    """Not that of `build`, which notices the mistake."""
+    mistake(made := with_committer(builder()))
+    with pytest.raises(ConfigError, match=rf" \({PLACE}\)$") as caught:
+        made.build()
+    line = int(str(caught.value).rpartition(":")[2].rstrip(")"))
+    assert with_place(caught.value) == str(caught.value)
+    lines = {number for _, _, number in mistake.__code__.co_lines()}
+    assert line in lines
 
 
 def test_an_id_that_is_no_text_is_reported() -> None:

@@ -87,7 +87,10 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda s: s.filter(field("word") > 1),
         "filter: (word > 1) can't be computed from 'word string, n long': ",
     ),
-    "filter by text": (lambda s: s.filter("n > 1"), "filter takes a function of a row; got 'n > 1'"),
+    "filter by text": (
+        lambda s: s.filter("n > 1"),
+        "filter takes a function of a row, or an expression such as field('n') > 1; got 'n > 1'",
+    ),
     "with_columns, unknown": (
         lambda s: s.with_columns(m=field("m") * 2),
         "with_columns(m=…) uses field 'm', which the stream does not have",
@@ -177,6 +180,15 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "group_by, nothing": (lambda s: s.group_by(), "group_by() names no field; the stream's fields are: word, n"),
     "nothing to aggregate": (lambda s: s.aggregate(), "there is nothing to aggregate: pass Count()"),
     "an aggregate's class": (lambda s: s.aggregate(n=Count), "n=Count is a class; pass an instance: Count(…)"),
+    "an aggregate's class, alone": (lambda s: s.aggregate(Count), "Count is a class; pass an instance: Count(…)"),
+    "map without output": (
+        lambda s: s.map(lambda row: (row.n,)).project("m"),
+        "word, n; map(lambda) declares no fields of its own, so it keeps those of its rows: pass output=",
+    ),
+    "persist, grouped": (
+        lambda s: s.group_by("word").persist(MemoryMapState("word")),
+        "GroupedStream has no 'persist'; here it is `persist` of the stream, without group_by",
+    ),
     "no aggregate": (lambda s: s.aggregate(n=len), "n=<built-in function len> is no aggregate such as Count()"),
     "aggregate, unknown": (
         lambda s: s.aggregate(m=Sum("m")),

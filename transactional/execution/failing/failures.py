@@ -19,7 +19,7 @@ from transactional.errors import (
     by_code,
 )
 from transactional.letters import Exclusion, joined
-from transactional.plumbing.tracebacks import raised, traceback_text
+from transactional.plumbing.tracebacks import raised, shown, traceback_text
 
 
 class Failure(Protocol):
@@ -77,7 +77,7 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
         code, text_of_trace = BoltFailed.code, ""
         text = f"component {self.component!r} raised {raised(error)}"
         if isinstance(error, TransactionalError):
-            code, text = error.code, str(error) if repr(self.component) in str(error) else text
+            code, text = error.code, shown(error) if repr(self.component) in str(error) else text
         else:
             text_of_trace = f"\n{traceback_text(error)}"
         failed = TaskFailed(code, self.component, text, text_of_trace)

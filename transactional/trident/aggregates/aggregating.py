@@ -36,6 +36,8 @@ def named_aggregates(alone: Any, named: Aggregates, fields: Schema) -> StoredCol
     """The aggregates of a stream with these fields by the names of their columns; one that stands alone has the name of
     its class."""
     wanted = dict(named)
+    if isinstance(alone, type):
+        raise ConfigError(f"{alone.__name__} is a class; pass an instance: {alone.__name__}(…)")
     if alone is not None:
         wanted = {default_name(alone): alone, **named}
     if not wanted:

@@ -41,7 +41,8 @@ def check_function(operation: str, function: Any) -> str:
         hint = (
             f"; Storm calls its method {method!r}, here it is __call__, which takes a row and returns" if method else ""
         )
-        raise ConfigError(f"{operation} takes a function of a row; got {function!r}{hint}")
+        also = ", or an expression such as field('n') > 1" if operation == "filter" else ""
+        raise ConfigError(f"{operation} takes a function of a row{also}; got {function!r}{hint}")
     label = f"{operation}({name_of(function)})"
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):

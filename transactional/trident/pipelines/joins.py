@@ -44,9 +44,10 @@ def check_comparable(operation: str, sides: Sequence[Side]) -> None:
     types = [[side.schema[name].type for name in side.key] for side in sides]
     for side, types_there in zip(more, types[1:], strict=True):
         if types_there != types[0]:
+            name = next(name for name, *both in zip(side.key, types[0], types_there, strict=True) if both[0] != both[1])
             raise ConfigError(
                 f"{operation}: {_told(first, types[0])} and {_told(side, types_there)} can't be compared; make the "
-                "types equal: with_columns(…)"
+                f"types equal, for example by with_columns({name}=field({name!r}).cast(…)) of that stream"
             )
 
 

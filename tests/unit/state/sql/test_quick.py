@@ -65,6 +65,19 @@ def test_what_the_driver_raises_is_the_databases_failure(database: Database) -> 
     assert "secret" not in str(failed.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ('FATAL: password authentication failed for user "me"', "Check user, password and database in its URL"),
+        ('FATAL: database "wrods" does not exist', "Check user, password and database in its URL"),
+        ("connection refused", "Check that it is running and reachable"),
+        ("FATAL: the database system is starting up", "Check that it is running and reachable"),
+    ],
+)
+def test_what_can_be_done_depends_on_what_the_database_says(words: str, advice: str) -> None:
+    assert DatabaseFailed(OperationalError("SELECT 1", {}, Exception(words))).advice == advice
+
+
 def test_a_file_that_is_gone_is_not_read_on(database: Database, tmp_path: Path) -> None:
     """What is still open would show the same forever."""
     reader = database.for_reading()

@@ -139,7 +139,10 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         lambda t, a, b: t.join((a, "word", "n"), (b, "other")),
         "join: each stream must be given as many fields to compare: (word, n) and (other)",
     ),
-    "other types": (lambda t, a, b: t.join((a, "word"), (b, "m")), "join: word string and m long can't be compared"),
+    "other types": (
+        lambda t, a, b: t.join((a, "word"), (b, "m")),
+        "join: word string and m long can't be compared; make the types equal, for example by with_columns(m=field('m'",
+    ),
     "itself": (lambda t, a, b: t.join((a, "word"), (a, "word")), "join: a stream is given twice"),
     "another kind": (
         lambda t, a, b: t.join((a, "n"), (b, "m"), how="full"),

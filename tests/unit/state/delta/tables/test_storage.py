@@ -171,7 +171,9 @@ def test_a_folder_that_nobody_can_write_to_is_no_outage(tmp_path: Path) -> None:
     columns = StateColumns(Schema.parse("word string"), Schema.parse("count long"), {})
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(SchemaMismatch, match=r"can't be created: \[Errno 20\] Not a directory"):
+    with pytest.raises(
+        SchemaMismatch, match=r"can't be created: \[Errno 20\] Not a directory.*\. Check that this user may make the"
+    ):
         create_table(DeltaLocation.of(file / "t"), columns, {})
 
 
