@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +26,9 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from pyarrow import parquet
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
+from transactional.errors import ConfigError
+from transactional.plumbing.redaction import reason_of
+
 WHOLE_BYTES_MAX = 8 * 1024 * 1024
 """So large an object of rows is brought by one request: its parts would take longer."""
 REQUESTS_AT_ONCE = 16
@@ -37,6 +40,14 @@ _STORES: Mapping[str, Any] = {
     **dict.fromkeys(_AZURE, AzureStore),
 }
 """By scheme; of others, such as HDFS, delta-rs' handler is left as it is."""
+_LOGINS: Mapping[Any, str] = {
+    S3Store: "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+    GCSStore: "GOOGLE_SERVICE_ACCOUNT, the path of a service account's JSON file",
+    AzureStore: "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, the key in base64 as the portal shows it",
+}
+"""By client: the options that are a login, which are environment variables, too."""
+_MACHINES = "//169.254.169.254/"
+"""Where a machine of a cloud has its login from, if nobody has given one."""
 _OF_CLIENT = {
     *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only"),
     *("http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only"),
@@ -54,7 +65,10 @@ _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
 def storage_at(uri: str, options: Mapping[str, str]) -> FileSystem:
-    """What is stored below a table's folder, an absolute path or a URI: paths are as its log has them."""
+    """What is stored below a table's folder, an absolute path or a URI: paths are as its log has them.
+
+    Raises `ConfigError` for options that are no login, such as a key that is none.
+    """
     scheme = urlsplit(uri).scheme.lower()
     if len(scheme) < 2:  # one letter is a drive on Windows
         return SubTreeFileSystem(uri, LocalFileSystem())
@@ -63,7 +77,22 @@ def storage_at(uri: str, options: Mapping[str, str]) -> FileSystem:
         given = {_PREFIX.sub("", name) for name in said}
         around = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
         said = {**{name: around[name] for name in around if name.removeprefix("aws_") not in given}, **said}
-    return _storage_at(scheme, uri, tuple(sorted(said.items())))
+    try:
+        return _storage_at(scheme, uri, tuple(sorted(said.items())))
+    except BaseError as error:
+        reason = reason_of(OSError(_in_one_line(str(error))), options)
+        raise ConfigError(f"the storage of {uri} can't be opened: {reason}; {login_advice(scheme)}") from None
+
+
+def login_advice(scheme: str) -> str:
+    """How one logs in to a storage, as part of a sentence."""
+    names = _LOGINS.get(_STORES.get(scheme), "what it takes")
+    return f"pass storage_options with {names}; or set the environment variables of these names"
+
+
+def is_machines_login(reason: str) -> bool:
+    """Whether a storage's error is that of a machine that no cloud gives a login, and where no other one is given."""
+    return _MACHINES in reason
 
 
 def can_create(storage: FileSystem) -> bool:
@@ -109,8 +138,12 @@ class _Objects(DeltaStorageHandler):
     """delta-rs' handler, but for what it holds the interpreter's lock for. Raises `OSError`."""
 
     def __init__(self, uri: str, options: Mapping[str, str], store: Any) -> None:
-        super().__init__(uri, dict(options))
-        self.store = store
+        self._uri, self._options, self.store = uri, dict(options), store
+
+    @cached_property
+    def _handler(self) -> Any:  # type: ignore[override]
+        """delta-rs' own, for what is rare: of S3 it looks for a region and a role as soon as it is made."""
+        return DeltaStorageHandler(self._uri, self._options)._handler
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
         if len(paths) <= REQUESTS_AT_ONCE:

@@ -16,7 +16,7 @@ from deltalake.table import ProtocolVersions
 from pyarrow.fs import FileSystem
 
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.storage import storage_at
+from state.delta.tables.storage import is_machines_login, login_advice, storage_at
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, TableUnfit
@@ -118,7 +118,10 @@ class DeltaLocation:
 
     def reason(self, error: BaseException) -> str:
         """What an error of delta-rs says of this table: one line, without the secrets among the options."""
-        return reason_of(error, self.storage_options)
+        reason = reason_of(error, self.storage_options)
+        if is_machines_login(reason):
+            return f"there is no login, and this machine has none: {login_advice(self.scheme)} ({reason})"
+        return reason
 
     def __str__(self) -> str:
         return self.name if self.is_catalog_name else self.uri

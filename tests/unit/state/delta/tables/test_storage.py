@@ -34,7 +34,7 @@ from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from tests.standing_s3 import BUCKET, FIRST_S, StandingS3
 from transactional.attempt import TxId
-from transactional.errors import OperatingError, SchemaMismatch
+from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.schema import Schema
 
 
@@ -379,3 +379,47 @@ class TestOptions:
         assert isinstance(handler("s3://tables/words", aws_region="eu-1"), _Objects)
         keys.touch()
         assert not isinstance(handler("s3://tables/words", aws_region="eu-2"), _Objects)
+
+    @pytest.mark.parametrize(
+        ("uri", "options", "said"),
+        [
+            ("az://c/t", {"account_name": "a", "account_key": "-"}, r".*Invalid Access Key.*AZURE_STORAGE_ACCOUNT_KEY"),
+            (
+                "s3://b/t",
+                {"AWS_ACCESS_KEY_ID": "k"},
+                r".*Missing SecretAccessKey; .* AWS_SECRET_ACCESS_KEY and",
+            ),
+            ("gs://b/t", {"google_service_account_key": "none"}, r".*GCP credential error.* GOOGLE_SERVICE_ACCOUNT, "),
+        ],
+    )
+    def test_options_that_are_no_login_are_refused_in_one_line(
+        self, uri: str, options: dict[str, str], said: str
+    ) -> None:
+        state = DeltaMapState(uri, key="word string", values="n long", storage_options=options)
+        with pytest.raises(ConfigError, match=f"^the storage of {uri} can't be opened: {said}") as error:
+            state.open("words/count", lambda _: TxId(0))
+        text = str(error.value)
+        assert "pass storage_options with" in text
+        assert "environment variables" in text
+        assert "\n" not in text
+
+    @pytest.mark.parametrize(
+        ("uri", "name"),
+        [("s3://b/t", "AWS_ACCESS_KEY_ID"), ("gs://b/t", "GOOGLE_SERVICE_ACCOUNT"), ("az://c/t", "AZURE_STORAGE_ACC")],
+    )
+    def test_no_login_is_said_with_the_options(self, uri: str, name: str) -> None:
+        error = OSError("Generic error: Error performing PUT http://169.254.169.254/latest/api/token in 2ms - 403")
+        said = (
+            f"^there is no login, and this machine has none: pass storage_options with {name}.* environment variables"
+        )
+        assert re.match(said, DeltaLocation.of(uri).reason(error))
+
+    def test_amazons_library_is_not_needed_to_look_for_a_table(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """It looks for a region and a role, at length, and writes to stderr that there is none."""
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
+        options = {"aws_metadata_endpoint": "http://127.0.0.1:9", "max_retries": "0"}
+        with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):
+            storage_at("s3://b/t", options).get_file_info("_delta_log/0.json")
+        assert capfd.readouterr().err == ""
