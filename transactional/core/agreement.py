@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from transactional.attempt import AttemptId, TxId
@@ -21,9 +23,22 @@ class Disagreement:
     can_repair: bool = False
 
 
-def refusal(component_id: str, where: str, what: str, remedy: str) -> str:
-    """The message of the error with which a start is refused."""
-    return f"committer {component_id!r}: {where}: {what}. To do: {remedy}"
+def refusal(component_id: str, where: str, what: str, remedy: str, experiment: str = "") -> str:
+    """The message of the error with which a start is refused; `experiment` is what `removal` returned."""
+    return f"committer {component_id!r}: {where}: {what}. To do: {remedy}{experiment}"
+
+
+def removal(store: str | None, tables: Iterable[str | None]) -> str:
+    """The end of a refusal for somebody who is trying out: the command that deletes the store and all tables, so that
+    the next run begins from the start. "" unless the paths of all of them are on this machine's disks."""
+    paths = [store, *tables]
+    known = [shlex.quote(path) for path in paths if path is not None and "://" not in path]
+    if len(known) < max(len(paths), 2):
+        return ""
+    return (
+        f". While you are trying out, and nothing of it is needed: `rm -r {' '.join(known)}` deletes the store and the "
+        "tables together, and with the store the progress of all of its topologies"
+    )
 
 
 def disagreement(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transactional.core.agreement import refusal
+from transactional.core.agreement import refusal, removal
 from transactional.errors import StoreMismatch, TransactionalError
 from transactional.ports.examining import Problem
 from transactional.store import CoordinatorStore
@@ -28,4 +28,6 @@ def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
         return  # the start itself says why, or gets through
     for each in every:
         if each.problem in OUT_OF_PLACE:
-            raise StoreMismatch(refusal(each.component, each.where, each.what, each.remedy))
+            tables = [component.state.place for component in topology.committers if component.state is not None]
+            experiment = removal(getattr(store, "place", None), tables)
+            raise StoreMismatch(refusal(each.component, each.where, each.what, each.remedy, experiment))

@@ -8,7 +8,7 @@ from functools import partial
 from uuid import uuid4
 
 from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
-from transactional.core.agreement import Disagreement, as_torn, disagreement, of_another_store, refusal
+from transactional.core.agreement import Disagreement, as_torn, disagreement, of_another_store, refusal, removal
 from transactional.errors import StoreMismatch, TableConflict
 from transactional.names import joining_of, owner_of
 from transactional.ports import State, TornFiles
@@ -103,7 +103,7 @@ def open_table(
         committed = NO_TRANSACTION if position is None else position.committed_txid
         wrong = wrong_without(torn, store, topology.id, component.id, committed)
         if wrong is not None and not _may_lack(wrong, torn.version, store, topology.id, component.id, goes_back_to):
-            raise StoreMismatch(refusal(component.id, _in_words(state), wrong.what, wrong.remedy))
+            raise _mismatch(component.id, state, store, wrong)
 
     with suppress(*([] if goes_back_to is None else [StoreMismatch])):
         state.mend(owner, check)
@@ -182,15 +182,17 @@ def _table_txid(
     txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
     wrong = wrong_place(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
     if wrong is not None and not _may_lack(wrong, version, store, lease.topology_id, component_id, goes_back_to):
-        raise StoreMismatch(refusal(component_id, _in_words(state), wrong.what, wrong.remedy))
+        raise _mismatch(component_id, state, store, wrong)
     wrong = of_another_store(state.created_for(), version, lease.store_id, store)
     if wrong is not None:
-        raise StoreMismatch(refusal(component_id, _in_words(state), wrong.what, wrong.remedy))
+        raise _mismatch(component_id, state, store, wrong)
     return committed if txid is None else txid
 
 
-def _in_words(state: State) -> str:
-    return f"its table ({' '.join(f'{name}={value}' for name, value in state.identity().items())})"
+def _mismatch(component_id: str, state: State, store: StoreReader, wrong: Disagreement) -> StoreMismatch:
+    where = f"its table ({' '.join(f'{name}={value}' for name, value in state.identity().items())})"
+    experiment = removal(getattr(store, "place", None), [state.place])
+    return StoreMismatch(refusal(component_id, where, wrong.what, wrong.remedy, experiment))
 
 
 def wrong_place(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transactional.attempt import AttemptId, TxId
-from transactional.core.agreement import disagreement
+from transactional.core.agreement import disagreement, removal
 from transactional.ports.examining import Problem
 
 COMMITTED = 5
@@ -37,3 +37,19 @@ def test_a_table_is_at_the_committed_transaction_or_one_ahead(
 
 def test_before_the_first_commit_an_empty_table_is_right() -> None:
     assert disagreement(None, None, TxId(0), has_joined=True) is None
+
+
+@pytest.mark.parametrize(
+    ("store", "tables", "command"),
+    [
+        ("words.db", ["tables/words"], "`rm -r words.db tables/words`"),
+        ("a b.db", ["tables/words", "tables/lines"], "`rm -r 'a b.db' tables/words tables/lines`"),
+        ("words.db", ["tables/words", None], None),
+        ("words.db", ["s3://bucket/words"], None),
+        (None, ["tables/words"], None),
+        ("words.db", [], None),
+    ],
+)
+def test_the_store_is_removed_with_all_tables(store: str | None, tables: list[str | None], command: str | None) -> None:
+    text = removal(store, tables)
+    assert text == "" if command is None else f"{command} deletes the store and the tables together" in text

@@ -414,7 +414,8 @@ def test_a_start_on_a_table_out_of_place_is_refused_with_what_the_doctor_says(
     with pytest.raises(StoreMismatch, match=rf"^committer 'count': .*{says}") as caught:
         patient_is_started(patient)
     found = next(each for each in patient.examine() if each.component == "count")
-    assert str(caught.value).endswith(f": {found.what}. To do: {found.remedy}")
+    assert f": {found.what}. To do: {found.remedy}. While you are trying out" in str(caught.value)
+    assert f"`rm -r {patient.url.removeprefix('sqlite:///')} " in str(caught.value)
 
 
 @pytest.mark.parametrize("hurt", [wipe_store, put_back_table, remove_table])
@@ -426,7 +427,7 @@ def test_such_a_start_is_refused_before_spark_starts(
 
     hurt(patient)
     monkeypatch.setattr("transactional.running.make_executor", start_spark)
-    with pytest.raises(StoreMismatch, match=r"^committer 'count': table of 'count' \(.*\. To do: "):
+    with pytest.raises(StoreMismatch, match=r"^committer 'count': table of 'count' \(.*\. To do: .*`rm -r .*\.db .*`"):
         run_topology(patient.topology(), store=patient.url)
 
 
