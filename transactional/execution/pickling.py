@@ -110,8 +110,8 @@ def _state_of(value: Any) -> Mapping[str, object]:
         reduced = value.__reduce_ex__(4)
     except Exception:
         return {}
-    state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else None
-    parts = state if isinstance(state, tuple) else (state,)
+    attributes = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else None
+    parts = attributes if isinstance(attributes, tuple) else (attributes,)
     return {name: each for part in parts if isinstance(part, dict) for name, each in part.items()}
 
 
