@@ -11,8 +11,8 @@ from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_store, refuse_hidden_packages
 
 PROGRAM = """
-from spouts import MemoryTransactionalSpout, PartitionedTransactionalSpout
-from state import DeltaMapState
+from spouts import JsonTranslator, MemoryTransactionalSpout, PartitionedTransactionalSpout
+
 from transactional import BasicBolt
 class Parse(BasicBolt):
     def process(self, tuple, collector): ...
@@ -25,7 +25,7 @@ def build():
 CALLS = {
     "Parse()": r"class Parse .*execute'?: define execute\(self, tuple, collector\) \(PLACE\)$",
     "Numbers()": r"define emit_.*_batch\(self, partition, metadata\), next_batch\(self, partition, previous\) \(",
-    "DeltaMapState('t', keys='word')": r"argument 'keys' — did you mean 'key'\?; it takes: table, key, .* \(PLACE\)$",
+    "JsonTranslator('n long', on_eror='')": r"'on_eror' — did you mean 'on_error'\?; it takes: .* \(PLACE\)$",
     "MemoryTransactionalSpout([], 'n long')": r"missing 1 .*: 'take'; it takes: partitions, fields, take \(PLACE\)$",
 }
 """What a user calls, and what is said of it."""

@@ -80,6 +80,16 @@ def test_status_names_the_partitions_without_a_record_that_windows_wait_for(comm
     assert json.loads(command("status", "--json").out)["windows_wait_for"] == {"orders[7]": "empty"}
 
 
+def test_status_names_the_tables_that_are_not_maintained(command: Command) -> None:
+    with closing(SqlCoordinatorStore("sqlite:///transactional.db")) as store:
+        past = Past(store=store).begin().committed()
+        past.commit(past.issue(), {"upkeep": {"count": "writing a checkpoint has failed 3 times in a row: no space"}})
+    assert command("status").out.splitlines()[-1] == (
+        "words: the table of count is not maintained, and others may not be able to open it: writing a checkpoint has "
+        "failed 3 times in a row: no space"
+    )
+
+
 TICKS = """
 from datetime import UTC, datetime
 
