@@ -38,7 +38,7 @@ from transactional.facts import BatchFacts, Listed, facts_after
 from transactional.messages import PENDING_MAX, due, tried
 from transactional.phases.committing import CommitPhase
 from transactional.plumbing.pools import DaemonPool
-from transactional.plumbing.tracebacks import raised, shown, traceback_text
+from transactional.plumbing.tracebacks import raised, shown_if_noticed, traceback_text
 from transactional.ports import Clock, JobExecutor, Processed
 from transactional.topology.closing import ClosingRule, windows_behind
 from transactional.topology.topology import Topology
@@ -223,7 +223,7 @@ class PhaseRunner:
         except FatalError as error:
             self.post(Fatal(error))
         except TransactionalError as error:
-            why = f"{error.code} {shown(error)}"
+            why = f"{error.code} {shown_if_noticed(error)}"
             self.post(AttemptFailed(attempt, why, error.at_fault, error.is_outage, error.tries_max))
         except BaseException as error:
             # Nobody ends these threads with an exception: any exception comes from what they have called.

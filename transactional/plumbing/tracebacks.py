@@ -102,6 +102,13 @@ def shown(error: BaseException) -> str:
     return f"{with_place(error)}{newline}{rest}"
 
 
+def shown_if_noticed(error: BaseException) -> str:
+    """The text of an error of the framework, with the place if it was noticed in a call of the user's code; an error
+    that this code raises itself says what it wants to."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(error) if _is_users(frame.f_code.co_filename) else shown(error)
+
+
 def with_place(error: BaseException) -> str:
     """The first line of an error's text, and where the user's own code raised it."""
     first, place = str(error).partition("\n")[0], user_place(error)

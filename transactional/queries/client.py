@@ -228,7 +228,7 @@ def _as_batch(query: Query, questions: Sequence[Sequence[Any]]) -> pa.RecordBatc
             )
     try:
         return batch_from_rows(
-            [tuple(values) for values in questions], arrow_schema(query.fields), component="the question"
+            [tuple(values) for values in questions], arrow_schema(query.fields), component="question"
         )
     except NaiveTime as error:
         raise ConfigError(f"query {query.name!r}: {error}") from None
