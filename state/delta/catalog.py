@@ -38,13 +38,18 @@ def _sql_type(type_: str) -> str:
     return {"long": "bigint", "short": "smallint", "byte": "tinyint"}.get(type_, type_)
 
 
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", r"\\").replace("'", r"\'")
+    return f"'{escaped}'"
+
+
 def resolve(
     location: DeltaLocation, columns: StateColumns, properties: Mapping[str, str], partition_by: str = ""
 ) -> DeltaLocation:
     """The location of a table in Spark's catalog, which is created when it is not there. Raises `ConfigError`."""
     session = delta_session()
     fields = ", ".join(f"`{column.name}` {_sql_type(column.type)}" for column in columns.all)
-    options = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    options = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in properties.items())
     partitions = f"PARTITIONED BY (`{partition_by}`)" if partition_by else ""
     try:
         session.sql(

@@ -17,6 +17,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from state.delta.live_files import check_live_files
+from state.delta.new_properties import check_new_properties
 from state.delta.opening import (
     TableRequest,
     claim,
@@ -35,7 +36,7 @@ from state.delta.segments.folding import LAYOUTS, LogLayout, check_folder
 from state.delta.tables.log import check_entries
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
-from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, properties_of, unreadable
+from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of, unreadable
 from state.delta.task_state import DeltaTaskState
 from state.delta.writing.commit import settle_columns
 from state.delta.writing.layout import Layout
@@ -69,8 +70,8 @@ class DeltaMapState(TableState[Layout]):
     `engine` is left out: tables are written in one way. `spark` is deprecated, and does no more.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
     are combined on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
-    `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation:
-    `transactional.logCommits` is how many Delta commits its log keeps (500).
+    `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation, those
+    that all readers and writers cope with: `transactional.logCommits` is how many Delta commits its log keeps (500).
 
     Raises `ConfigError` for columns, engines and storages that can't hold a state.
     """
@@ -99,7 +100,7 @@ class DeltaMapState(TableState[Layout]):
         if self._folding is not None:
             check_folder((columns or {}).get("txid", "txid"), self.table)
         self._properties = dict(properties or {})
-        check_properties(self._properties, self.table)
+        check_new_properties(self._properties, self.table)
         self._resolved = self.location
         self._is_durable = True
 

@@ -254,8 +254,14 @@ def is_data_file(path: str, partition_columns: list[str]) -> bool:
 
 def retention_s(text: str) -> float:
     """How long removed files are kept, in seconds: `interval 30 minutes`. What is not understood is Delta's default."""
+    seconds = interval_s(text)
+    return RETENTION_S if seconds is None else seconds
+
+
+def interval_s(text: str) -> float | None:
+    """The seconds of an interval as Delta writes it: `interval 30 minutes`. None for a text that is none."""
     match = re.fullmatch(r"(?:interval\s+)?(\d+)\s+([a-z]+?)s?", text.strip().lower())
-    return int(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else RETENTION_S
+    return int(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else None
 
 
 def _folder(path: str) -> str:

@@ -242,7 +242,8 @@ class TestConflicts:
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(WorkApart, "start", done_at_once)  # a checkpoint is there before the next clean-up
-        properties = {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "5"}
+        kept = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+        properties = {**dict.fromkeys(kept, "interval 0 seconds"), "delta.checkpointInterval": "5"}
         new = world.leader(properties=properties)
         new.merge(world.attempt(1, 1), counts({"dog": 1}))
 

@@ -111,6 +111,65 @@ class TestDeclaration:
         with pytest.raises(ConfigError, match=message):
             DeltaMapState(**{"table": "t", "key": "k string", "values": "v long", **arguments})
 
+    @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("delta.enableChangeDataFeed", "true", r"/t' can't have the property delta.enableChangeDataFeed = 'true'"),
+            ("delta.enableRowTracking", "None", "can't have the property delta.enableRowTracking"),
+            ("delta.feature.clustering", "supported", "can't have the property delta.feature.clustering"),
+            ("delta.feature.catalogManaged", "supported", "can't have the property delta.feature.catalogManaged"),
+            ("delta.constraints.enabled", "false", "take it away. A state can have delta.checkpointInterval, "),
+            ("delta.minWriterVersion", "7", "can't have the property delta.minWriterVersion"),
+            ("transactional.owner", "x", "it is the state's own; take it away"),
+            ("delta.checkpointPolicy", "v2", "is 'v2'; it has to be classic"),
+            ("delta.columnMapping.mode", "false", "is 'false'; it has to be none"),
+            ("delta.isolationLevel", "SnapshotIsolation", "has to be Serializable or WriteSerializable"),
+            ("delta.logretentionduration", "interval 1 days", "is written delta.logRetentionDuration"),
+            (
+                "delta.logRetentionDuration",
+                "2 months",
+                "is '2 months'; it has to be an interval, such as 'interval 2 days'",
+            ),
+            (
+                "delta.logRetentionDuration",
+                "interval 1 minutes",
+                "set delta.logRetentionDuration to 'interval 30 minutes'",
+            ),
+            (
+                "delta.deletedFileRetentionDuration",
+                "interval 2 days",
+                "or delta.deletedFileRetentionDuration to 'interval 30",
+            ),
+            ("transactional.logCommits", "0", "transactional.logCommits = '0'; it is a number, 1 or more"),
+            ("delta.appendOnly", False, "the value of the property delta.appendOnly is False, .*: write 'false'"),
+        ],
+    )
+    def test_a_property_that_others_can_not_cope_with_is_refused(self, name: str, value: Any, message: str) -> None:
+        """Before there is a table: delta-rs makes some that Spark, or the state itself, then refuses."""
+        with pytest.raises(ConfigError, match=message):
+            DeltaMapState("t", "k string", "v long", properties={name: value})
+
+    def test_a_state_may_have_properties_that_change_how_others_write(self, place: Place) -> None:
+        """Spark has read, optimized and checkpointed a table with any of these, and the state went on."""
+        properties = {
+            "delta.autoOptimize.optimizeWrite": "true",
+            "delta.checkpoint.writeStatsAsStruct": "true",
+            "delta.checkpointPolicy": "classic",
+            "delta.columnMapping.mode": "none",
+            "delta.dataSkippingNumIndexedCols": "0",
+            "delta.enableChangeDataFeed": "false",
+            "delta.isolationLevel": "WriteSerializable",
+            "delta.logRetentionDuration": "interval 2 days",
+            "delta.randomizeFilePrefixes": "true",
+            "delta.targetFileSize": "1mb",
+            "owner": "team's",
+        }
+        state = opened(place.folder / "t", place, properties=properties)
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        state.merge(place.attempt(2, 2), counts({"a": 1}))
+        assert content(DeltaMapState(state.location.uri, "word string", "count long")) == {"a": 2}
+        assert properties.items() <= DeltaTable(state.location.uri).metadata().configuration.items()
+
     def test_the_states_own_columns_can_be_renamed(self, place: Place) -> None:
         columns = {"txid": "_txid", "prev_txid": "_prev_txid", "prev_txid_seen": "_before"}
         state = opened(place.folder / "t", place, "txid string", "txid_seen long", columns=columns)
@@ -127,6 +186,19 @@ class TestDeclaration:
 
 
 class TestOpening:
+    def test_a_table_that_a_catalog_manages_is_refused_for_good(self, place: Place) -> None:
+        features = {"readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged", "inCommitTimestamp"]}
+        schema = json.dumps({"type": "struct", "fields": []})
+        table = {"id": "t", "format": {"provider": "parquet", "options": {}}, "schemaString": schema}
+        actions = [
+            {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+            {"metaData": {**table, "partitionColumns": [], "configuration": {}, "createdTime": 1}},
+        ]
+        (log := place.folder / "t" / "_delta_log").mkdir(parents=True)
+        (log / f"{0:020}.json").write_text("".join(f"{json.dumps(action)}\n" for action in actions), "utf-8")
+        with pytest.raises(SchemaMismatch, match=r"/t is managed by a catalog \(the feature catalogManaged\)"):
+            opened(place.folder / "t", place)
+
     def test_creates_the_table_where_there_is_no_folder_yet(self, place: Place) -> None:
         state = opened(place.folder / "a" / "b" / "c", place, properties={"delta.checkpointInterval": "7"})
         table = DeltaTable(state.location.uri)
@@ -320,13 +392,32 @@ class TestEngines:
         self, place: Place, spark: SparkSession
     ) -> None:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS states LOCATION '{place.folder}'")
-        words = opened(catalog_table("states.words"), place)
+        words = opened(catalog_table("states.words"), place, properties={"team": r"the \ team's"})
+        assert DeltaTable(words._resolved.uri).metadata().configuration["team"] == r"the \ team's"
         words.merge(place.attempt(1, 1), counts({"a": 1, None: 2}))
         rows = spark.table("states.words").select("word", "count", "txid").toArrow().to_pylist()
         assert sorted((tuple(row.values()) for row in rows), key=str) == [("a", 1, 1), (None, 2, 1)]
         again = opened(catalog_table("states.words"), place, engine="delta-rs")
         assert content(again) == {"a": 1, None: 2}
         spark.sql("DROP DATABASE states CASCADE")
+
+    @pytest.mark.spark
+    def test_spark_reads_and_optimizes_names_in_structs_that_no_column_may_have(
+        self, place: Place, spark: SparkSession
+    ) -> None:
+        """Delta judges the names of columns alone where nothing maps them."""
+        state = opened(
+            place.folder / "t", place, "k string", "s struct<`a b`:long,`c,d(e)=f;`:array<struct<`g h`:long>>>"
+        )
+        value = {"a b": 1, "c,d(e)=f;": [{"g h": 2}]}
+        for txid in (1, 2):
+            state.put(place.attempt(txid, txid), {(f"k{txid}",): (value,)})
+        spark.sql(f"OPTIMIZE delta.`{state.location.uri}`")
+        state.put(place.attempt(3, 3), {("k3",): (value,)})
+        rows = (
+            spark.read.format("delta").load(state.location.uri).selectExpr("k", "s.`a b` + s.`c,d(e)=f;`[0].`g h` AS n")
+        )
+        assert sorted((row["k"], row["n"]) for row in rows.toArrow().to_pylist()) == [("k1", 3), ("k2", 3), ("k3", 3)]
 
 
 def written(folder: Path, txid: int) -> DeltaTable:
