@@ -8,9 +8,9 @@ from functools import lru_cache
 import pyarrow as pa
 
 from spouts.avro.cursor import Cursor
-from spouts.avro.nested import Record
+from spouts.avro.nested import Record, RecordUnion
 from spouts.avro.nodes import AvroNode
-from spouts.avro.resolution import record_reader, unread, value_reader
+from spouts.avro.resolution import has_records, record_reader, unread, value_reader
 from spouts.avro.schema import AvroSchemaError, AvroType, parsed
 from spouts.avro.wanted import Wanted, of_arrow, of_avro
 from transactional.errors import ConfigError
@@ -27,9 +27,9 @@ class Decoder:
 
     def __init__(self, writer: AvroType, wanted: Wanted) -> None:
         self.unread: Sequence[str] = ()
-        if writer.kind == "record" or len(wanted.fields) != 1:
+        if has_records(writer) or len(wanted.fields) != 1:
             self._node: AvroNode = record_reader(writer, wanted)
-            self.unread = tuple(unread(writer, wanted))
+            self.unread = tuple(dict.fromkeys(unread(writer, wanted)))
         else:
             self._node = value_reader(writer, wanted.fields[0])
         self._room = _room(writer, set())
@@ -39,7 +39,7 @@ class Decoder:
         entries mean nothing."""
         cursor = Cursor(payloads, self._room)
         lanes = cursor.all()
-        if isinstance(self._node, Record):
+        if isinstance(self._node, Record | RecordUnion):
             columns = self._node.columns(cursor, lanes)
         else:
             columns = [self._node.read(cursor, lanes)]

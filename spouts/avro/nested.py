@@ -270,6 +270,14 @@ class Unreadable(Record):
         return [pa.nulls(len(lanes), field.type) for field in self.type]
 
 
+class RecordUnion(Union):
+    """A union of records, as the writer's schema itself: all of them are read as the same fields."""
+
+    def columns(self, cursor: Cursor, lanes: Lanes) -> list[pa.Array]:
+        """The fields, in the reader's order."""
+        return list(self.read(cursor, lanes).flatten())
+
+
 class Recursive(AvroNode):
     """A type within itself. It is only skipped: no reader has such a type."""
 

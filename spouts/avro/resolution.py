@@ -19,13 +19,25 @@ _INTEGERS = {pa.int8(): ("int",), pa.int16(): ("int",), pa.int32(): ("int",), pa
 _FLOATS = {pa.float32(): ("int", "long", "float"), pa.float64(): ("int", "long", "float", "double")}
 
 
-def record_reader(writer: AvroType, wanted: Wanted) -> nested.Record:
-    """The node that reads a writer's records. Raises `AvroSchemaError` for one that has no records."""
-    if writer.kind != "record":
-        raise AvroSchemaError(f"it is a {writer}, and no record")
-    node = _record(writer, wanted, "")
-    assert isinstance(node, nested.Record)
-    return node
+def has_records(writer: AvroType) -> bool:
+    """Whether a writer's values are records: of one type, or of each in a union with no other type than null."""
+    return bool(writer.beside_null) and all(branch.kind == "record" for branch in writer.beside_null)
+
+
+def record_reader(writer: AvroType, wanted: Wanted) -> nested.Record | nested.RecordUnion:
+    """The node that reads a writer's records. Raises `AvroSchemaError` for one that has values of other types."""
+    if not has_records(writer):
+        rule = ": all types of a union have to be records, or null" if writer.kind == "union" else ""
+        raise AvroSchemaError(f"it is a {writer}, and no record{rule}")
+    if writer.kind == "union":
+        return nested.RecordUnion("the value", [_top_branch(branch, wanted) for branch in writer.branches], wanted.type)
+    return _record(writer, wanted, "")
+
+
+def _top_branch(branch: AvroType, wanted: Wanted) -> AvroNode:
+    if branch.kind == "record":
+        return _record(branch, wanted, "")
+    return nodes.Mismatched("", nodes.Null(""), "it is null, and no record")
 
 
 def value_reader(writer: AvroType, field: WantedField) -> AvroNode:
@@ -61,7 +73,7 @@ def _nested(writer: AvroType, wanted: Wanted, path: str) -> AvroNode | None:
     return None
 
 
-def _record(writer: AvroType, wanted: Wanted, path: str) -> AvroNode:
+def _record(writer: AvroType, wanted: Wanted, path: str) -> nested.Record:
     places = _places(writer, wanted)
     members = list[nested.Member]()
     for each in writer.fields:
@@ -214,6 +226,7 @@ def _skipping_plain(writer: AvroType, path: str) -> AvroNode:
 
 
 def unread(writer: AvroType, wanted: Wanted) -> Iterator[str]:
-    """The writer's fields that nobody reads."""
-    places = _places(writer, wanted)
-    return (each.name for each in writer.fields if each.name not in places)
+    """The fields of a writer's records that nobody reads."""
+    for record in writer.beside_null:
+        places = _places(record, wanted)
+        yield from (each.name for each in record.fields if each.name not in places)

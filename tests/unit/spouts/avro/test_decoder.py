@@ -11,6 +11,9 @@ import pytest
 
 from spouts.avro import nodes
 from spouts.avro.cursor import Cursor, Longs
+from spouts.avro.decoder import Decoder
+from spouts.avro.schema import AvroField, AvroSchemaError, AvroType
+from spouts.avro.wanted import of_avro
 from tests.unit.spouts.avro.differential import compared, compared_pair, damaged, same
 from tests.unit.spouts.avro.drawing import Drawn, by_fastavro, decoded, read_of, written
 from transactional.arrow.zones import naive_times_in
@@ -125,3 +128,27 @@ def test_local_times_are_in_the_zone_that_the_topology_names(zone: str | None, h
     payloads = written(schema, [{"at": datetime(2026, 7, 1, 12)}])  # noqa: DTZ001
     with naive_times_in(zone):
         assert decoded(schema, payloads, schema) == [{"at": datetime(2026, 7, 1, hour, tzinfo=UTC)}]
+
+
+@pytest.mark.parametrize("names", [("x",), ("x", "y"), ("y", "z")])
+def test_each_record_of_a_union_at_the_top_is_read_by_its_names(names: tuple[str, ...]) -> None:
+    one = {"type": "record", "name": "A", "fields": [{"name": "n", "type": "long"}, {"name": "x", "type": "string"}]}
+    other = {"type": "record", "name": "B", "fields": [{"name": "y", "type": "int"}]}
+    fields = [{"name": name, "type": ["null", "int" if name == "y" else "string"], "default": None} for name in names]
+    payloads = written(
+        ["null", one, other], [("A", {"n": 7, "x": "q"}), ("B", {"y": 3}), None, ("A", {"n": 1, "x": ""})]
+    )
+    *rows, why, last = decoded(
+        ["null", one, other], [*payloads, b"\6"], {"type": "record", "name": "R", "fields": fields}
+    )
+    assert [*rows[:2], why] == [{n: v.get(n) for n in names} for v in ({"x": "q"}, {"y": 3}, {"x": ""})]
+    assert [str(rows[2]), str(last)] == ["it is null, and no record", "the value: there is no such branch"]
+
+
+def test_a_union_at_the_top_of_records_and_others_is_read_as_one_field_only() -> None:
+    record = AvroType("record", "A", fields=(AvroField("x", AvroType("string")),))
+    union, text = AvroType("union", branches=(AvroType("string"), record)), AvroType("string")
+    fields = tuple(AvroField(name, text) for name in "xy")
+    with pytest.raises(AvroSchemaError, match=r"union of string, record A, .*all types of a union have to be records"):
+        Decoder(union, of_avro(AvroType("record", "R", fields=fields)))
+    Decoder(union, of_avro(AvroType("record", "R", fields=fields[:1])))
