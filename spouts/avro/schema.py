@@ -71,10 +71,15 @@ def parsed(text: str, references: Sequence[str] = ()) -> AvroType:
     names = _Names()
     try:
         for each in references:
-            names.type_of(json.loads(each), "")
-        return names.type_of(json.loads(text), "")
+            names.type_of(_json(each), "")
+        return names.type_of(_json(text), "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AvroSchemaError(f"it is no Avro schema ({type(error).__name__}: {error})") from None
+
+
+def _json(text: str) -> Any:
+    """JSON, also behind a byte order mark, which editors put in front of a file."""
+    return json.loads(text.removeprefix("\ufeff"))
 
 
 @dataclass(slots=True)

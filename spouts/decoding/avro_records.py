@@ -179,7 +179,7 @@ def _wanted(fields: str | Schema, schema: str | Path | None) -> Wanted:
 
 def _text(given: str | Path, name: str) -> str:
     """The JSON of a schema that is given by a path, or as it is."""
-    if isinstance(given, str) and given.lstrip().startswith(("{", "[", '"')):
+    if isinstance(given, str) and given.lstrip("\ufeff \t\r\n").startswith(("{", "[", '"')):
         return given
     try:
         return Path(given).read_text(encoding="utf-8")

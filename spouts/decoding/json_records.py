@@ -7,6 +7,7 @@ invalid ones are found, so that a replay in different portions produces the same
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
@@ -28,6 +29,8 @@ _PIECE = 500
 _WHITESPACE = " \t\n\r\x0b\x0c"
 """What `bytes.strip` takes away."""
 _ROW = re.compile(r" in row (\d+)")
+_OTHER_MARKS = {BOM_UTF32_LE: "UTF-32", BOM_UTF32_BE: "UTF-32", BOM_UTF16_LE: "UTF-16", BOM_UTF16_BE: "UTF-16"}
+"""Byte order marks, a longer one before the one that it begins with."""
 
 
 class JsonTranslator(DecodingTranslator):
@@ -36,7 +39,7 @@ class JsonTranslator(DecodingTranslator):
     A field of the schema that an object lacks is NULL; other fields of an object are dropped, also in nested structs
     and arrays. Timestamps are ISO 8601 text (without an offset they are UTC), dates `YYYY-MM-DD`, binary is the bytes
     of a text, a decimal a number or text. Nothing is coerced or rounded: neither `"1"` nor `1.5` is a long, 1 is not a
-    string; `NaN` and `Infinity` are no numbers.
+    string; `NaN` and `Infinity` are no numbers. A byte order mark of UTF-8 in front is passed over.
 
     A value that is not a JSON object, or does not match, fails the attempt with its topic, partition and offset; with
     `on_error="null"` it becomes a tuple of NULLs, with `"skip"` it is skipped, with `"dead_letter"` the record is put
@@ -99,7 +102,7 @@ class _Parser:
         whole = self._whole(column) if len(column) >= _WHOLE_MIN and not column.null_count else None
         if whole is not None:
             return _one_batch([whole]), []
-        values = column.to_pylist()
+        values = [value and value.removeprefix(BOM_UTF8) for value in column.to_pylist()]
         bad = [position for position, value in enumerate(values) if _problem(value) is not None]
         good = without(bad, len(values))
         parts, refused = self._parts([values[position] for position in good])
@@ -163,7 +166,7 @@ class _Parser:
         if problem is not None or value is None:
             return str(problem)
         try:
-            self._checked_table(pa.py_buffer(value), 1)
+            self._checked_table(pa.py_buffer(value.removeprefix(BOM_UTF8)), 1)
         except (pa.ArrowException, ValueError) as error:
             return str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0").rstrip(".")
         return "it can now be read"
@@ -191,8 +194,11 @@ def _problem(value: bytes | None) -> str | None:
     """What is obviously wrong with a value."""
     if value is None:
         return "the record has no value"
-    trimmed = value.strip()
+    trimmed = value.removeprefix(BOM_UTF8).strip()
     if not trimmed.startswith(b"{") or not trimmed.endswith(b"}"):
+        encoding = next((name for mark, name in _OTHER_MARKS.items() if value.startswith(mark)), None)
+        if encoding is not None:
+            return f"it begins with the byte order mark (BOM) of {encoding}, and JSON is UTF-8"
         return "it does not start and end like an object"
     return "it contains a zero byte" if b"\0" in trimmed else None
 

@@ -255,6 +255,13 @@ def test_a_translator_is_refused(options: dict[str, Any], why: str) -> None:
         AvroTranslator(**options)
 
 
+def test_a_schema_may_have_a_byte_order_mark_in_front(tmp_path: Path) -> None:
+    schema = '\ufeff{"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}'
+    (path := tmp_path / "r.avsc").write_text(schema, "utf-8")
+    for given in (path, str(path), schema):
+        assert str(AvroTranslator(schema=given, framing="none", writer=given).output) == "n long"
+
+
 @pytest.mark.parametrize(
     ("type_", "why"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
+
 import pyarrow as pa
 import pytest
 
@@ -46,3 +48,20 @@ def test_what_is_no_json_number_is_refused(text: str, type_: str, shape: str, co
     found, refused = parser.parse(pa.array([good] * count + [bad, b"{}"], pa.binary()))
     assert (found.num_rows, refused) == (count + 1, [count])
     assert parser.reason(bad) == "a number is NaN or infinite, which is no JSON"
+
+
+@pytest.mark.parametrize("count", [1, 2_000])
+def test_a_byte_order_mark_is_passed_over(count: int) -> None:
+    """Other parsers that read bytes do so, too: Kafka Connect's, and Spark's."""
+    parser = _Parser(Schema.parse("x long"))
+    batch, refused = parser.parse(pa.array([b'{"x":1}'] * count + [BOM_UTF8 + b'{"x":2}\n', BOM_UTF8], pa.binary()))
+    assert (batch.column("x").to_pylist()[-2:], refused) == (([1] * count + [2])[-2:], [count + 1])
+    assert parser.reason(BOM_UTF8 + b'{"x":"a"}') == parser.reason(b'{"x":"a"}')
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_the_byte_order_mark_of_another_encoding_is_named(encoding: str) -> None:
+    parser, value = _Parser(Schema.parse("x long")), '\ufeff{"x":1}'.encode(encoding)
+    assert parser.parse(pa.array([value], pa.binary()))[1] == [0]
+    name = encoding[:6].upper()
+    assert parser.reason(value) == f"it begins with the byte order mark (BOM) of {name}, and JSON is UTF-8"
