@@ -172,7 +172,7 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
     Raises `SchemaMismatch` when the table lacks a column of the key, `OperatingError` where there is no table.
     """
     table = load_table(location)
-    found = declared_schema(pa.schema(table.schema()))
+    found = declared_schema(pa.schema(table.schema()), f"Delta table {location}")
     if missing := [name for name in key if name not in found.names]:
         raise SchemaMismatch(f"Delta table {location} has no column {', '.join(missing)}; it has '{found}'")
     properties = table.metadata().configuration

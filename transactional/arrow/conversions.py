@@ -71,12 +71,21 @@ def spark_type(type_: pa.DataType) -> str:
         return f"map<{spark_type(type_.key_type)},{spark_type(type_.item_type)}>"
     if pa.types.is_struct(type_):
         return struct_type((field.name, spark_type(field.type)) for field in type_)
+    if pa.types.is_null(type_):
+        raise ConfigError("the type is void, which has no value but NULL: cast it to another one, such as string")
     raise ConfigError(f"Arrow type {type_} has no counterpart among the supported types")
 
 
-def declared_schema(schema: pa.Schema) -> Schema:
-    """The declared schema of an Arrow schema."""
-    return Schema(tuple(Field(field.name, spark_type(field.type)) for field in schema))
+def declared_schema(schema: pa.Schema, owner: str = "") -> Schema:
+    """The declared schema of an Arrow schema. Raises `ConfigError` that names the column, and its `owner`, a table."""
+    return Schema(tuple(Field(field.name, _type_of_column(field, owner)) for field in schema))
+
+
+def _type_of_column(field: pa.Field, owner: str) -> str:
+    try:
+        return spark_type(field.type)
+    except ConfigError as error:
+        raise ConfigError(f"{owner}{': ' if owner else ''}column {field.name!r}: {error}") from None
 
 
 def batch_from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, *, component: str) -> pa.RecordBatch:

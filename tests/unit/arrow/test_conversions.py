@@ -87,7 +87,7 @@ def test_other_arrow_types_of_the_same_values(type_: pa.DataType, name: str) -> 
 
 @pytest.mark.parametrize("type_", [pa.uint64(), pa.time64("us"), pa.null(), pa.list_(pa.duration("s"))])
 def test_an_arrow_type_without_counterpart_is_reported(type_: pa.DataType) -> None:
-    with pytest.raises(ConfigError, match="has no counterpart"):
+    with pytest.raises(ConfigError, match=r"has no counterpart|the type is void"):
         spark_type(type_)
 
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import MemoryTransactionalSpout
-from state import MemoryMapState, StaticDeltaTable, catalog_table
+from state import DeltaMapState, MemoryMapState, StaticDeltaTable, catalog_table
 from state.delta import static
 from transactional.errors import BatchLost, ConfigError, OperatingError, SchemaMismatch, TableUnfit
 from transactional.testing import complete_topology
@@ -120,6 +120,29 @@ def test_columns_that_it_does_not_have_are_told(table: StaticDeltaTable, key: st
     """When the first batch is planned."""
     with pytest.raises(SchemaMismatch, match=told):
         StaticDeltaTable(table.table, key, values).newest()
+
+
+def add_void_column(table: Path, name: str) -> None:
+    """Make the table one whose column is void, as Spark writes it of `lit(None)`: no data file has the column."""
+    log = table / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    [metadata] = [action["metaData"] for action in actions if "metaData" in action]
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"].append({"name": name, "type": "void", "nullable": True, "metadata": {}})
+    metadata["schemaString"] = json.dumps(schema)
+    log.write_text("".join(f"{json.dumps(action)}\n" for action in actions), "utf-8")
+
+
+def test_a_void_column_is_refused_by_name_where_it_is_looked_up(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "users", pa.table({"id": ["a"], "name": ["A"]}))
+    add_void_column(tmp_path / "users", "more")
+    users = StaticDeltaTable(tmp_path / "users", "id string", "name string")
+    assert users.lookup(users.newest(), pa.table({"id": ["a"]})).to_pylist() == [{"id": "a", "name": "A"}]
+    with pytest.raises(TableUnfit, match=f"column 'more' of the static table {tmp_path}/users is void"):
+        StaticDeltaTable(tmp_path / "users", "id string", "more string").newest()
+    why = rf"^Delta table {tmp_path}/users: column 'more': the type is void, .*: cast it to another one"
+    with pytest.raises(ConfigError, match=why):
+        DeltaMapState(tmp_path / "users", "id").read()
 
 
 def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
