@@ -49,6 +49,7 @@ from transactional.names import owner_of
 from transactional.ports import CommitFacts, StateKind, TornFiles
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
+from transactional.schema import Schema
 
 if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta
@@ -192,7 +193,7 @@ class DeltaMapState(TableState[Layout]):
             raise ConfigError(f"dialect {dialect!r} is not known; there are {', '.join(DIALECTS)}")
         before = None if committed_txid is None else TxId(committed_txid + 1)
         names, table = DIALECTS[dialect], self._reading()
-        stored = [*table.columns.key.names, *table.columns.values.names]
+        stored = Schema((*table.columns.key, *table.columns.values))
         return self.computed.select(table.view(before, names, source), stored, names.name)
 
     def reader(self, owner: str) -> DeltaReader:

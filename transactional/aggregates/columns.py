@@ -16,12 +16,16 @@ from pyarrow.compute import Expression
 
 from transactional.aggregates.places import have_keys_once, in_order
 from transactional.aggregates.sums import Step, reduced
-from transactional.arrow import arrow_schema
+from transactional.arrow import arrow_schema, arrow_type
 from transactional.arrow.computed import ComputedColumns
 from transactional.errors import ConfigError
 from transactional.schema import Schema
 
-_DECIMAL_DIGITS_MAX = 38
+_DECIMAL_DIGITS_MAX, _COUNT_DIGITS = 38, 19
+_SUM_DIGITS = 10
+"""So many digits more a sum of decimals has, unless that is more than there are."""
+_MORE_DIGITS = 4
+"""So many digits more an average of decimals has, before the point or behind it."""
 _SUMMABLE = {"byte": "long", "short": "long", "int": "long", "long": "long", "float": "double", "double": "double"}
 _ORDERED = ("byte", "short", "int", "long", "float", "double", "string", "date", "timestamp", "boolean", "binary")
 
@@ -56,6 +60,14 @@ class Aggregate:
         """As `finish`, in SQL of Spark and DataFusion, in which `quoted` names a column; for views."""
         return None
 
+    def finish_typed(self, stored: Schema) -> Expression | None:
+        """As `finish`, where it depends on the types of the stored columns. Raises `ConfigError`."""
+        return self.finish()
+
+    def finish_typed_sql(self, stored: Schema, quoted: Callable[[str], str]) -> str | None:
+        """As `finish_sql`, where it depends on the types of the stored columns."""
+        return self.finish_sql(quoted)
+
     def zero(self) -> Any:
         """The value of no tuple at all, of a column: as in Storm nothing adds up to 0."""
         return 0 if self.combine == "sum" else None
@@ -88,7 +100,7 @@ class Sum(Aggregate):
         """Wide enough for many rows."""
         if input_type.startswith("decimal"):
             precision, scale = input_type[len("decimal(") : -1].split(",")
-            return f"decimal({min(int(precision) + 10, _DECIMAL_DIGITS_MAX)},{scale})"
+            return f"decimal({min(int(precision) + _SUM_DIGITS, _DECIMAL_DIGITS_MAX)},{scale})"
         if input_type not in _SUMMABLE:
             raise ConfigError(f"field {self.field!r} is a {input_type}, which has no sum; use a number")
         return _SUMMABLE[input_type]
@@ -149,9 +161,11 @@ class Last(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class Avg(Aggregate):
-    """The average of a field, as double; NULL counts as nothing, and the average of nothing is NULL.
+    """The average of a field: a double, or of a decimal(p,s) a decimal(p+4,s+4), as in Spark, rounded half up. NULL
+    counts as nothing, and the average of nothing is NULL.
 
-    A state stores a sum and a count of which it is computed, `sum_<field>` and `count_<field>`.
+    A state stores a sum and a count of which it is computed, `sum_<field>` and `count_<field>`. A decimal of more than
+    27 digits, whose sum has not ten digits more, has no average. Views in SQL lack averages of decimals.
     """
 
     field: str
@@ -169,6 +183,29 @@ class Avg(Aggregate):
         """The same."""
         total, count = (f"CAST({quoted(name)} AS DOUBLE)" for name in self.columns(""))
         return f"CASE WHEN {count} > 0 THEN {total} / {count} END"
+
+    def finish_typed(self, stored: Schema) -> Expression:
+        """A decimal, if the sum is one: as exact as decimals are everywhere."""
+        sum_type = arrow_type(stored[f"sum_{self.field}"].type)
+        return self._decimal(sum_type) if pa.types.is_decimal(sum_type) else self.finish()
+
+    def finish_typed_sql(self, stored: Schema, quoted: Callable[[str], str]) -> str | None:
+        """None of decimals: engines round their quotients differently."""
+        return None if stored[f"sum_{self.field}"].type.startswith("decimal") else self.finish_sql(quoted)
+
+    def _decimal(self, sum_type: pa.Decimal128Type) -> Expression:
+        digits, scale = sum_type.precision - _SUM_DIGITS, sum_type.scale
+        if sum_type.precision == _DECIMAL_DIGITS_MAX:
+            raise ConfigError(
+                f"field {self.field!r} has no average: it is a decimal of more than {digits - 1} digits; cast it to "
+                f"decimal({digits - 1},{min(scale, digits - 1)}) or double, or keep Sum and Count and divide them"
+            )
+        total, count = (pc.field(name) for name in self.columns(""))
+        counted = pc.if_else(count > 0, count, pa.scalar(None, pa.int64())).cast(pa.decimal256(_COUNT_DIGITS, 0))
+        # The quotient has twenty digits more than the sum, and is cut off there, which is right for rounding half up.
+        quotient = pc.divide(total.cast(pa.decimal256(sum_type.precision, scale)), counted)
+        rounded = pc.round(quotient, ndigits=scale + _MORE_DIGITS, round_mode="half_towards_infinity")
+        return rounded.cast(pa.decimal128(digits + _MORE_DIGITS, scale + _MORE_DIGITS))
 
 
 WORDS: Final = ("sum", "min", "max", "first", "last")

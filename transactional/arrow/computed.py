@@ -48,10 +48,10 @@ def type_of(operation: str, expression: Expression, schema: Schema) -> str:
 class Finishing(Protocol):
     """What makes a column of stored ones: an aggregate."""
 
-    def finish(self) -> Expression | None:
+    def finish_typed(self, stored: Schema) -> Expression | None:
         """The column, of those that are stored."""
 
-    def finish_sql(self, quoted: Callable[[str], str]) -> str | None:
+    def finish_typed_sql(self, stored: Schema, quoted: Callable[[str], str]) -> str | None:
         """The same in SQL, in which `quoted` names a column; None: it is not known."""
 
 
@@ -61,10 +61,9 @@ class ComputedColumns:
 
     by: Mapping[str, Finishing] = field(default_factory=dict)
 
-    @property
-    def expressions(self) -> dict[str, Expression]:
-        """The columns as expressions over those that are stored."""
-        made = {name: each.finish() for name, each in self.by.items()}
+    def expressions(self, stored: Schema) -> dict[str, Expression]:
+        """The columns as expressions over those that are stored. Raises `ConfigError`."""
+        made = {name: each.finish_typed(stored) for name, each in self.by.items()}
         return {name: expression for name, expression in made.items() if expression is not None}
 
     def fields(self, stored: Schema) -> Schema:
@@ -72,23 +71,24 @@ class ComputedColumns:
         for name in self.by:
             if name in stored.names:
                 raise ConfigError(f"the state has a column {name!r}; give the one that is computed another name")
-        return Schema((*stored, *(Field(n, type_of(n, each, stored)) for n, each in self.expressions.items())))
+        return Schema((*stored, *(Field(n, type_of(n, each, stored)) for n, each in self.expressions(stored).items())))
 
     def appended(self, rows: pa.Table) -> pa.Table:
         """Rows with their stored columns, and these."""
         if not self.by:
             return rows
-        return evaluated(rows, {**{name: pc.field(name) for name in rows.column_names}, **self.expressions})
+        made = self.expressions(declared_schema(rows.schema))
+        return evaluated(rows, {**{name: pc.field(name) for name in rows.column_names}, **made})
 
     def after(self, lookup: Lookup) -> Lookup:
         """A look-up of rows that appends them."""
         return (lambda keys: self.appended(lookup(keys))) if self.by else lookup
 
-    def select(self, query: str, stored: list[str], quoted: Callable[[str], str]) -> str:
+    def select(self, query: str, stored: Schema, quoted: Callable[[str], str]) -> str:
         """A query for stored columns, with these. Raises `ConfigError` for one that has no SQL."""
-        columns = [f"v.{quoted(name)}" for name in stored]
+        columns = [f"v.{quoted(name)}" for name in stored.names]
         for name, each in self.by.items():
-            sql = each.finish_sql(quoted)
+            sql = each.finish_typed_sql(stored, quoted)
             if sql is None:
                 raise ConfigError(
                     f"column {name!r} is computed by {each!r}, which is not known in SQL: give it finish_sql, or use "

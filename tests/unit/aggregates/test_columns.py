@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -84,3 +85,45 @@ def test_an_average_is_null_of_nothing_and_near_to_a_large_sum() -> None:
     columns = StoredColumns.of({"mean": Avg("n")})
     rows = pa.table({"sum_n": pa.array([2**53 + 2, None, 3], pa.int64()), "count_n": pa.array([2, 0, 2], pa.int64())})
     assert columns.computed.appended(rows)["mean"].to_pylist() == [2**52 + 1, None, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("input_type", "mean_type"),
+    [("decimal(10,2)", "decimal(14,6)"), ("decimal(27,27)", "decimal(31,31)"), ("int", "double")],
+)
+def test_an_average_of_decimals_has_four_digits_more_as_in_spark(input_type: str, mean_type: str) -> None:
+    stored = Schema.parse(f"sum_n {Sum('n').type_for(input_type)}, count_n long")
+    assert StoredColumns.of({"mean": Avg("n")}).computed.fields(stored)["mean"].type == mean_type
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "mean"),
+    [
+        ("2", 3, "0.6667"),
+        ("-2", 3, "-0.6667"),
+        ("1", 32, "0.0313"),
+        ("-1", 32, "-0.0313"),
+        ("2" + "9" * 26 + "7", 3, "9" * 27),
+    ],
+)
+def test_an_average_of_decimals_is_rounded_half_up(total: str, count: int, mean: str) -> None:
+    sums = pa.array([Decimal(total), None], pa.decimal128(37, 0))
+    rows = pa.table({"sum_n": sums, "count_n": pa.array([count, 0], pa.int64())})
+    computed = StoredColumns.of({"mean": Avg("n")}).computed
+    assert computed.appended(rows)["mean"].to_pylist() == [Decimal(mean), None]
+
+
+def test_what_a_decimal_can_not_hold_has_no_average() -> None:
+    stored = Schema.parse(f"sum_n {Sum('n').type_for('decimal(38,18)')}, count_n long")
+    with pytest.raises(
+        ConfigError, match=r"field 'n' has no average: .* more than 27 digits; cast it to decimal\(27,18\)"
+    ):
+        StoredColumns.of({"mean": Avg("n")}).computed.fields(stored)
+
+
+def test_a_table_with_averages_as_doubles_is_refused() -> None:
+    averages = MemoryMapState("word string", "max_mean double")
+    with pytest.raises(
+        ConfigError, match="declared with values 'max_mean double', but the input makes it 'max_mean dec"
+    ):
+        averages.max("mean").check_input(Schema.parse("word string, mean decimal(14,6)"), used_by="the test")
