@@ -214,7 +214,8 @@ def test_the_log_is_cleaned_while_others_read(place: Place) -> None:
 
 
 def test_other_writers_checkpoints_and_deletions_do_no_harm(place: Place) -> None:
-    words = opened(place, "log", **{"delta.logRetentionDuration": "interval 0 seconds"})
+    none = dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), "interval 0 seconds")
+    words = opened(place, "log", **none)
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
     for txid in range(1, 27):
         counted(words, place, txid, txid)

@@ -30,9 +30,8 @@ def place(tmp_path: Path) -> Place:
 
 def opened(place: Place, layout: str, retention: str = "interval 0 seconds") -> DeltaMapState:
     how = LogLayout(fold_after=2) if layout == "log" else layout
-    words = DeltaMapState(
-        place.folder / "t", "word string", "count long", layout=how, properties={RETENTION: retention}
-    )
+    properties = {RETENTION: retention, "delta.logRetentionDuration": "interval 1 hour"}
+    words = DeltaMapState(place.folder / "t", "word string", "count long", layout=how, properties=properties)
     words.open(OWNER, place.txids.__getitem__)
     return words
 
