@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,6 +19,10 @@ from transactional.loading import load_topology, open_existing_store
 if TYPE_CHECKING:
     from transactional.engine.letter_spout import LetterKey
     from transactional.topology.topology import Topology
+
+_OF_A_REPLAY: Final = ("max_spout_pending=1", "stop_when_drained=true", "close_windows=false")
+"""What no option changes. A transaction is planned of the letters that wait, so that the one before has to be
+committed; the run ends after the letters, and closes no window for that."""
 
 
 def dead_letters(
@@ -47,23 +51,14 @@ def dead_letters(
     topology = load_topology(target)
     keys = [_key(text) for text in letters] if letters else None
     if replay:
-        resolved = load_config(
-            topology.config, file=config, assignments=assignments or (), options=_options(attempts_max)
-        )
+        own = {"attempts_max": attempts_max, "message_retries_max": max(0, attempts_max - 1)}
+        options = {name: ("--attempts-max", value) for name, value in own.items()}
+        given = [*(assignments or ()), *_OF_A_REPLAY]
+        resolved = load_config(topology.config, file=config, assignments=given, options=options)
         topology.check_provider(resolved.config)
         _replay(topology, keys, store, master, resolved, journal)
     else:
         _show(topology, keys, as_json=as_json)
-
-
-def _options(attempts_max: int) -> dict[str, tuple[str, Any]]:
-    """The options that differ from those of a run: it ends after the letters, and closes no window for that."""
-    return {
-        "stop_when_drained": ("--replay", True),
-        "close_windows": ("--replay", False),
-        "attempts_max": ("--attempts-max", attempts_max),
-        "message_retries_max": ("--attempts-max", max(0, attempts_max - 1)),
-    }
 
 
 def _show(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) -> None:

@@ -112,6 +112,9 @@ class Guard:
                     headers[name] = value
             await send(message)
 
+        if scope["type"] == "lifespan":  # the server's own start and end, which nobody sends over a connection
+            await self._app(scope, receive, send)
+            return
         if scope["type"] != "http":
             raise RuntimeError(f"a server of HTTP was given a scope of the type {scope['type']!r}")
         answer = self._answer(scope)

@@ -57,11 +57,13 @@ def test_letters_are_tried_again_with_the_options_of_the_topology(command: Comma
     assert command(*RUN, "--attempts-max", "1", "{m}:choosy").code == 0
     Path("transactional.toml").write_text("[topology]\ntick_ms = 99\n")
     replay = ("deadletters", "{m}:choosy", "--replay", "--master", "none")
-    assert command(*replay, "--set", "retry_pause_ms=7", "--attempts-max", "2").code == 0
+    sets = ("--set", "retry_pause_ms=7", "--set", "max_spout_pending=3", "--set", "stop_when_drained=false")
+    assert command(*replay, *sets, "--attempts-max", "2").code == 0
     with closing(SqlCoordinatorStore("sqlite:///transactional.db")) as store:
         settings = store.runs("words", limit=1)[0].about.settings
     names = ("lease_ms", "tick_ms", "retry_pause_ms", "attempts_max", "stop_when_drained", "close_windows")
     assert [settings[name] for name in names] == [21_000, 99, 7, 2, True, False]
+    assert settings["max_spout_pending"] == 1, "letters in flight still wait, and would be planned again"
     assert command(*replay, "--set", "lease=1").err.startswith("TX100: --set: ")
 
 

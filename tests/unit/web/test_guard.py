@@ -116,7 +116,7 @@ def test_the_token_is_not_in_any_text_of_ours() -> None:
     assert not access.is_token("\udc80")
 
 
-@pytest.mark.parametrize("kind", ["websocket", "lifespan", "other"])
+@pytest.mark.parametrize("kind", ["websocket", "other"])
 def test_nothing_but_http_reaches_the_application(kind: str) -> None:
     """A web socket has no token: an application that answers one would answer a stranger."""
 
