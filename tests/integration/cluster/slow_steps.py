@@ -91,7 +91,7 @@ def main() -> None:
     topology = build()
     conf = dict(each.split("=", 1) for each in sys.argv[2:])
     session = spark_session("slow steps", master=sys.argv[1], conf=conf)
-    config = TopologyConfig(stop_when_drained=True, attempts_max=1, commit_steps="jobs", lease_ms=120_000)
+    config = TopologyConfig(stop_when_drained=True, attempts_max=2, commit_steps="jobs", lease_ms=120_000)
     with closing(SqlCoordinatorStore("sqlite:///transactional.db")) as store:
         TopologyDriver(topology, store, make_executor(topology, session=session), config).run()
     session.stop()

@@ -48,7 +48,7 @@ def check_steps(folder: Path) -> dict[TransactionAttempt, int]:
 
 
 @pytest.mark.long("tests/integration/spark/test_steps.py")
-def test_an_executor_killed_in_a_step_costs_an_outage_at_most(
+def test_an_executor_killed_in_a_step_costs_an_attempt(
     cluster: Cluster, tmp_path: Path, signals: Signals
 ) -> None:
     gates = [Gate(tmp_path, f"gate-{number}") for number in range(EXECUTIONS)]
