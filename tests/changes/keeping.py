@@ -99,6 +99,8 @@ def shown(value: Any) -> str:
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
+    if isinstance(value, Decimal):  # the scale is that of today's type
+        return repr(value.normalize())
     return repr(value)
 
 
