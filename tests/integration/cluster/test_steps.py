@@ -48,9 +48,7 @@ def check_steps(folder: Path) -> dict[TransactionAttempt, int]:
 
 
 @pytest.mark.long("tests/integration/spark/test_steps.py")
-def test_an_executor_killed_in_a_step_costs_an_attempt(
-    cluster: Cluster, tmp_path: Path, signals: Signals
-) -> None:
+def test_an_executor_killed_in_a_step_costs_an_attempt(cluster: Cluster, tmp_path: Path, signals: Signals) -> None:
     gates = [Gate(tmp_path, f"gate-{number}") for number in range(EXECUTIONS)]
     # Spark repeats a task once. Then it gives the job up, and the attempt is repeated.
     with slow_steps(cluster, tmp_path, task_maxFailures="2") as program:
