@@ -16,6 +16,7 @@ from tests.unit.command_line import RUN, Command
 from tests.unit.drivers import DRAINED, WAIT_S, HookedStore, World, in_background
 from tests.unit.fakes import WORD_COUNTS, stored
 from transactional.commands import running
+from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import RunSummary
 from transactional.engine.leadership import Leadership, Standby
@@ -64,8 +65,8 @@ class Led(World):
         self.lease: Lease = self.store.acquire("words", fingerprint, owner="leader", lease_ms=LEASE_MS)
         self.store.record_start(self.lease, fingerprint)
 
-    def standby(self) -> TopologyDriver:
-        return self.driver(config=CONFIG, standby=True)
+    def standby(self, config: TopologyConfig = CONFIG) -> TopologyDriver:
+        return self.driver(config=config, standby=True)
 
 
 def ends(world: Led) -> None:
@@ -212,7 +213,8 @@ def test_a_renewal_finds_that_the_store_is_another_one() -> None:
 def test_the_quicker_of_two_standbys_leads_and_the_other_goes_on_waiting() -> None:
     world = Led()
     world.topology()
-    with in_background(world.standby()) as one, in_background(world.standby()) as other:
+    config = replace(CONFIG, lease_ms=LEASE_MS)  # the one that leads renews it, which a busy machine delays
+    with in_background(world.standby(config)) as one, in_background(world.standby(config)) as other:
         world.store.wait_for_looks(4)
         ends(world)
         assert {one.result(WAIT_S).transactions, other.result(WAIT_S).transactions} == {0, 3}
