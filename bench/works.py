@@ -21,7 +21,7 @@ from state import DeltaMapState
 from state.delta.writing.layout import Layout
 from transactional import TransactionalTopologyBuilder
 from transactional.attempt import AttemptId
-from transactional.bolts import Tuple
+from transactional.tuples import Tuple
 
 EVERYTHING = "all"
 BUCKET_SIZE = 10

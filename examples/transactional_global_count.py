@@ -8,8 +8,9 @@ from pathlib import Path
 from spouts import MemoryTransactionalSpout
 from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, run_topology
-from transactional.bolts import BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BatchBolt, OutputCollector, TopologyContext
 from transactional.commands.display import Display
+from transactional.tuples import Tuple
 
 PARTITION_TAKE_PER_BATCH = 3
 DATA = [

@@ -12,8 +12,9 @@ from examples.transactional_global_count import DATA, PARTITION_TAKE_PER_BATCH
 from spouts import MemoryTransactionalSpout
 from state import SqlMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, run_topology
-from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.commands.display import Display
+from transactional.tuples import Tuple
 
 
 class KeyedCountUpdater(BatchBolt):

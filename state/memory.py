@@ -18,12 +18,12 @@ from state.table_state import TableState
 from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.durations import Duration
 from transactional.errors import SchemaMismatch
 from transactional.ports import StateKind
 from transactional.ports.split import WrittenPart
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,10 +13,10 @@ from state.rows.columns import StateColumns
 from transactional.absent import ABSENT, Absent
 from transactional.aggregates.places import have_keys_once
 from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.bolts import Key
 from transactional.errors import ConfigError, ProtocolError, SchemaMismatch
 from transactional.ports import Partials, are_known
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 _ROW_CHARACTERS = 300
 

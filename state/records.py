@@ -11,7 +11,7 @@ from typing import Any
 from state.rows.columns import StateColumns
 from state.values import StoredValue
 from transactional.absent import ABSENT
-from transactional.bolts import Key
+from transactional.tuples import Key
 
 
 class Records:

@@ -15,7 +15,7 @@ from state.rows.sums import SumCheck
 from state.values import StoredValue, combined_values
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import TxId
-from transactional.bolts import Key
+from transactional.tuples import Key
 
 Rows: TypeAlias = Mapping[Key, StoredValue]
 """Each value is the tuple of the value columns."""

@@ -23,9 +23,9 @@ from state.rows.value_limits import ValueLimits
 from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.errors import BeyondKept
 from transactional.ports.rewinding import RewindTarget
+from transactional.tuples import Key
 
 
 @dataclass(frozen=True, slots=True)

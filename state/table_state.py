@@ -19,7 +19,6 @@ from state.rows.expiring import Floors, alive
 from state.updates import Updatable
 from transactional.absent import Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.durations import Duration, microseconds
 from transactional.errors import ConfigError, ProtocolError, StoreMismatch, TableConflict
 from transactional.expiry import Expiry
@@ -27,6 +26,7 @@ from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
 from transactional.ports.split import WrittenPart
 from transactional.ports.staged import StagedFile
+from transactional.tuples import Key
 
 TableT = TypeVar("TableT", bound=FencedTable)
 

@@ -149,7 +149,7 @@ PAGES = {
             "transactional.windowed.TupleWindow",
             "transactional.topology.join_bolt.JoinBolt",
             "transactional.topology.functions.FunctionKind",
-            "transactional.bolts.Tuple",
+            "transactional.tuples.Tuple",
             "transactional.bolts.OutputCollector",
             "transactional.bolts.TopologyContext",
             "transactional.bolts.BoltMetrics",

@@ -7,15 +7,7 @@ if TYPE_CHECKING:
     from transactional.attempt import AttemptId, TransactionAttempt, TxId
     from transactional.background.topology_run import TopologyRun
     from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
-    from transactional.bolts import (
-        ArrowBatchBolt,
-        BasicBolt,
-        BatchBolt,
-        MapState,
-        OutputCollector,
-        TopologyContext,
-        Tuple,
-    )
+    from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext
     from transactional.config import TopologyConfig
     from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.run_history import RunSummary
@@ -37,6 +29,7 @@ if TYPE_CHECKING:
     from transactional.topology.topology import Topology
     from transactional.topology.windows import count, sliding, tumbling
     from transactional.topology.wiring import WeakerGuaranteeWarning
+    from transactional.tuples import Tuple
     from transactional.windowed import TupleWindow, WindowedBolt
 
 __all__ = [

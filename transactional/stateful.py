@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, Protocol
 
-from transactional.bolts import Bolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import Bolt, OutputCollector, TopologyContext
+from transactional.tuples import Tuple
 
 
 class KeyValueState(Protocol):

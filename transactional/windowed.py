@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from transactional.bolts import Bolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import Bolt, OutputCollector, TopologyContext
 from transactional.schema import Schema
+from transactional.tuples import Tuple
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

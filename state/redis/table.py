@@ -29,8 +29,8 @@ from state.rows.expiring import Floors, alive
 from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TxId
-from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
+from transactional.tuples import Key
 
 ARGUMENTS_MAX: Final = 1_000_000
 """Redis takes 1,048,576 in one command."""

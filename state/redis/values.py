@@ -12,9 +12,9 @@ from typing import Any, Final
 from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
-from transactional.bolts import Key
 from transactional.errors import ConfigError
 from transactional.schema import Field, Schema
+from transactional.tuples import Key
 
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MICROSECOND: Final = datetime.timedelta(microseconds=1)

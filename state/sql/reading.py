@@ -17,8 +17,8 @@ from state.sql.registry import Registration
 from state.sql.rows import raising_ours
 from state.sql.table import StateTable, Values
 from transactional.attempt import TxId
-from transactional.bolts import Key
 from transactional.errors import ConfigError, OperatingError
+from transactional.tuples import Key
 
 
 @dataclass(frozen=True, slots=True)

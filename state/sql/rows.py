@@ -16,8 +16,8 @@ from state.sql.database import Database, DatabaseFailed
 from state.sql.notes import REWINDS
 from state.sql.registry import Registration
 from transactional.attempt import AttemptId, TxId
-from transactional.bolts import Key
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.tuples import Key
 
 _log = logging.getLogger(__name__)
 

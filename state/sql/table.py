@@ -49,7 +49,7 @@ from state.sql.types import sql_type
 from state.values import StoredValue
 from transactional.absent import ABSENT
 from transactional.attempt import TxId
-from transactional.bolts import Key
+from transactional.tuples import Key
 
 ROWS_PER_STATEMENT: Final = 1_000
 _VARIABLES_MAX: Final = 30_000

@@ -21,7 +21,7 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional import JoinBolt, TransactionalTopologyBuilder, TupleWindow, WindowedBolt, count, tumbling
 from transactional.aggregates import Max
-from transactional.bolts import BasicBolt, Tuple
+from transactional.bolts import BasicBolt
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout
@@ -31,6 +31,7 @@ from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Collect, TridentTopology, collected, session
+from transactional.tuples import Tuple
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 VALUES: Mapping[str, tuple[Any, ...]] = {

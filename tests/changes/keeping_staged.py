@@ -21,10 +21,11 @@ from tests.changes.keeping import KEPT, ROW, SIDES, Keeps, Place, Shaped, shown,
 from tests.changes.keeping_changes import CHANGES, FREE
 from transactional import TransactionalTopologyBuilder
 from transactional.aggregates import Max
-from transactional.bolts import BasicBolt, Tuple
+from transactional.bolts import BasicBolt
 from transactional.errors import SchemaMismatch, TopologyChanged
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 GREATEST = "decimal(20,4)", "double", "timestamp", "decimal(22,4)"
 """Types of which a state keeps the greatest value, by tasks, in a column of its own."""

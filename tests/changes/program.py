@@ -14,11 +14,11 @@ from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, Opaqu
 from spouts.planning import Logs
 from transactional import TransactionalTopologyBuilder, TupleWindow, WindowedBolt
 from transactional.batch import BatchMetadata, OffsetRange, PartitionId
-from transactional.bolts import Tuple
 from transactional.ports import PartitionReader, State, StateKind
 from transactional.topology.topology import Topology
 from transactional.topology.windows import count, session, sliding, tumbling
 from transactional.trident import Count, Max, Min, Sum, TridentTopology
+from transactional.tuples import Tuple
 
 ID = "changed"
 TYPES = {

@@ -22,10 +22,10 @@ from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.expiry import Expiry
 from transactional.ports import STAGEABLE, Partials, State, StateKind
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 AnyState = MemoryMapState | DeltaMapState | SqlMapState | RedisMapState | DuckDBMapState
 OWNER = "words/count"

@@ -24,13 +24,13 @@ from tests.contract.states import OWNER, AnyState, Place, content
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.expiry import Expiry, Time
 from transactional.facts import BatchFacts
 from transactional.ports import Partials, StateKind
 from transactional.reading import StateReader
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 pytestmark = pytest.mark.sampled(9)
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]

@@ -16,11 +16,11 @@ from tests.contract.states import OWNER, Place
 from transactional.absent import ABSENT, Absent
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.facts import BatchFacts
 from transactional.ports import Partials
 from transactional.ports.rewinding import RewindTarget
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 BEFORE = {"dog": 2, "cat": 1, "cow": 1}
 AFTER = {"dog": 3, "cat": 1, "cow": 1, "bird": 5}

@@ -16,9 +16,9 @@ from state.row_table import Change, Changes, RowTable, RowWrite
 from state.values import StoredValue
 from transactional.absent import ABSENT, Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.ports import Partials, State, StateKind
 from transactional.ports.rewinding import RewindTarget
+from transactional.tuples import Key
 
 
 class InMemory(MemoryMapState):

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from tests.integration.signals import is_first
-from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
+from transactional.tuples import Tuple
 
 
 class Send(BasicBolt):

@@ -21,10 +21,10 @@ from transactional.absent import ABSENT
 from transactional.aggregates import Max, Sum, TableAggregator, aggregates_shown
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.facts import BatchFacts
 from transactional.ports import Windowed
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 GONE = "gone"
 """The table into which passes what expires."""

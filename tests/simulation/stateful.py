@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from tests.simulation.source import OUTPUT
 from transactional.arrow import arrow_schema
-from transactional.bolts import Tuple
 from transactional.ports import LateTuples
 from transactional.stateful import KeyValueState, StatefulBolt
+from transactional.tuples import Tuple
 
 FULL = 2
 """A sum that this divides is not kept."""

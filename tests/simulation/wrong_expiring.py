@@ -11,7 +11,7 @@ from state.rows.expiring import Floors
 from state.values import StoredValue
 from tests.simulation.expiring import ExpiringState
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Key
+from transactional.tuples import Key
 
 
 class RemovesByTheNewFloor(ExpiringState):

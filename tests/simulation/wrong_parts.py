@@ -22,11 +22,11 @@ from tests.simulation.tables import Handle, SimulatedState, SimulatedTable
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.bolts import Key
 from transactional.errors import Fenced, StoreUnavailable, TableConflict
 from transactional.ports import StateKind
 from transactional.store import Lease
 from transactional.testing import MemoryCoordinatorStore
+from transactional.tuples import Key
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 

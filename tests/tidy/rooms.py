@@ -41,7 +41,7 @@ FLOORS = (
 """From the lowest to the highest. Folders of one floor do not know each other, but for packages and their folders."""
 FILES_MAX = 15
 """A folder of more files, `__init__` not counted, is a hall in which nothing is found."""
-ROOMY = {"transactional": 26, "examples": 25}
+ROOMY = {"transactional": 28, "transactional/topology": 16, "examples": 25}
 """What users look through by name."""
 DOORS = {
     *("transactional", "transactional.loading", "transactional.running", "transactional.testing"),
@@ -57,7 +57,12 @@ ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples"
 """The independent checker is worth something only if it shares nothing with what it checks; these ask it."""
 
 HOMES = {
-    "cloudpickle": {"transactional.execution", "transactional.sending", "transactional.workers"},
+    "cloudpickle": {
+        "transactional.picklable",
+        "transactional.execution",
+        "transactional.sending",
+        "transactional.workers",
+    },
     "confluent_kafka": {"spouts.kafka", "spouts.kafka_admin", "verifier.source"},
     "delta": {"state.delta.catalog"},
     "deltalake": {

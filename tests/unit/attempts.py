@@ -7,13 +7,14 @@ from typing import Any
 from tests.unit.fakes import total
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchMetadata
-from transactional.bolts import BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BatchBolt, OutputCollector, TopologyContext
 from transactional.execution.map_state import MapStateView
 from transactional.execution.pickling import load_instance
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))
 

@@ -9,8 +9,9 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from transactional.absent import ABSENT
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext
 from transactional.topology.builder import TransactionalTopologyBuilder
+from transactional.tuples import Tuple
 
 WORDS = [
     [("cat",), ("dog",), ("chicken",), ("cat",), ("dog",), ("apple",)],

@@ -11,9 +11,10 @@ from state.memory import MemoryTable
 from tests.unit.fakes import builder, total
 from tests.unit.shapes import update
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext
 from transactional.groupings import DEFAULT_STREAM
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 TASKS = 2
 

@@ -21,7 +21,6 @@ from transactional.bolts import (
     BoltMetrics,
     OutputCollector,
     TopologyContext,
-    Tuple,
 )
 from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
@@ -31,6 +30,7 @@ from transactional.reliable import TopologyBuilder
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology
+from transactional.tuples import Tuple
 
 FAILED = set[str]()
 

@@ -14,7 +14,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import builder, opaque_words, stored, words
 from tests.unit.telling import Told, merges
 from transactional import testing
-from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, Tuple
+from transactional.bolts import BasicBolt, BatchBolt, OutputCollector
 from transactional.config import TopologyConfig
 from transactional.errors import ConfigError, FailedException, FatalError, SchemaMismatch
 from transactional.execution.emitting import _Stream
@@ -25,6 +25,7 @@ from transactional.testing import complete_topology
 from transactional.testing.recording import Recorder
 from transactional.testing.rows_spout import RowsSpout
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 LINES = [("the cat",), ("",), ("the dog",), ("a cat",)]
 

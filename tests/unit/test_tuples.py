@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transactional import bolts
-from transactional.bolts import BeyondPython, PartlyReadable, Tuple, tuple_class
+from transactional import tuples
 from transactional.errors import SchemaMismatch
+from transactional.tuples import BeyondPython, PartlyReadable, Tuple, tuple_class
 
 TAKEN = sorted({*dir(Tuple), *dir(type), "known", "_0", "_1", "__0", "__bool__", "__call__", "__del__", "__set_name__"})
 
@@ -149,7 +149,7 @@ WRONG: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "no stream in a pickle": lambda patch: patch.setattr(
         Tuple, "__reduce__", lambda row: (Tuple, (row.fields, row.values, row.source))
     ),
-    "fields go before methods": lambda patch: patch.setattr(bolts, "dir", lambda _: (), raising=False),
+    "fields go before methods": lambda patch: patch.setattr(tuples, "dir", lambda _: (), raising=False),
     "the neighbour's value": lambda patch: patch.setattr(
         Tuple, "_value_at", classmethod(lambda _, place: property(lambda row: tuple.__getitem__(row, place - 1)))
     ),
@@ -180,20 +180,20 @@ def test_a_wrong_one_is_found_out(wrong: str, monkeypatch: pytest.MonkeyPatch) -
 
     check()
     WRONG[wrong](monkeypatch)
-    bolts._made.cache_clear()
+    tuples._made.cache_clear()
     try:
         with pytest.raises((AssertionError, pytest.fail.Exception, TypeError, ValueError, AttributeError)):
             check()
     finally:
         monkeypatch.undo()
-        bolts._made.cache_clear()
+        tuples._made.cache_clear()
 
 
 def test_the_class_is_made_once_per_stream() -> None:
     one, again = Tuple(("word",), ("cat",), "split"), Tuple(["word"], ["dog"], "split")
     assert type(one) is type(again) is tuple_class(("word",), "split", "default")
     assert type(one) is not type(Tuple(("word",), ("cat",), "split", "late"))
-    bolts._made.cache_clear()
+    tuples._made.cache_clear()
     assert Tuple(("word",), ("cat",), "split") == one
     assert isinstance(one, tuple)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from transactional.absent import ABSENT, Absent
 from transactional.arrow.zones import key_with_zones, with_zones
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Key
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.schema import Schema
 from transactional.storm_names import StormNames
+from transactional.tuples import Key
 
 if TYPE_CHECKING:
     import pyarrow as pa

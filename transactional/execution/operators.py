@@ -10,17 +10,20 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.arrow import with_origin
+from transactional.arrow.batch_tuples import tuples
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt, TopologyContext, Tuple
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt, TopologyContext
 from transactional.errors import SchemaMismatch
 from transactional.execution.emitting import Emitter
 from transactional.execution.failing.failures import TaskFailed, guarded
-from transactional.execution.failing.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text, tuples
+from transactional.execution.failing.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text
 from transactional.execution.items import Subscription
 from transactional.execution.pickling import dump_instance
 from transactional.letters import Exclusion
 from transactional.messages import Unfinished
 from transactional.ports import CountsLate, DeadLetter
+from transactional.topology.following_bolt import FollowingBolt
+from transactional.tuples import Tuple
 
 SEARCHED_PARTS = 16
 """Into so many parts a record batch is divided to find what a bolt fails on. With two, a bolt is given each tuple of a
@@ -337,14 +340,6 @@ class ArrowBatchOperator(_Batchwise, ArrowOperator):
         """Pass the bolt the record batch."""
         assert isinstance(self.bolt, ArrowBatchBolt)
         self.bolt.execute_batch(batch)
-
-
-class FollowingBolt(ArrowBatchBolt):
-    """A bolt of ours that knows, after `finish_batch`, which messages are not finished."""
-
-    @abstractmethod
-    def unfinished(self) -> Unfinished:
-        """What its task has found."""
 
 
 class FollowingOperator(ArrowBatchOperator):

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from transactional.absent import Absent
 from transactional.arrow import arrow_schema, batch_from_rows, task_of_rows
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Key
 from transactional.ports.split import NeedsDriver, TaskState, WrittenPart
 from transactional.schema import Schema
 from transactional.topology.steps import Step
+from transactional.tuples import Key
 
 
 class PartOfState:

@@ -19,7 +19,6 @@ from transactional.execution.operators import (
     ArrowOperator,
     BasicOperator,
     BatchOperator,
-    FollowingBolt,
     FollowingOperator,
     Operator,
     PassOn,
@@ -34,6 +33,7 @@ from transactional.letters import Exclusion
 from transactional.ports import Aggregator
 from transactional.reading import Lookups
 from transactional.stateful import StatefulBolt
+from transactional.topology.following_bolt import FollowingBolt
 from transactional.topology.functions import BoltFunction, FunctionKind
 
 

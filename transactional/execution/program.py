@@ -13,11 +13,11 @@ from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Bolt
 from transactional.errors import ProtocolError
-from transactional.execution.pickling import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.facts import BatchFacts, EventTime
 from transactional.groupings import Grouping
 from transactional.guarantees import Guarantee
 from transactional.letters import Exclusion, Letter
+from transactional.picklable import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.ports import Aggregator, PartitionReader
 from transactional.ports.staged import Scratch, Stager
 from transactional.reading import Lookups

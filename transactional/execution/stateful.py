@@ -11,7 +11,7 @@ from transactional.absent import ABSENT, Absent
 from transactional.arrow import arrow_schema
 from transactional.arrow.zones import key_with_zones, with_zones
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Key, TopologyContext
+from transactional.bolts import TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.emitting import Emitter
 from transactional.execution.failing.failures import TaskFailed, guarded
@@ -19,6 +19,7 @@ from transactional.execution.map_state import ReadState
 from transactional.execution.operators import TupleOperator, left_out_by
 from transactional.ports import Windowed
 from transactional.stateful import StatefulBolt
+from transactional.tuples import Key
 
 
 class KeyValues:

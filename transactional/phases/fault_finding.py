@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.arrow.batch_tuples import tuples
 from transactional.errors import SchemaMismatch
 from transactional.execution.failing.failures import TaskFailed
-from transactional.execution.failing.faults import Faults, tuples
+from transactional.execution.failing.faults import Faults
 from transactional.execution.map_state import MapStateView, ReadState
 from transactional.execution.placing import TaskInfo
 from transactional.execution.task_loop import Received

@@ -15,7 +15,6 @@ import pyarrow as pa
 from transactional.absent import ABSENT, Absent
 from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Key
 from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.placing import TaskInfo
 from transactional.execution.step_work import StepWork, TaskInput
@@ -31,6 +30,7 @@ from transactional.ports.split import WrittenPart
 from transactional.schema import Schema
 from transactional.topology.steps import Step, emitted_by
 from transactional.topology.topology import CLOSED, Component
+from transactional.tuples import Key
 
 CLOSING_BYTES = 128
 """About what a window that closes takes: the row that is read, and what is made of it."""

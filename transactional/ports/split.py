@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transactional.absent import Absent
-from transactional.bolts import Key
 from transactional.errors import BoltFailed
 from transactional.facts import BatchFacts
 from transactional.ports.staged import StagedFile
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.absent import Absent
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.errors import ConfigError
 from transactional.expiry import Expiry
 from transactional.facts import BatchFacts
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 if TYPE_CHECKING:
     from pathlib import Path

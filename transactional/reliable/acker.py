@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import OutputCollector, TopologyContext
-from transactional.execution.operators import FollowingBolt
 from transactional.messages import Unfinished
+from transactional.topology.following_bolt import FollowingBolt
 
 if TYPE_CHECKING:
     import pyarrow as pa

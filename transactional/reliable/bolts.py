@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-from transactional.bolts import Bolt, TopologyContext, Tuple
+from transactional.bolts import Bolt, TopologyContext
 from transactional.groupings import DEFAULT_STREAM
+from transactional.tuples import Tuple
 
 Anchors = Tuple | Sequence[Tuple] | None
 

@@ -9,23 +9,18 @@ from typing import Any, ClassVar, NoReturn
 import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows, batch_from_values, origin_of
+from transactional.arrow.batch_tuples import tuples
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import (
-    BasicBolt,
-    OutputCollector,
-    PartlyReadable,
-    TopologyContext,
-    Tuple,
-)
+from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.errors import FailedException, NaiveTime, SchemaMismatch
 from transactional.execution.failing.failures import TaskFailed
-from transactional.execution.failing.faults import tuples
-from transactional.execution.operators import FollowingBolt
 from transactional.groupings import DEFAULT_STREAM
 from transactional.messages import Unfinished
 from transactional.reliable.bolts import Anchors, RichBolt
 from transactional.schema import Schema, did_you_mean
+from transactional.topology.following_bolt import FollowingBolt
 from transactional.topology.functions import BoltFunction
+from transactional.tuples import PartlyReadable, Tuple
 
 
 class Out:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
+from transactional.arrow.batch_tuples import tuples
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Tuple
-from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.topology.topology import HIDDEN, Topology
+from transactional.tuples import Tuple
 
 Emitted = dict[str | tuple[str, str], list[Tuple]]
 """By component the tuples of its default stream, by component and stream those of others."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from transactional.aggregates.places import comparable_key
 from transactional.arrow.kept_rows import rows_from_ipc, rows_to_ipc
-from transactional.bolts import Key, OutputCollector, TopologyContext, Tuple, tuple_class
+from transactional.bolts import OutputCollector, TopologyContext
 from transactional.core.windows import Windows, WindowTimes, times_of
 from transactional.errors import ConfigError
 from transactional.facts import BatchFacts
@@ -25,6 +25,7 @@ from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import Component, Topology
 from transactional.topology.windows import CountWindow, Session, Window
+from transactional.tuples import Key, Tuple, tuple_class
 from transactional.windowed import TupleWindow, WindowedBolt, time_of, us_of
 
 STATE: Final = "window_of string, window_pane long, window_txid long -> tuples binary"

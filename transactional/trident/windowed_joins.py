@@ -11,7 +11,6 @@ from typing import Any
 
 from transactional.arrow import arrow_schema
 from transactional.arrow.conversions import fit_value
-from transactional.bolts import Tuple, known_values
 from transactional.errors import ConfigError
 from transactional.ports.dead_letters import values_to_json
 from transactional.schema import Field, Schema
@@ -25,6 +24,7 @@ from transactional.trident.pipelines.joins import Join
 from transactional.trident.streams import Stream, merged
 from transactional.trident.windowed import WindowedState, WindowedStream, window_time
 from transactional.trident.windows.times import WINDOW_END, WINDOW_START
+from transactional.tuples import Tuple, known_values
 
 _TIME, _TUPLE, _TUPLES = "event_time", "tuple", "tuples"
 _NULL_KEY = "null_key"

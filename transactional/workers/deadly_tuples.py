@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from transactional.arrow.batch_tuples import tuples
 from transactional.errors import WorkerDied
 from transactional.execution.failing.failures import TaskFailed
-from transactional.execution.failing.faults import Faults, tuples
+from transactional.execution.failing.faults import Faults
 from transactional.execution.watching import BoltInput
 
 

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from tests.integration.signals import is_first, send, wait_at
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.errors import FailedException
 from transactional.stateful import KeyValueState, StatefulBolt
+from transactional.tuples import Tuple
 
 
 @dataclass

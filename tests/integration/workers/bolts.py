@@ -14,7 +14,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.integration.signals import is_first
-from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
+from transactional.tuples import Tuple
 from transactional.workers.serving import ANSWER, NUMBER_BYTES
 
 WAYS: dict[str, tuple[Callable[[], Any], str]] = {

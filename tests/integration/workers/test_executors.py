@@ -18,10 +18,11 @@ from tests.unit.fakes import WORDS
 from transactional import Topology, TransactionalTopologyBuilder, TransactionAttempt, TxId
 from transactional.attempt import AttemptId
 from transactional.batch import EMPTY_BATCH
-from transactional.bolts import BasicBolt, Bolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, Bolt, OutputCollector, TopologyContext
 from transactional.errors import AttemptLost
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import JobExecutor, Processed
+from transactional.tuples import Tuple
 from transactional.workers.executor import WorkerExecutor
 
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))

@@ -22,7 +22,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from transactional.arrow import arrow_schema, batch_from_rows, conform
 from transactional.arrow.zones import naive_times_in
 from transactional.attempt import TxId
-from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, Tuple
+from transactional.bolts import BasicBolt, BatchBolt, OutputCollector
 from transactional.config import TopologyConfig
 from transactional.errors import ConfigError, NaiveTime, TopologyChanged
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
@@ -36,6 +36,7 @@ from transactional.testing import complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from transactional.trident import Reducer, TridentTopology
+from transactional.tuples import Tuple
 
 NAIVE = datetime(2026, 7, 1, 12)  # noqa: DTZ001 - that is what this is about
 AWARE = NAIVE.replace(tzinfo=UTC)

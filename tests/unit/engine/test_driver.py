@@ -14,7 +14,6 @@ import pytest
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import WORD_COUNTS, WORDS, opaque_words, stored, words
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     AbortAttempt,
@@ -36,6 +35,7 @@ from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.store.progress import Phase
 from transactional.testing import ManualClock
+from transactional.tuples import Tuple
 
 
 class Trip:

@@ -13,7 +13,7 @@ from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, Opaqu
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, total, words
 from transactional.batch import PartitionId
-from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import FailedException
@@ -23,6 +23,7 @@ from transactional.schema import Schema
 from transactional.testing import ManualClock, MemoryCoordinatorStore, complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -16,7 +16,6 @@ from tests.unit.fakes import stored, words
 from tests.unit.own_spouts import Span, WordLists, span
 from transactional.attempt import TransactionAttempt
 from transactional.batch import BatchLimit, BatchMetadata
-from transactional.bolts import Tuple
 from transactional.commands.display import Display
 from transactional.core.protocol import Action, BatchPlanned, RecordAttempt, RecordFailure
 from transactional.engine.letter_spout import LETTERS_PER_TRANSACTION, LetterSpout
@@ -26,6 +25,7 @@ from transactional.ports import PartitionReader, Processed, Spout
 from transactional.schema import Schema
 from transactional.store import AttemptRecord
 from transactional.testing import ManualClock
+from transactional.tuples import Tuple
 
 TARGET_MS = 400
 SIZED = replace(DRAINED, max_spout_pending=1, target_latency_ms=TARGET_MS)

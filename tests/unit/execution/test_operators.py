@@ -22,7 +22,7 @@ from tests.unit.fakes import Total, Upper, builder, total, words
 from transactional.aggregates import Count, TableAggregator
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, Offset, OffsetRange, PartitionId
-from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.errors import AttemptLost, BoltFailed, FailedException, Fenced, SourceUnavailable
 from transactional.execution import emitting
 from transactional.execution.emitting import Emitter
@@ -31,6 +31,7 @@ from transactional.schema import Schema
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import StageEdge
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 NUMBERS = [[(number,) for number in range(100)]]
 

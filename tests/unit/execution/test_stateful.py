@@ -17,7 +17,7 @@ from tests.unit.drivers import DRAINED
 from tests.unit.fakes import WORD_COUNTS, Upper, builder, counts, opaque_words, stored, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.bolts import OutputCollector, TopologyContext, Tuple
+from transactional.bolts import OutputCollector, TopologyContext
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import BoltFailed, ConfigError, SchemaMismatch
 from transactional.phases.committing import CommitPhase
@@ -26,6 +26,7 @@ from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 NOTHING = BatchMetadata({PartitionId("memory", 0): OffsetRange(Offset(0), Offset(0))})
 PETS = [("cat",), ("dog",), ("cat",)]

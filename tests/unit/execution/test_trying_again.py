@@ -29,12 +29,13 @@ from tests.unit.poisoned import (
 from transactional import TransactionalTopologyBuilder
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata
-from transactional.bolts import OutputCollector, TopologyContext, Tuple
+from transactional.bolts import OutputCollector, TopologyContext
 from transactional.engine.letter_spout import LetterSpout, all_letters, letters_of
 from transactional.errors import ConfigError, FailedException
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json, values_to_json
+from transactional.tuples import Tuple
 
 
 @pytest.mark.parametrize("where", ["processing", "commit"])

@@ -13,12 +13,13 @@ from tests.unit.attempts import processed
 from tests.unit.fakes import Total, Upper, builder, counts, stored, total, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.bolts import BatchBolt, Key, MapState, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext
 from transactional.errors import BoltFailed, Fenced, SchemaMismatch
 from transactional.execution.map_state import MapStateView
 from transactional.phases.committing import CommitPhase
 from transactional.ports import StateKind
 from transactional.topology.topology import Topology
+from transactional.tuples import Key, Tuple
 
 NOTHING = BatchMetadata({PartitionId("memory", 0): OffsetRange(Offset(0), Offset(0))})
 

@@ -20,7 +20,6 @@ from tests.unit.fakes import builder
 from tests.unit.phases.test_step_tasks import attempt, live_files, opened
 from transactional.aggregates import StoredColumns
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.bolts import Tuple
 from transactional.errors import AttemptLost, BoltFailed, SumOverflow, TableConflict
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.phases import step_places
@@ -32,6 +31,7 @@ from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import NEW_AND_OLD, Topology
 from transactional.trident import Combiner, Last
 from transactional.trident.aggregates.committing import OwnUpdate
+from transactional.tuples import Tuple
 
 FIELDS = "word string, day int, n long"
 KEYS = [None, *(f"w{number}" for number in range(20))]

@@ -21,7 +21,6 @@ from tests.unit.poisoned import letters
 from transactional import RunSummary
 from transactional.attempt import TxId
 from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.bolts import Tuple
 from transactional.commands.verify import sources_of
 from transactional.config import TopologyConfig
 from transactional.doctor.examine import examine
@@ -40,6 +39,7 @@ from transactional.schema import Schema
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
+from transactional.tuples import Tuple
 
 WORD = "word string"
 CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=1, idle_pause_ms=1, retry_pause_ms=1, tick_ms=1)

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 from spouts.memory import MemoryTransactionalSpout
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder, TupleCollector
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 FIELDS = "number long, of array<string>"
 ATTEMPT = TransactionAttempt(TxId(1), AttemptId(1))

@@ -13,7 +13,7 @@ from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState
 from tests.unit.fakes import Total, counts
-from transactional.bolts import BasicBolt, OutputCollector, Tuple
+from transactional.bolts import BasicBolt, OutputCollector
 from transactional.errors import ConfigError
 from transactional.groupings import CustomStreamGrouping
 from transactional.guarantees import Guarantee
@@ -25,6 +25,7 @@ from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.describing import described
 from transactional.topology.join_bolt import JoinBolt
 from transactional.topology.windows import count
+from transactional.tuples import Tuple
 from transactional.windowed import TupleWindow, WindowedBolt
 
 

@@ -13,7 +13,7 @@ from spouts.memory import MemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.reliable.runs import committed, fresh, mails, run
-from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.core.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
 from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.errors import BoltFailed, ConfigError, OperatingError, RetriesExhausted
@@ -21,6 +21,7 @@ from transactional.execution.failing.failures import TaskFailed
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.reliable import TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore
+from transactional.tuples import Tuple
 
 LINES = [[("a b",), ("c bad",), ("d",)], [("e",), ("f",)]]
 ALL = {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "bad": 1}

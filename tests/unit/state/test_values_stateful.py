@@ -23,10 +23,10 @@ from state.rows.sums import SumCheck
 from state.values import StoredValue, combined
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.errors import Fenced, StoreMismatch
 from transactional.ports import Partials, StateKind
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 Batch = dict[str, tuple[int | None, str | None]]
 """What a transaction has per word: how many, and a note. None is NULL."""

@@ -21,7 +21,7 @@ from transactional import TransactionalTopologyBuilder
 from transactional.arrow import origin_of
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH
-from transactional.bolts import BasicBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout, all_letters
@@ -31,6 +31,7 @@ from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 WORD = "word string"
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))

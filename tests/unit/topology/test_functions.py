@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.fakes import Upper, builder, with_committer
-from transactional.bolts import Tuple
 from transactional.errors import ConfigError
 from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction, FunctionKind
+from transactional.tuples import Tuple
 
 WORD = "word string"
 

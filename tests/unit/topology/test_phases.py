@@ -12,7 +12,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import FIRST, processed
 from tests.unit.fakes import Upper, builder, stored, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.errors import BoltFailed, TableConflict
 from transactional.phases.committing import CommitPhase
 from transactional.ports import StateKind
@@ -20,6 +20,7 @@ from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
+from transactional.tuples import Tuple
 
 WORD = "word string"
 PROCESSING, BOTH, COMMIT = "processing", "processing + commit", "commit"

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.trident.shapes import PAIR_ROWS, PAIRS, emitted
-from transactional.bolts import TopologyContext, Tuple
+from transactional.bolts import TopologyContext
 from transactional.errors import TransactionalError
 from transactional.schema import Schema
 from transactional.trident import BatchAggregator, Stream, field
 from transactional.trident.aggregates.aggregating import completed_step
+from transactional.tuples import Tuple
 
 Rows = list[tuple[Any, ...]]
 Make = Callable[[Stream], Stream]

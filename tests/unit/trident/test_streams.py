@@ -17,7 +17,7 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.trident.shapes import PAIRS, emitted
-from transactional.bolts import MapState, TopologyContext, Tuple
+from transactional.bolts import MapState, TopologyContext
 from transactional.config import TopologyConfig
 from transactional.errors import FailedException
 from transactional.testing import complete_topology
@@ -35,6 +35,7 @@ from transactional.trident import (
     Sum,
     TridentTopology,
 )
+from transactional.tuples import Tuple
 
 Rows = list[tuple[Any, ...]]
 

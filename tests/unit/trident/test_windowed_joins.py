@@ -11,7 +11,6 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from transactional.bolts import tuple_class
 from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, RetriesExhausted, SchemaMismatch, TopologyChanged
@@ -32,6 +31,7 @@ from transactional.trident import (
     tumbling,
 )
 from transactional.trident.windowed_joins import KeptSide, OfWindow, keeps_lonely
+from transactional.tuples import tuple_class
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ORDERS, PAYMENTS = "id long, customer string, at timestamp", "order long, paid long, paid_at timestamp"

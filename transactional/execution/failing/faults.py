@@ -7,12 +7,7 @@ that can't be attributed to a tuple ends it at once, and then no tuple is at fau
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import Any
 
-import pyarrow as pa
-
-from transactional.bolts import BeyondPython, PartlyReadable, Tuple, known_values, tuple_class
 from transactional.errors import FatalError, OperatingError
 from transactional.execution.failing.failures import TaskFailed
 from transactional.groupings import DEFAULT_STREAM
@@ -20,6 +15,7 @@ from transactional.letters import Exclusion
 from transactional.plumbing.redaction import without_login
 from transactional.ports.dead_letters import values_to_json
 from transactional.ports.stream_names import origin_of
+from transactional.tuples import Tuple, known_values
 
 NAMED_MAX = 1_001
 """A task looks for no more: one above the default of `dead_letters_max`."""
@@ -84,37 +80,6 @@ def can_be_of_a_tuple(failed: TaskFailed, component: str) -> bool:
     """Whether a bolt's own code has failed: not one behind it, not the combination of many tuples, not an outage."""
     is_own = failed.component == component and not failed.is_of_many
     return is_own and not isinstance(failed.__cause__, OperatingError | FatalError)
-
-
-def tuples(batch: pa.RecordBatch, source: str, stream: str) -> Iterator[Tuple]:
-    """The rows of a record batch as tuples."""
-    names = tuple(batch.schema.names)
-    columns, are_all = _columns(batch)
-    rows = zip(*columns, strict=True)
-    if are_all:
-        return map(tuple_class(names, source, stream), rows)
-    return (_tuple(names, values, source, stream) for values in rows)
-
-
-def _tuple(names: tuple[str, ...], values: tuple[Any, ...], source: str, stream: str) -> Tuple:
-    is_readable = not any(isinstance(value, BeyondPython) for value in values)
-    return (Tuple if is_readable else PartlyReadable)(names, values, source, stream)
-
-
-def _columns(batch: pa.RecordBatch) -> tuple[list[list[Any]], bool]:
-    """The columns as Python values; and whether all of them can be represented."""
-    try:
-        return [column.to_pylist() for column in batch.columns], True
-    except (ValueError, OverflowError):
-        return [[_known(value) for value in column] for column in batch.columns], False
-
-
-def _known(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError):
-        is_time = pa.types.is_temporal(scalar.type)
-        return BeyondPython(str(scalar.type), str(scalar.value) if is_time else str(scalar.type))
 
 
 def letter_text(row: Tuple) -> str:

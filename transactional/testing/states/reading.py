@@ -12,12 +12,12 @@ from transactional.absent import ABSENT
 from transactional.aggregates import Avg, Count, Max, Min, Sum
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
-from transactional.bolts import Key
 from transactional.errors import ConfigError
 from transactional.ports import Partials
 from transactional.reading import StateReader
 from transactional.schema import Schema
 from transactional.testing.states.trial import OWNER, NotOffered, Rows, Trial, Writer, case
+from transactional.tuples import Key
 
 
 def _reader(words: Writer) -> StateReader:

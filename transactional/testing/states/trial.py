@@ -13,12 +13,12 @@ import pyarrow as pa
 from transactional.absent import ABSENT
 from transactional.arrow import arrow_schema
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.bolts import Key
 from transactional.errors import ConfigError, ProtocolError
 from transactional.expiry import Expiry
 from transactional.facts import BatchFacts
 from transactional.ports import Partials, State, StateKind
 from transactional.schema import Schema
+from transactional.tuples import Key
 
 OWNER: Final = "words/count"
 KEY, VALUES = "word string", "count long"

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from transactional.aggregates import Aggregate, StoredColumns, TableAggregator
 from transactional.arrow import arrow_schema, batch_from_rows
 from transactional.arrow.computed import ComputedColumns
-from transactional.bolts import TopologyContext, Tuple
+from transactional.bolts import TopologyContext
 from transactional.errors import ConfigError
-from transactional.execution.pickling import check_picklable
+from transactional.picklable import check_picklable
 from transactional.schema import Field, Schema
 from transactional.trident.aggregates.collecting import Collect, bound
 from transactional.trident.aggregates.own import (
@@ -28,6 +28,7 @@ from transactional.trident.aggregates.own import (
 )
 from transactional.trident.pipelines.functions import many_rows, parsed, prepare_function
 from transactional.trident.pipelines.steps import Aggregated, GatheringStep
+from transactional.tuples import Tuple
 
 Aggregates = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from transactional.arrow import arrow_schema
 from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.errors import ConfigError
-from transactional.execution.pickling import ADVICE_OF_FUNCTIONS, check_picklable
+from transactional.picklable import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.ports import PersistentAggregate, State
 from transactional.schema import Schema
 from transactional.trident.aggregates.aggregating import Aggregates, column_types

@@ -15,12 +15,12 @@ from transactional.aggregates import ValueCheck, step_of
 from transactional.aggregates.places import places_in
 from transactional.aggregates.sums import reduced
 from transactional.arrow import arrow_schema, batch_from_rows
+from transactional.arrow.batch_tuples import tuples
 from transactional.arrow.computed import ComputedColumns
-from transactional.bolts import Tuple
 from transactional.errors import TooManyCollected
-from transactional.execution.failing.faults import tuples
 from transactional.groupings import DEFAULT_STREAM
 from transactional.schema import Field, Schema
+from transactional.tuples import Tuple
 
 _ROW = " row"
 """Where a row stands. A blank is in no column's name."""

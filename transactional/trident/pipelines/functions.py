@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from transactional.bolts import TopologyContext
 from transactional.errors import ConfigError, SchemaMismatch
-from transactional.execution.pickling import ADVICE_OF_FUNCTIONS, check_picklable
+from transactional.picklable import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.schema import Schema
 from transactional.topology.functions import annotated_output
 

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.arrow import arrow_schema, batch_from_rows, conform
+from transactional.arrow.batch_tuples import tuples
 from transactional.attempt import TransactionAttempt
-from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext, tuple_class
+from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.errors import SchemaMismatch
-from transactional.execution.failing.faults import tuples
 from transactional.facts import BatchFacts
 from transactional.groupings import DEFAULT_STREAM
 from transactional.plumbing.tracebacks import place_of
@@ -22,6 +22,7 @@ from transactional.ports import CountsLate
 from transactional.schema import Schema
 from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
 from transactional.trident.pipelines.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
+from transactional.tuples import tuple_class
 
 
 class Pipeline(ArrowBatchBolt, CountsLate):

@@ -18,7 +18,6 @@ from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_backgr
 from tests.unit.fakes import opaque_words, words
 from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.bolts import Tuple
 from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import (
@@ -47,6 +46,7 @@ from transactional.engine.history.replay import replay
 from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
 from transactional.store.progress import Phase, Progress
 from transactional.testing import ManualClock
+from transactional.tuples import Tuple
 
 ATTEMPT = TransactionAttempt(TxId(3), AttemptId(7))
 WORDS_0 = PartitionId("words", 0)

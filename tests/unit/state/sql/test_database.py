@@ -17,8 +17,8 @@ from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.drivers import DRAINED, World
 from tests.unit.fakes import builder, opaque_words
-from transactional.bolts import Tuple
 from transactional.errors import FileReplaced
+from transactional.tuples import Tuple
 
 COUNT = QuickQuery(select(text("count(*) FROM numbers")))
 

@@ -12,10 +12,10 @@ import pytest
 from transactional.aggregates import Sum
 from transactional.aggregates.sums import reduced
 from transactional.arrow import arrow_schema
-from transactional.bolts import Tuple
 from transactional.schema import Schema
 from transactional.trident.aggregates import own
 from transactional.trident.aggregates.own import Combiner, OwnAggregator, groups_of
+from transactional.tuples import Tuple
 
 INPUT = Schema.parse("word string, minute double, n long")
 
