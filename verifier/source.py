@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -26,9 +26,14 @@ class SourceUnreadable(CheckImpossible):
     """The source does not respond."""
 
 
+ISOLATION: Final = "isolation.level"
+"""An option of consumers alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A Kafka cluster. `options` are librdkafka's. `reads_records`: count the records of every existing range.
+    """A Kafka cluster. `options` are librdkafka's, those of a consumer too. `reads_records`: count the records of every
+    existing range.
 
     With `leaves_out` a record may have made no tuple: it was skipped, or set aside.
     `prefix` is what the store has in front of the names of its topics: which of several sources a partition is of.
@@ -36,7 +41,6 @@ class KafkaSource:
 
     bootstrap_servers: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    isolation: str = "read_committed"
     timeout_s: float = 10.0
     reads_records: bool = False
     prefix: str = ""
@@ -47,8 +51,9 @@ class KafkaSource:
         return topic_of(name.removeprefix(self.prefix))
 
     def settings(self) -> dict[str, Any]:
-        """The settings of a client."""
-        return {"log_level": 0, **self.options, "bootstrap.servers": self.bootstrap_servers}
+        """Return the settings of any client."""
+        of_clients = {name: value for name, value in self.options.items() if name != ISOLATION}
+        return {"log_level": 0, **of_clients, "bootstrap.servers": self.bootstrap_servers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +244,6 @@ def _consumer(source: KafkaSource) -> Consumer:
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": False,
-            "isolation.level": source.isolation,
+            ISOLATION: source.options.get(ISOLATION, "read_committed"),
         }
     )

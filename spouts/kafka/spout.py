@@ -204,9 +204,9 @@ class KafkaSpout(PartitionedSpout):
     def addresses(self) -> Mapping[str, SourceAddress]:
         """The cluster, for readers without the spout."""
         connection = self.connection
-        settings = (connection.client(), connection.isolation, connection.timeout_ms)
+        options = {**connection.client(), "isolation.level": connection.isolation}
         leaves_out = self._translator is not None and self._translator.leaves_out
-        return {"": SourceAddress(connection.bootstrap_servers, *settings, leaves_out=leaves_out)}
+        return {"": SourceAddress("kafka", connection.bootstrap_servers, options, connection.timeout_ms, leaves_out)}
 
     def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
         """What the partitions hold now; the spout need not be open. Raises `SourceUnavailable`, `ConfigError`."""

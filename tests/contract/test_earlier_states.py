@@ -19,7 +19,7 @@ from tests.fixtures.states import topology as of
 from tests.fixtures.states.make import HERE, REDIS, STORE, unpack
 from transactional import RunSummary, TopologyConfig, TopologyDriver, run_topology
 from transactional.attempt import TxId
-from transactional.commands.verify import tables_of
+from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import examine
 from transactional.engine.history.journal import read_journal
 from transactional.engine.history.replay import replay
@@ -65,7 +65,7 @@ def contents(topology: Topology) -> Contents:
 
 
 def nothing_is_wrong(topology: Topology) -> None:
-    assert verify(STORE, topology.id, tables_of(topology)[0]).findings == ()
+    assert verify(STORE, topology.id, checked_tables(topology)[0]).findings == ()
     with closing(open_store(STORE)) as store:
         assert [each for each in examine(topology, store, STORE) if not each.is_harmless] == []
 

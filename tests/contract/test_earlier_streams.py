@@ -16,7 +16,7 @@ from tests.fixtures.streams.make import unpack
 from tests.fixtures.streams.topology import Picky, build
 from transactional import RunSummary, run_topology
 from transactional.attempt import TxId
-from transactional.commands.verify import tables_of
+from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import examine
 from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.engine.rewinding import plan_rewind, rewind
@@ -60,7 +60,7 @@ def positions(topology_id: str) -> dict[str, int]:
 
 
 def nothing_is_wrong(topology: Topology) -> None:
-    report = verify(STORE, topology.id, tables_of(topology)[0])
+    report = verify(STORE, topology.id, checked_tables(topology)[0])
     assert report.findings == ()
     with closing(open_store(STORE)) as store:
         assert [each for each in examine(topology, store, STORE) if not each.is_harmless] == []

@@ -24,8 +24,8 @@ from transactional import TransactionalTopologyBuilder, Tuple
 from transactional.aggregates import Aggregate, Avg, Count, Max, Min
 from transactional.arrow import arrow_schema
 from transactional.attempt import TxId
-from transactional.commands.verify import tables_of
 from transactional.config import TopologyConfig
+from transactional.doctor.checked_tables import checked_tables
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
 from transactional.phases.local_executor import LocalExecutor
@@ -176,7 +176,7 @@ def test_whoever_reads_a_mean_reads_the_same(place: Place, tmp_path: Path) -> No
         with as_of(topology, url) as snapshot:
             assert seen(snapshot["means"]) == expected
             assert seen(snapshot["means"], "range")["a"] == 5
-        tables, _ = tables_of(topology)
+        tables, _ = checked_tables(topology)
         report = verify(url, "means", tables)
         assert report.findings == ()
         assert place.engine == "memory" or report.checked["rows"] >= len(ALL)

@@ -24,7 +24,7 @@ from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states
 from transactional.absent import ABSENT
 from transactional.attempt import AttemptId, TxId
-from transactional.commands.verify import tables_of
+from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import examine
 from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, OperatingError
@@ -194,7 +194,7 @@ class Rewound:
     def found(self) -> list[str]:
         """What the doctor and the checker say, by their names for it."""
         examined = examine(self.topology(), self.store, store_url(self.folder))
-        tables, unknown = tables_of(self.topology())
+        tables, unknown = checked_tables(self.topology())
         assert (len(tables), unknown) == (3, {})
         report = verify(store_url(self.folder), "rewound", tables)
         return [*(each.problem.value for each in examined), *(each.kind.value for each in report.findings)]
@@ -260,7 +260,7 @@ def test_floors_are_recomputed_and_go_back(redis_url: str, tmp_path: Path) -> No
     topology = made(26)
     run(topology, store, clock=clock)
     assert rows_of(topology) == never_further(30)[26]
-    tables, _ = tables_of(topology)
+    tables, _ = checked_tables(topology)
     assert verify(store_url(tmp_path), "rewound", tables).findings == ()
     client, (meta, *_) = topology.committers[0].state._server.client, keys_of("seen")
     right = client.hget(meta, "floors")

@@ -11,7 +11,7 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
-from transactional.commands.verify import tables_of
+from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import unexamined
 from transactional.errors import ConfigError
 from transactional.loading import open_existing_store
@@ -74,7 +74,7 @@ def test_other_processes_and_the_checker_say_that_they_cannot_see_it(tmp_path: P
     for url in ("sqlite://", "sqlite:///:memory:", "sqlite://?name=here"):
         with pytest.raises(ConfigError, match="is in the memory of the process that uses it; name the file of a store"):
             open_existing_store(url)
-    tables, unknown = tables_of(topology("sqlite://", []))
+    tables, unknown = checked_tables(topology("sqlite://", []))
     assert (tables, unknown) == ([], {"count": "the table of 'count' can't be read from here: it was not checked"})
     assert unexamined(topology("sqlite://", [])) == ["count"]
     store = f"sqlite:///{tmp_path}/store.db"

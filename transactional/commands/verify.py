@@ -7,33 +7,23 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.commands.output.lines import plain_line
 from transactional.errors import ConfigError, OperatingError
-from transactional.expiry import Time
-from transactional.groupings import GroupingKind
 from transactional.loading import load_topology, open_for_reading
 from transactional.plumbing.redaction import reason_of
 
 if TYPE_CHECKING:
-    from transactional.ports.examining import TableAddress
-    from transactional.topology.topology import Component, Topology
-    from verifier.checker import CheckedTable
+    from transactional.doctor.checked_tables import AnyTable
+    from transactional.topology.topology import Topology
     from verifier.evidence.findings import Report
-    from verifier.floors import Expires
-    from verifier.rows import RowColumns
     from verifier.source import KafkaSource
-    from verifier.sql_tables import CheckedSqlTable
-
-    AnyTable: TypeAlias = CheckedTable | CheckedSqlTable
 
 _SQL = ("sqlite", "postgresql", "redis", "rediss")
-_DATABASES = ("sql", "redis")
-_COUNTED_ONCE = (GroupingKind.FIELDS, GroupingKind.GLOBAL, GroupingKind.PARTIAL_KEY)
 
 
 def verify(
@@ -116,96 +106,22 @@ def _with_windows(target: str, store: str, report: Report) -> Report:
     )
 
 
-def _former_spouts(topology: Topology, store: str | None) -> frozenset[str]:
-    """The spouts of earlier runs that the store knows; none without a store."""
+def _former_spouts(topology: Topology, store: str) -> frozenset[str]:
+    """Return the spouts of earlier runs that the store knows."""
     from transactional.engine.streams import stream_names
 
-    if store is None:
-        return frozenset()
     with closing(open_for_reading(store)) as reader:
         return frozenset(stream_names(topology, reader).spouts)
-
-
-def tables_of(topology: Topology, store: str | None = None) -> tuple[list[AnyTable], dict[str, str]]:
-    """The tables of a topology's committers, and why the others' can't be checked, by component. `store` is the URL of
-    the store, which knows the spouts of earlier runs."""
-    from transactional.doctor.counted_records import CountedRecords
-    from verifier.checker import CheckedTable
-    from verifier.sql_tables import CheckedSqlTable
-
-    former_spouts = partial(_former_spouts, topology, store)
-    tables: list[AnyTable] = []
-    unknown: dict[str, str] = {}
-    for component in topology.committers:
-        address = None if component.state is None else component.state.address()
-        counts, is_counted = _counted(topology, component), CountedRecords(topology, component.id, former_spouts)
-        if address is None or (address.uri is None and address.format in _DATABASES):
-            unknown[component.id] = f"the table of {component.id!r} can't be read from here: it was not checked"
-        elif address.uri is None:
-            unknown[component.id] = (
-                f"the table of {component.id!r} is in Spark's catalog; pass its path with "
-                f"--table {component.id}=PATH, to have it checked"
-            )
-        elif address.format in _DATABASES:
-            columns, expires = _columns_of(address), _expires_of(component.id, address)
-            tables.append(
-                CheckedSqlTable(component.id, address.uri, address.table, columns, counts, expires, is_counted)
-            )
-        else:
-            columns, expires = _columns_of(address), _expires_of(component.id, address)
-            tables.append(
-                CheckedTable(component.id, address.uri, address.options, columns, counts, expires, is_counted)
-            )
-    return tables, unknown
-
-
-def sources_of(topology: Topology) -> list[KafkaSource]:
-    """The Kafka clusters that a topology reads from; none for another source."""
-    from verifier.source import KafkaSource
-
-    return [
-        KafkaSource(
-            *(to.bootstrap_servers, to.options, to.isolation, to.timeout_ms / 1000),
-            prefix=prefix,
-            leaves_out=to.leaves_out,
-        )
-        for prefix, to in topology.spout.addresses().items()
-    ]
-
-
-def _columns_of(address: TableAddress) -> RowColumns:
-    from verifier.rows import RowColumns
-
-    columns = (address.key, address.values, address.previous, address.txid, address.prev_txid)
-    return RowColumns(*columns, address.deleted)
-
-
-def _expires_of(component: str, address: TableAddress) -> Expires | None:
-    from verifier.floors import Expires
-
-    expiry = address.expiry
-    return None if expiry is None else Expires(expiry.column, expiry.after_us, expiry.by is Time.EVENT, component)
-
-
-def _counted(topology: Topology, component: Component) -> str | None:
-    """The column that counts the spout's tuples: where all of them, and nothing else, reach a count."""
-    from transactional.aggregates import Count
-
-    if component.update is None or len(component.inputs) != 1:
-        return None
-    [grouping] = component.inputs
-    is_whole = grouping.kind.is_shuffle or grouping.kind in _COUNTED_ONCE
-    if grouping.source != topology.spout_id or not is_whole:
-        return None
-    return next((name for name, each in component.update.aggregates.items() if isinstance(each, Count)), None)
 
 
 def _places(target: str, store: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:
     if ":" not in target:
         return target, [], [], {}
+    from transactional.doctor.checked_tables import checked_sources, checked_tables
+
     topology = load_topology(target)
-    tables, unknown = tables_of(topology, store)
-    return topology.id, tables, sources_of(topology), unknown
+    tables, unknown = checked_tables(topology, partial(_former_spouts, topology, store))
+    return topology.id, tables, checked_sources(topology), unknown
 
 
 def _pairs(given: Iterable[str], option: str) -> dict[str, str]:

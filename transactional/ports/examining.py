@@ -224,11 +224,14 @@ def in_words(component_id: str, place: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceAddress:
-    """How a spout's Kafka cluster is reached: for readers without the spout. `options` are librdkafka's. With
-    `leaves_out` a record may make no tuple."""
+    """How a spout's source is reached: for readers without the spout.
 
-    bootstrap_servers: str
+    `format` is `"kafka"`, with the brokers' addresses as `uri` and librdkafka's `options`, or another source's. With
+    `leaves_out` a record may make no tuple.
+    """
+
+    format: str
+    uri: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    isolation: str = "read_committed"
     timeout_ms: int = 10_000
     leaves_out: bool = False

@@ -23,7 +23,7 @@ from tests.integration.programs import Program
 from tests.rewinding import build, contents, expected, run, store_url
 from transactional import Topology
 from transactional.attempt import TxId
-from transactional.commands.verify import tables_of
+from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import unexamined
 from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, OperatingError
@@ -126,7 +126,7 @@ def test_a_topology_goes_back_by_a_transaction_and_continues(tmp_path: Path) -> 
         assert contents(topology(5)) == right(4)
         run(topology(6), store)
         assert contents(topology(6)) == right(6)
-    checked, unchecked = tables_of(topology(6))
+    checked, unchecked = checked_tables(topology(6))
     assert checked == []
     assert [*unchecked] == unexamined(topology(6)) == [each.id for each in topology(6).committers]
 

@@ -20,8 +20,8 @@ from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.attempt import TxId
 from transactional.commands import rewind as commands
-from transactional.commands.verify import sources_of, tables_of
 from transactional.console.beside import console_beside
+from transactional.doctor.checked_tables import checked_sources, checked_tables
 from transactional.doctor.examine import examine
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.rewinding import rewind
@@ -193,8 +193,8 @@ class Shops:
         return {row["value"]: row["count"] for row in rows}
 
     def nothing_is_wrong(self, topology: Topology) -> None:
-        sources = [replace(source, reads_records=True) for source in sources_of(topology)]
-        report = verify(self.store, "shops", tables_of(topology)[0], sources)
+        sources = [replace(source, reads_records=True) for source in checked_sources(topology)]
+        report = verify(self.store, "shops", checked_tables(topology)[0], sources)
         assert report.findings == ()
         assert report.checked["records of the source"]
         with closing(open_for_reading(self.store)) as store:

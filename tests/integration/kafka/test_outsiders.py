@@ -18,7 +18,7 @@ from state.delta.state import DeltaMapState
 from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, group_offsets, new_topic, put, put_at
 from transactional import FailedException, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.attempt import TransactionAttempt, TxId
-from transactional.commands.verify import sources_of, tables_of
+from transactional.doctor.checked_tables import checked_sources, checked_tables
 from transactional.doctor.examine import examine
 from transactional.engine.rewinding import rewind
 from transactional.errors import ConfigError, RetriesExhausted
@@ -76,8 +76,8 @@ class Counted:
     def report(self) -> Report:
         """What the checker says, after having read the topic again."""
         topology = self.topology()
-        sources = [replace(source, reads_records=True) for source in sources_of(topology)]
-        return verify(self.url, topology.id, tables_of(topology)[0], sources)
+        sources = [replace(source, reads_records=True) for source in checked_sources(topology)]
+        return verify(self.url, topology.id, checked_tables(topology)[0], sources)
 
     def problems(self) -> list[tuple[Problem, str]]:
         with closing(open_for_reading(self.url)) as store:

@@ -19,7 +19,7 @@ from state.dead_letters import DeadLetterTable
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
-from transactional.commands.verify import sources_of, tables_of
+from transactional.doctor.checked_tables import checked_sources, checked_tables
 from transactional.doctor.examine import examine
 from transactional.ports.examining import Problem
 from transactional.running import run_topology
@@ -59,8 +59,8 @@ class Counted:
     def report(self) -> Report:
         """What the checker says, after having read the topic again."""
         topology = self.topology()
-        [kafka] = sources_of(topology)
-        return verify(self.url, topology.id, tables_of(topology)[0], replace(kafka, reads_records=True))
+        [kafka] = checked_sources(topology)
+        return verify(self.url, topology.id, checked_tables(topology)[0], replace(kafka, reads_records=True))
 
     def problems(self) -> list[tuple[Problem, bool]]:
         """What the doctor finds, and whether it is harmless."""
@@ -175,7 +175,7 @@ def test_a_broker_that_is_away_is_reported(tmp_path: Path, bootstrap: str) -> No
     away = KafkaSource("localhost:1", {"socket.timeout.ms": 500}, timeout_s=1)
     topology = counted.topology()
     with pytest.raises(CheckImpossible, match="Kafka at localhost:1 does not respond"):
-        verify(counted.url, topology.id, tables_of(topology)[0], away)
+        verify(counted.url, topology.id, checked_tables(topology)[0], away)
 
 
 class CountingConsumer(Consumer):

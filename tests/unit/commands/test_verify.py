@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from spouts import MemoryTransactionalSpout
 from state import DeltaMapState
 from tests.unit.command_line import RUN, Command
-from transactional.commands.verify import tables_of
+from transactional.doctor.checked_tables import checked_tables
 from transactional.trident import Combiner, Count, TridentTopology
 
 TABLES = '''
@@ -310,5 +310,5 @@ def test_the_column_that_counts_records_is_a_count_of_ours(aggregate: Any, count
     topology = TridentTopology("numbers")
     numbers = topology.new_stream("numbers", MemoryTransactionalSpout([[(1,)]], "n long", 1))
     numbers.persistent_aggregate(DeltaMapState("counted", ()), n=aggregate)
-    [table], _ = tables_of(topology.build())
+    [table], _ = checked_tables(topology.build())
     assert table.counts == counted

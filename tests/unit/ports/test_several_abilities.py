@@ -21,8 +21,8 @@ from tests.unit.poisoned import letters
 from transactional import RunSummary
 from transactional.attempt import TxId
 from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.commands.verify import sources_of
 from transactional.config import TopologyConfig
+from transactional.doctor.checked_tables import checked_sources
 from transactional.doctor.examine import examine
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout, all_letters
@@ -247,8 +247,8 @@ def test_each_source_is_verified_where_it_is() -> None:
     both = SeveralSpouts({"one": one, "two": two, "three": MemoryTransactionalSpout([[]], WORD, 1)})
     topology = TridentTopology("both")
     topology.new_stream("one", one).group_by("value").persistent_aggregate(MemoryMapState(), Count())
-    sources = sources_of(replace(topology.build(), spout=both))
-    assert [(each.bootstrap_servers, each.isolation) for each in sources] == [
+    sources = checked_sources(replace(topology.build(), spout=both))
+    assert [(each.bootstrap_servers, each.options["isolation.level"]) for each in sources] == [
         ("localhost:1", "read_committed"),
         ("localhost:2", "read_uncommitted"),
     ]
