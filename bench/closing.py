@@ -23,9 +23,9 @@ from bench.figures import percentile
 from spouts import MemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState, SqlMapState
 from transactional import Topology
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.facts import BatchFacts
-from transactional.names import owner_of
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.facts import BatchFacts
+from transactional.model.names import owner_of
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Partials, Processed
 from transactional.trident import Count, TridentTopology, tumbling

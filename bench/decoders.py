@@ -26,9 +26,9 @@ from spouts import AvroTranslator, JsonTranslator
 from spouts.kafka.records import record_schema
 from spouts.kafka.translators import Translator
 from spouts.local_registry import LocalRegistry, register
-from transactional.arrow import arrow_schema
 from transactional.jars import JarSet
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema
+from transactional.model.schema import Schema
 from transactional.spark_session import DELTA_JARS, spark_session
 
 PIECE, ROUNDS = 10_000, 15

@@ -24,8 +24,8 @@ from bench.workload import Workload, zipf
 from bench.works import per_key
 from state import DeltaMapState
 from transactional import TransactionalTopologyBuilder, run_topology
-from transactional.batch import BatchMetadata
 from transactional.engine.clock import SystemClock
+from transactional.model.batch import BatchMetadata
 from transactional.spark_session import spark_session
 
 TASKS = 2

@@ -24,7 +24,7 @@ from state import MemoryMapState
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import BasicBolt, OutputCollector, Topology, TopologyConfig, TransactionalTopologyBuilder, Tuple
 from transactional.engine.driver import TopologyDriver
-from transactional.guarantees import Guarantee
+from transactional.model.guarantees import Guarantee
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import TopologyBuilder
 

@@ -28,14 +28,14 @@ from state import DeltaMapState, SqlMapState
 from state.delta.segments.folding import LogLayout
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.loading import open_for_reading
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import PartitionReader, Spout
 from transactional.queries import Answer, QueryClient
-from transactional.schema import Schema
 from transactional.trident import Count, Stream, TridentTopology
 
 STATES = ("sqlite", "log")

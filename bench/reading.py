@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 from bench.figures import percentile
 from bench.timed_table import Table
 from state.delta.segments.folding import LogLayout
-from transactional.attempt import TxId
+from transactional.model.attempt import TxId
 from transactional.spark_session import spark_session
 
 Reader = Callable[[Table], int]

@@ -25,7 +25,7 @@ from spouts.kafka.cluster import KafkaConnection
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import output_schema
 from spouts.planning import Limits, share
-from transactional.batch import Offset, OffsetRange, PartitionId
+from transactional.model.batch import Offset, OffsetRange, PartitionId
 
 Offsets = dict[str, int]
 

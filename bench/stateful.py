@@ -26,12 +26,12 @@ from transactional import (
     TransactionAttempt,
     Tuple,
 )
-from transactional.attempt import AttemptId, TxId
-from transactional.batch import EMPTY_BATCH
 from transactional.bolts import Bolt
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import EMPTY_BATCH
+from transactional.model.plumbing.garbage import keep_what_is_loaded
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.plumbing.garbage import keep_what_is_loaded
 
 COUNTS = "word string, count long"
 WORDS = 5_800

@@ -15,8 +15,8 @@ from typing import Any
 from bench.figures import Spread
 from spouts import MemoryTransactionalSpout
 from transactional import BasicBolt, OutputCollector, Topology, Tuple
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder, TupleCollector
 

@@ -10,7 +10,7 @@ from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, run_topology
 from transactional.bolts import BatchBolt, OutputCollector, TopologyContext
 from transactional.commands.display import Display
-from transactional.tuples import Tuple
+from transactional.model.user_code.tuples import Tuple
 
 PARTITION_TAKE_PER_BATCH = 3
 DATA = [

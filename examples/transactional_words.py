@@ -14,7 +14,7 @@ from state import SqlMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, run_topology
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.commands.display import Display
-from transactional.tuples import Tuple
+from transactional.model.user_code.tuples import Tuple
 
 
 class KeyedCountUpdater(BatchBolt):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from transactional.plumbing.lazy import lazy_names
+from transactional.model.plumbing.lazy import lazy_names
 
 if TYPE_CHECKING:
     from spouts.base import PartitionedSpout

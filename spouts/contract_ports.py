@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Protocol
 
-from transactional.batch import BatchLimit
+from transactional.model.batch import BatchLimit
 
 
 class Contract(Protocol):

@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
 from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attributed_to, shown
-from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.errors import ConfigError
-from transactional.facts import Listing
+from transactional.model.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.errors import ConfigError
+from transactional.model.facts import Listing
+from transactional.model.schema import Schema
 from transactional.ports import Spout
-from transactional.schema import Schema
 
 METADATA_CHARACTERS_MAX = 1_000_000
 """The maximum length of the JSON of one partition's metadata: a batch is written to the store as a whole."""

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from spouts.contract_spout import ContractSpout, PartitionsContractSpout, PartsContractSpout
-from transactional.errors import ConfigError
-from transactional.storm_names import check_names
+from transactional.model.errors import ConfigError
+from transactional.model.user_code.storm_names import check_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from transactional.batch import BatchLimit
+    from transactional.model.batch import BatchLimit
 
     Emission = Iterable[tuple[Any, ...] | pa.RecordBatch | pa.Table]
 

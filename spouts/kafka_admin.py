@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from transactional.errors import OperatingError, SourceUnavailable
+from transactional.model.errors import OperatingError, SourceUnavailable
 
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.01

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
-from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.errors import BatchLost, ConfigError, SourceUnavailable
-from transactional.facts import Listing
+from transactional.model.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.errors import BatchLost, ConfigError, SourceUnavailable
+from transactional.model.facts import Listing
 
 
 @dataclass(frozen=True, slots=True)

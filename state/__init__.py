@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from transactional.plumbing.lazy import lazy_names
+from transactional.model.plumbing.lazy import lazy_names
 
 if TYPE_CHECKING:
     from state.dead_letters import DeadLetterTable
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from state.store.sql_store import SqlCoordinatorStore
     from state.updates import StateUpdate
     from state.values import OpaqueValue, StoredValue
-    from transactional.absent import ABSENT
-    from transactional.aggregates import Aggregate, Avg, Count, First, Last, Max, Min, Sum
+    from transactional.model.absent import ABSENT
+    from transactional.model.aggregates import Aggregate, Avg, Count, First, Last, Max, Min, Sum
 
 __all__ = [
     "ABSENT",
@@ -57,8 +57,8 @@ _HOMES: Final = {
     "state.store.sql_store": "SqlCoordinatorStore",
     "state.updates": "StateUpdate",
     "state.values": "OpaqueValue StoredValue",
-    "transactional.absent": "ABSENT",
-    "transactional.aggregates": "Aggregate Avg Count First Last Max Min Sum",
+    "transactional.model.absent": "ABSENT",
+    "transactional.model.aggregates": "Aggregate Avg Count First Last Max Min Sum",
 }
 __getattr__ = lazy_names(__name__, _HOMES)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from transactional.attempt import AttemptId, TxId
-from transactional.errors import ProtocolError, SchemaMismatch, StoreMismatch
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import ProtocolError, SchemaMismatch, StoreMismatch
 from transactional.ports.examining import Diagnosis, Problem, in_words
 
 

@@ -14,8 +14,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from state.rows.expiring import Floors
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import Fenced, OperatingError, StoreMismatch, TableConflict
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.errors import Fenced, OperatingError, StoreMismatch, TableConflict
 from transactional.ports import StateKind
 from transactional.ports.staged import StagedFile
 

@@ -6,8 +6,8 @@ has gone on; which is noted with its rows.
 
 from __future__ import annotations
 
-from transactional.attempt import AttemptId, TxId
-from transactional.errors import BeyondKept, StoreMismatch
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import BeyondKept, StoreMismatch
 from transactional.ports.rewinding import RewindTarget
 
 

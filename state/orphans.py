@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from transactional.attempt import AttemptId
+from transactional.model.attempt import AttemptId
 
 
 class NotedOrphans:

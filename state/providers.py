@@ -7,7 +7,7 @@ from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
 from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 
 
 def in_memory(url: str, topology_id: str, component_id: str, key: str, values: str) -> MemoryMapState:

@@ -10,8 +10,8 @@ from typing import Any
 
 from state.rows.columns import StateColumns
 from state.values import StoredValue
-from transactional.absent import ABSENT
-from transactional.tuples import Key
+from transactional.model.absent import ABSENT
+from transactional.model.user_code.tuples import Key
 
 
 class Records:

@@ -13,9 +13,9 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, is_expired
 from state.rows.sums import SumCheck
 from state.values import StoredValue, combined_values
-from transactional.absent import ABSENT, Absent
-from transactional.attempt import TxId
-from transactional.tuples import Key
+from transactional.model.absent import ABSENT, Absent
+from transactional.model.attempt import TxId
+from transactional.model.user_code.tuples import Key
 
 Rows: TypeAlias = Mapping[Key, StoredValue]
 """Each value is the tuple of the value columns."""

@@ -1,4 +1,4 @@
-"""Committers without user code: `state.count()`, `.sum(…)`; `transactional.aggregates` is what they compute with."""
+"""Committers without user code: `state.count()`, `.sum(…)`. `transactional.model.aggregates` computes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from state.rows.columns import DeclaredColumns, StateColumns, check_names
 from state.rows.value_limits import ValueLimits
-from transactional.aggregates import (
+from transactional.model.aggregates import (
     Aggregate,
     Avg,
     Count,
@@ -17,11 +17,11 @@ from transactional.aggregates import (
     TableAggregator,
     aggregates_shown,
 )
-from transactional.arrow.computed import ComputedColumns
-from transactional.errors import ConfigError
+from transactional.model.arrow.computed import ComputedColumns
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Field, Schema
+from transactional.model.user_code.storm_names import NamesOfStates
 from transactional.ports import PersistentAggregate, State
-from transactional.schema import Field, Schema
-from transactional.storm_names import NamesOfStates
 
 
 class Updatable(State, NamesOfStates):
@@ -107,7 +107,7 @@ class Updatable(State, NamesOfStates):
             if not isinstance(each, Aggregate):
                 raise ConfigError(
                     f"state {self.table}: {name}={each!r} is no aggregate such as Count() or Sum('amount'); one of "
-                    "your own extends transactional.aggregates.Aggregate"
+                    "your own extends transactional.model.aggregates.Aggregate"
                 )
         check_names([*(self.known_key_names or ()), *columns], self.table)
         return StateUpdate(self, columns)

@@ -16,9 +16,9 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
-from transactional.errors import StoreMismatch
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
+from transactional.model.errors import StoreMismatch
 from transactional.ports import COMBINES, unknown_word
 
 _EXACT: Final = Context(prec=100, traps=[Inexact])

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from state.delta.tables.sql import DATA_FUSION, Dialect, combined_sql
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors
-from transactional.attempt import TxId
+from transactional.model.attempt import TxId
 
 
 def merge_into(

@@ -28,12 +28,12 @@ from transactional import (
     TransactionalTopologyBuilder,
     Tuple,
 )
-from transactional.attempt import TxId
 from transactional.core.protocol import Action, BatchPlanned, Event
 from transactional.doctor.examine import examine
 from transactional.engine import rewinding
 from transactional.errors import RewindUnfinished
-from transactional.names import LOG_COMMITS_PROPERTY
+from transactional.model.attempt import TxId
+from transactional.model.names import LOG_COMMITS_PROPERTY
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Clock
 from transactional.store import CoordinatorStore

@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from transactional.attempt import AttemptId, TransactionAttempt, TxId
     from transactional.background.topology_run import TopologyRun
-    from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
     from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext
-    from transactional.config import TopologyConfig
     from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.run_history import RunSummary
-    from transactional.errors import (
+    from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+    from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
+    from transactional.model.config import TopologyConfig
+    from transactional.model.errors import (
         ConfigError,
         FailedException,
         FatalError,
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
         SchemaMismatch,
         TransactionalError,
     )
-    from transactional.groupings import CustomStreamGrouping
+    from transactional.model.groupings import CustomStreamGrouping
+    from transactional.model.schema import Schema
+    from transactional.model.user_code.tuples import Tuple
     from transactional.ports import StateKind
     from transactional.running import run_topology, start_topology
-    from transactional.schema import Schema
     from transactional.stateful import KeyValueState, StatefulBolt
     from transactional.topology.builder import TransactionalTopologyBuilder
     from transactional.topology.join_bolt import JoinBolt
     from transactional.topology.topology import Topology
     from transactional.topology.windows import count, sliding, tumbling
     from transactional.topology.wiring import WeakerGuaranteeWarning
-    from transactional.tuples import Tuple
     from transactional.windowed import TupleWindow, WindowedBolt
 
 __all__ = [
@@ -76,18 +76,19 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "attempt": "AttemptId TransactionAttempt TxId",
     "background.topology_run": "TopologyRun",
-    "batch": "BatchLimit BatchMetadata OffsetRange PartitionId",
-    "bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext Tuple",
-    "config": "TopologyConfig",
+    "bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext",
     "engine.driver": "TopologyDriver",
     "engine.history.run_history": "RunSummary",
-    "errors": "ConfigError FailedException FatalError OperatingError SchemaMismatch TransactionalError",
-    "groupings": "CustomStreamGrouping",
+    "model.attempt": "AttemptId TransactionAttempt TxId",
+    "model.batch": "BatchLimit BatchMetadata OffsetRange PartitionId",
+    "model.config": "TopologyConfig",
+    "model.errors": "ConfigError FailedException FatalError OperatingError SchemaMismatch TransactionalError",
+    "model.groupings": "CustomStreamGrouping",
+    "model.schema": "Schema",
+    "model.user_code.tuples": "Tuple",
     "ports": "StateKind",
     "running": "run_topology start_topology",
-    "schema": "Schema",
     "stateful": "KeyValueState StatefulBolt",
     "topology.builder": "TransactionalTopologyBuilder",
     "topology.join_bolt": "JoinBolt",
@@ -103,7 +104,7 @@ _HOME_OF: Final = {name: f"{__name__}.{module}" for module, names in _HOMES.item
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
-        from transactional.storm_names import no_such_class
+        from transactional.model.user_code.storm_names import no_such_class
 
         raise no_such_class(name) or AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(_HOME_OF[name]), name))

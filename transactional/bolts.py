@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from transactional.attempt import TransactionAttempt
-from transactional.errors import ConfigError
-from transactional.facts import BatchFacts
-from transactional.groupings import DEFAULT_STREAM
-from transactional.storm_names import NamesOfMetrics, StormNames, check_names
-from transactional.tuples import Key, Tuple
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import ConfigError
+from transactional.model.facts import BatchFacts
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.user_code.storm_names import NamesOfMetrics, StormNames, check_names
+from transactional.model.user_code.tuples import Key, Tuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from transactional.reading import Lookups
+    from transactional.model.reading import Lookups
 
 COUNTERS_MAX: Final = 100
 """How many counters a component may have: each of them is a time series for as long as a run lasts."""
@@ -195,7 +195,7 @@ class BatchBolt(Bolt, ABC):
 class ArrowBatchBolt(Bolt, ABC):
     """A `BatchBolt` that receives its tuples as Arrow record batches instead of one by one.
 
-    With several inputs, `transactional.arrow.origin_of` returns the component and the stream of a batch.
+    With several inputs, `transactional.model.arrow.origin_of` returns the component and the stream of a batch.
     """
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from transactional.facts import BatchFacts
+from transactional.model.facts import BatchFacts
 
 
 class Time(Enum):

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transactional.errors import ConfigError, OperatingError
+from transactional.model.errors import ConfigError, OperatingError
 
 JAVA_OLDEST = 17
 _FETCH_TIMEOUT_S = 300

@@ -15,10 +15,10 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from transactional.errors import ConfigError
-from transactional.plumbing.entry_points import entry_points_of
-from transactional.plumbing.tracebacks import user_place
-from transactional.schema import did_you_mean
+from transactional.model.errors import ConfigError
+from transactional.model.plumbing.entry_points import entry_points_of
+from transactional.model.plumbing.tracebacks import user_place
+from transactional.model.schema import did_you_mean
 from transactional.store import CoordinatorStore, StoreReader
 
 if TYPE_CHECKING:

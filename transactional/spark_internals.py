@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType, _load_from_socket
 
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa

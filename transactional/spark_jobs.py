@@ -11,7 +11,7 @@ from typing import TypeVar
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from transactional.errors import OperatingError
+from transactional.model.errors import OperatingError
 from transactional.spark_internals import JvmFailed, SparkJobs, end_quietly, is_stopped, running_context
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from transactional.errors import ConfigError
 from transactional.jars import JarSet, find_java
+from transactional.model.errors import ConfigError
 from transactional.spark_internals import is_classic, is_running, start_jvm
 
 JVM_OPTIONS = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Protocol
 
 from transactional.bolts import Bolt, OutputCollector, TopologyContext
-from transactional.tuples import Tuple
+from transactional.model.user_code.tuples import Tuple
 
 
 class KeyValueState(Protocol):

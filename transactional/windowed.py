@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from transactional.bolts import Bolt, OutputCollector, TopologyContext
-from transactional.schema import Schema
-from transactional.tuples import Tuple
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from spouts.avro.nodes import AvroNode
 from spouts.avro.resolution import has_records, record_reader, unread, value_reader
 from spouts.avro.schema import AvroSchemaError, AvroType, parsed
 from spouts.avro.wanted import Wanted, of_arrow, of_avro
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 
 __all__ = ["Decoder", "decoder", "of_arrow", "wanted_of"]
 

@@ -11,9 +11,9 @@ from spouts.avro import nested, nodes
 from spouts.avro.nodes import AvroNode
 from spouts.avro.schema import AvroSchemaError, AvroType
 from spouts.avro.wanted import Wanted, WantedField
-from transactional.arrow import spark_type
-from transactional.arrow.zones import column_with_zone, zone_of_naive_times
-from transactional.schema import DECIMAL_DIGITS_MAX
+from transactional.model.arrow import spark_type
+from transactional.model.arrow.zones import column_with_zone, zone_of_naive_times
+from transactional.model.schema import DECIMAL_DIGITS_MAX
 
 _INTEGERS = {pa.int8(): ("int",), pa.int16(): ("int",), pa.int32(): ("int",), pa.int64(): ("int", "long")}
 _FLOATS = {pa.float32(): ("int", "long", "float"), pa.float64(): ("int", "long", "float", "double")}

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spouts.avro.schema import MISSING, AvroField, AvroSchemaError, AvroType
-from transactional.schema import DECIMAL_DIGITS_MAX
+from transactional.model.schema import DECIMAL_DIGITS_MAX
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _PLAIN = {

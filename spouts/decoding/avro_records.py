@@ -16,10 +16,10 @@ from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Pay
 from spouts.registry.client import Registry, registry_of
 from spouts.registry.framing import Part
 from spouts.registry.schemas import RegisteredSchema, SchemaId
-from transactional.arrow import arrow_schema, declared_schema
-from transactional.errors import ConfigError
-from transactional.names import DISTRIBUTION
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema, declared_schema
+from transactional.model.errors import ConfigError
+from transactional.model.names import DISTRIBUTION
+from transactional.model.schema import Schema
 
 if TYPE_CHECKING:
     from spouts.avro.decoder import Decoder

@@ -18,9 +18,9 @@ import pyarrow.json as pj
 from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Payloads, without
 from spouts.registry.client import Registry, registry_of
 from spouts.registry.framing import Part
-from transactional.arrow import arrow_schema
-from transactional.errors import ConfigError
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Schema
 
 _WHOLE_MIN = 1_000
 """Below it, what Arrow's functions cost once is more than what they save for each record."""

@@ -16,9 +16,9 @@ from spouts.kafka.translators import Translator
 from spouts.registry.client import Registry
 from spouts.registry.framing import Part, unframed, without_rows
 from spouts.registry.schemas import RegisteredSchema, SchemaId
-from transactional.arrow import arrow_schema
-from transactional.errors import ConfigError, SchemaMismatch
-from transactional.schema import Field, Schema, did_you_mean
+from transactional.model.arrow import arrow_schema
+from transactional.model.errors import ConfigError, SchemaMismatch
+from transactional.model.schema import Field, Schema, did_you_mean
 
 OnError = Literal["fail", "null", "skip", "dead_letter"]
 

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from transactional.batch import PartitionId
-from transactional.errors import ConfigError, SourceUnavailable
-from transactional.plumbing.redaction import SHOWN_INSTEAD, without
+from transactional.model.batch import PartitionId
+from transactional.model.errors import ConfigError, SourceUnavailable
+from transactional.model.plumbing.redaction import SHOWN_INSTEAD, without
 
 Option = str | int | float | bool
 Client = TypeVar("Client")

@@ -20,8 +20,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from spouts.kafka.cluster import KafkaConnection, Option, described, make_client, topic_of
 from spouts.kafka.fetched import PIECE_BYTES_MAX, PIECE_RECORDS_MAX, Fetched, Run
-from transactional.batch import OffsetRange, PartitionId
-from transactional.errors import ReplayMismatch, SourceUnavailable, TransactionalError
+from transactional.model.batch import OffsetRange, PartitionId
+from transactional.model.errors import ReplayMismatch, SourceUnavailable, TransactionalError
 
 SKIP_MAX = 20_000
 """Offsets that are read and discarded instead of seeking: that is faster, because they were prefetched."""

@@ -14,8 +14,8 @@ from spouts.kafka.offsets import OffsetReader, topic_partitions
 from spouts.kafka.start import checked_time, given_offsets, milliseconds
 from spouts.kafka.subscription import Subscription
 from spouts.planning import Logs, bounded
-from transactional.batch import BatchMetadata, Offset, PartitionId
-from transactional.errors import ConfigError
+from transactional.model.batch import BatchMetadata, Offset, PartitionId
+from transactional.model.errors import ConfigError
 
 End = int | datetime | Mapping[str, Mapping[int, int]]
 """The first time that is not read (milliseconds since 1970), or the first offsets: `{topic: {partition: offset}}`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Message
 
-from transactional.batch import Offset, OffsetRange, PartitionId
+from transactional.model.batch import Offset, OffsetRange, PartitionId
 
 PIECE_RECORDS_MAX = 10_000
 PIECE_BYTES_MAX = 8 * 1024 * 1024

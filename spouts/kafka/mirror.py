@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from spouts.kafka.cluster import KafkaConnection, topic_of
-from transactional.batch import Offset, PartitionId
+from transactional.model.batch import Offset, PartitionId
 
 _log = logging.getLogger(__name__)
 

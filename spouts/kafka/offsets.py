@@ -23,8 +23,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from spouts.kafka.cluster import KafkaConnection, Topic, describe_topics, described, has_id, make_client, topic_of
 from spouts.kafka.topics import TopicWatch, Warn
 from spouts.planning import PartitionLog
-from transactional.batch import Offset, OffsetRange, PartitionId
-from transactional.errors import SourceUnavailable
+from transactional.model.batch import Offset, OffsetRange, PartitionId
+from transactional.model.errors import SourceUnavailable
 
 Queried = Mapping[PartitionId, TopicPartition]
 """The partitions in our terms and in Kafka's."""

@@ -9,8 +9,8 @@ from threading import RLock
 
 from spouts.kafka.cluster import KafkaConnection
 from spouts.kafka.consumers import Place, Range, SharedConsumer, place_of
-from transactional.batch import OffsetRange, PartitionId
-from transactional.errors import ReplayMismatch
+from transactional.model.batch import OffsetRange, PartitionId
+from transactional.model.errors import ReplayMismatch
 
 ALONE_MAX = 7
 """Up to this number, partitions have a consumer each: one that is shared delivers each partition's records in a burst,

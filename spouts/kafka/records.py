@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from transactional.errors import ConfigError
-from transactional.schema import Field, Schema, did_you_mean
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Field, Schema, did_you_mean
 
 FIELD_TYPES = {
     "topic": "string",

@@ -23,9 +23,9 @@ from spouts.kafka.offsets import OffsetReader, topic_partitions
 from spouts.kafka.subscription import Subscription
 from spouts.kafka.topics import Warn
 from spouts.planning import Logs, PartitionLog
-from transactional.batch import BatchMetadata, Offset, PartitionId
-from transactional.errors import ConfigError
-from transactional.schema import did_you_mean
+from transactional.model.batch import BatchMetadata, Offset, PartitionId
+from transactional.model.errors import ConfigError
+from transactional.model.schema import did_you_mean
 
 _WORDS = ("earliest", "latest", "group")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

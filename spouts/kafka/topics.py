@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from spouts.kafka.cluster import KafkaConnection, Topic, describe_topics
 from spouts.kafka.subscription import Subscription, TopicPartitions, TopicPattern
-from transactional.errors import ConfigError, SourceUnavailable
-from transactional.schema import did_you_mean
+from transactional.model.errors import ConfigError, SourceUnavailable
+from transactional.model.schema import did_you_mean
 
 Warn = Callable[[str], None]
 """Logs a warning, but the same one only once."""

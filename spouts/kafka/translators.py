@@ -16,9 +16,9 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 
 from spouts.kafka.records import FIELD_TYPES
-from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.errors import BoltFailed, ConfigError, SchemaMismatch, TransactionalError
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema, batch_from_rows
+from transactional.model.errors import BoltFailed, ConfigError, SchemaMismatch, TransactionalError
+from transactional.model.schema import Schema
 
 _NAME = "translator"
 

@@ -17,8 +17,8 @@ from urllib.parse import quote
 from spouts.registry.connection import RegistryConnection, connection_of, shown
 from spouts.registry.framing import Unframed
 from spouts.registry.schemas import RegisteredSchema, SchemaId
-from transactional.errors import ConfigError, SchemaUnknown, SourceUnavailable
-from transactional.letters import Exclusion
+from transactional.model.errors import ConfigError, SchemaUnknown, SourceUnavailable
+from transactional.model.letters import Exclusion
 
 UNKNOWN_SHARE_MAX, UNKNOWN_MIN = 0.01, 10
 """More of the records that are read at once, and more in number, have unknown ids: the registry is the wrong one."""

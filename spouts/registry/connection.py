@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from transactional.errors import ConfigError, SourceUnavailable
-from transactional.plumbing.redaction import SHOWN_INSTEAD, without
+from transactional.model.errors import ConfigError, SourceUnavailable
+from transactional.model.plumbing.redaction import SHOWN_INSTEAD, without
 
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
 _ANSWER_BYTES_MAX = 64 * 2**20

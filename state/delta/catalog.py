@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 
 from state.delta.tables.table import DeltaLocation
 from state.rows.columns import StateColumns
-from transactional.errors import ConfigError, OperatingError
+from transactional.model.errors import ConfigError, OperatingError
 from transactional.spark_internals import is_classic
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"

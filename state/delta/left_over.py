@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from state.delta.tables.staging import RUNS, attempt_of
-from transactional.attempt import AttemptId, TransactionAttempt
+from transactional.model.attempt import AttemptId, TransactionAttempt
 
 _IN_TIME = "nothing: the topology deletes them, one delta.deletedFileRetentionDuration after it has noticed them"
 _NAMED = 5

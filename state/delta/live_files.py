@@ -16,8 +16,8 @@ from state.delta.tables.data_files import new_digest
 from state.delta.tables.entries import log_files, read_entry
 from state.delta.tables.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT
 from state.delta.tables.table import DeltaLocation, data_files, storage_of
-from transactional.errors import StoreMismatch
-from transactional.names import DIGEST_TAG
+from transactional.model.errors import StoreMismatch
+from transactional.model.names import DIGEST_TAG
 
 _PART_BYTES: Final = 1 << 20
 

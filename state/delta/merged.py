@@ -32,7 +32,7 @@ from state.delta.writing.layout import Layout
 from state.delta.writing.staged import read_by_driver
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import NO_FLOORS
-from transactional.attempt import TransactionAttempt, TxId
+from transactional.model.attempt import TransactionAttempt, TxId
 
 _log = logging.getLogger(__name__)
 COMPACTION_INTERVAL = 50

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from state.delta.tables.files import interval_s
 from state.delta.tables.table import DEFAULT_PROPERTIES, check_properties
-from transactional.errors import ConfigError
-from transactional.names import LOG_COMMITS_PROPERTY
+from transactional.model.errors import ConfigError
+from transactional.model.names import LOG_COMMITS_PROPERTY
 
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 _FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"

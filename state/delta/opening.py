@@ -26,12 +26,12 @@ from state.delta.writing.creating import create_table
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from transactional.arrow import declared_schema
-from transactional.attempt import AttemptId, TxId
-from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch
-from transactional.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_PROPERTY, STORE_PROPERTY
+from transactional.model.arrow import declared_schema
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import OperatingError, SchemaMismatch, StoreMismatch
+from transactional.model.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_PROPERTY, STORE_PROPERTY
+from transactional.model.schema import Schema
 from transactional.ports import TornFiles
-from transactional.schema import Schema
 
 _log = logging.getLogger(__name__)
 CLAIM_TRIES = 10

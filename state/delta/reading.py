@@ -15,9 +15,9 @@ from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.tables.version import TableReplaced
 from state.delta.writing.layout import Layout
 from state.rows.expiring import alive
-from transactional.attempt import TxId
-from transactional.errors import OperatingError, SchemaMismatch, StoreMismatch
-from transactional.names import OWNER_NOTE
+from transactional.model.attempt import TxId
+from transactional.model.errors import OperatingError, SchemaMismatch, StoreMismatch
+from transactional.model.names import OWNER_NOTE
 
 
 class DeltaReader:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from state.delta.tables.staging import DRIVER_BYTES_MAX, staged_name, unwritten
-from transactional.attempt import TransactionAttempt
-from transactional.errors import OperatingError
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import OperatingError
 from transactional.ports.staged import StagedBytes
 
 SCRATCH_BYTES = 1024 * 1024

@@ -42,14 +42,14 @@ from state.delta.writing.commit import settle_columns
 from state.delta.writing.layout import Layout
 from state.fence import WRITE_TRIES, TableWrite, WriteRefused
 from state.table_state import TableState
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.durations import Duration
-from transactional.errors import ConfigError, OperatingError
-from transactional.names import owner_of
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.durations import Duration
+from transactional.model.errors import ConfigError, OperatingError
+from transactional.model.names import owner_of
+from transactional.model.schema import Schema
 from transactional.ports import CommitFacts, StateKind, TornFiles
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
-from transactional.schema import Schema
 
 if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta

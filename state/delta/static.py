@@ -15,11 +15,11 @@ from state.delta.tables.lookup import with_keys
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, check_readable, load_table
 from state.rows.columns import check_key_types
-from transactional.arrow import arrow_schema, spark_type
-from transactional.errors import BatchLost, ConfigError, OperatingError, TableUnfit
-from transactional.facts import StaticVersion
-from transactional.reading import StaticTable
-from transactional.schema import Field, Schema
+from transactional.model.arrow import arrow_schema, spark_type
+from transactional.model.errors import BatchLost, ConfigError, OperatingError, TableUnfit
+from transactional.model.facts import StaticVersion
+from transactional.model.reading import StaticTable
+from transactional.model.schema import Field, Schema
 
 CACHED_ROWS_MAX = 1_000_000
 """A process keeps the columns of a table of this size, in one version."""

@@ -13,8 +13,8 @@ from state.delta.tables.table import DeltaLocation
 from state.delta.writing.layout import Layout
 from state.python_rows import TaskRows
 from state.rows.expiring import Floors, alive
-from transactional.attempt import TransactionAttempt
-from transactional.errors import OperatingError
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import OperatingError
 from transactional.ports.split import NeedsDriver, WrittenPart
 
 _loaded: dict[tuple[str, str, str], Layout] = {}

@@ -12,9 +12,9 @@ from state.redis.server import Server
 from state.rows.columns import StateColumns
 from state.rows.expiring import alive
 from state.values import StoredValue
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
-from transactional.errors import OperatingError
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
+from transactional.model.errors import OperatingError
 
 
 class RedisReader:

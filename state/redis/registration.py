@@ -10,9 +10,9 @@ from state.redis.server import Server
 from state.redis.values import RowCodec
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors
-from transactional.attempt import AttemptId, TxId
-from transactional.errors import SchemaMismatch, StoreMismatch
-from transactional.schema import Schema
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import SchemaMismatch, StoreMismatch
+from transactional.model.schema import Schema
 
 LAYOUT: Final = "1"
 """The version of the layout of a state's keys in Redis."""

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from state.redis.scripts import TRY
-from transactional.errors import ConfigError, OperatingError
-from transactional.names import DISTRIBUTION
-from transactional.plumbing.redaction import without_login
+from transactional.model.errors import ConfigError, OperatingError
+from transactional.model.names import DISTRIBUTION
+from transactional.model.plumbing.redaction import without_login
 
 DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
 """The settings with which Redis confirms only what a power failure does not lose."""

@@ -20,15 +20,15 @@ from state.redis.values import RowCodec
 from state.row_table import RowTable
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
-from transactional.attempt import AttemptId, TxId
-from transactional.durations import Duration
-from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
-from transactional.names import owner_of
-from transactional.plumbing.redaction import without_login
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.durations import Duration
+from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch
+from transactional.model.names import owner_of
+from transactional.model.plumbing.redaction import without_login
+from transactional.model.schema import Schema
 from transactional.ports import StateKind
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
-from transactional.schema import Schema
 
 
 class RedisMapState(TableState[RowTable]):

@@ -27,10 +27,10 @@ from state.row_table import Change, Changes, RowStore, RowWrite, table_of
 from state.rows.columns import StateColumns
 from state.rows.expiring import Floors, alive
 from state.values import StoredValue
-from transactional.absent import ABSENT
-from transactional.attempt import AttemptId, TxId
-from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
-from transactional.tuples import Key
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch
+from transactional.model.user_code.tuples import Key
 
 ARGUMENTS_MAX: Final = 1_000_000
 """Redis takes 1,048,576 in one command."""

@@ -10,11 +10,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 from state.values import StoredValue
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
-from transactional.errors import ConfigError
-from transactional.schema import Field, Schema
-from transactional.tuples import Key
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Field, Schema
+from transactional.model.user_code.tuples import Key
 
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MICROSECOND: Final = datetime.timedelta(microseconds=1)

@@ -9,9 +9,9 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema
-from transactional.errors import ConfigError
-from transactional.schema import Field, Schema
+from transactional.model.arrow import arrow_schema
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Field, Schema
 
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
 _OF_DELTA_RS = "__delta_rs_"

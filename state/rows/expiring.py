@@ -15,8 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.attempt import NO_TRANSACTION, TxId
-from transactional.names import NO_FLOOR, floor_before_of, floor_of, floor_txid_of
+from transactional.model.attempt import NO_TRANSACTION, TxId
+from transactional.model.names import NO_FLOOR, floor_before_of, floor_of, floor_txid_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)

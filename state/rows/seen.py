@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from state.rows.columns import StateColumns
-from transactional.attempt import TxId
+from transactional.model.attempt import TxId
 
 T = TypeVar("T")
 

@@ -1,12 +1,12 @@
-"""Sums of a stored value and a partial aggregate, exact or refused; a batch's are in `transactional/aggregates/`."""
+"""Sums of a stored value and a partial aggregate, exact or refused; `transactional.model.aggregates` has a batch's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transactional.aggregates.sums import can_overflow, fits, limits_of, overflow, unscaled
-from transactional.schema import Field, Schema
+from transactional.model.aggregates.sums import can_overflow, fits, limits_of, overflow, unscaled
+from transactional.model.schema import Field, Schema
 
 
 class SumCheck:

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.errors import SchemaMismatch
+from transactional.model.errors import SchemaMismatch
 
 _OUTSIDE: Final = "a time outside the years 1 to 9999"
 

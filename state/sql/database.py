@@ -26,8 +26,8 @@ from sqlalchemy.pool import QueuePool
 
 from state.sql.postgresql import beginning, connect_arguments, without_search_path
 from state.sql.quick import QuickQuery, of_driver
-from transactional.errors import ConfigError, FileReplaced
-from transactional.names import DISTRIBUTION
+from transactional.model.errors import ConfigError, FileReplaced
+from transactional.model.names import DISTRIBUTION
 
 _SQLITE = b"SQLite format 3\0"
 _SECRETS = ("password", "sslpassword")

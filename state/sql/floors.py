@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, bindparam, insert, inspect, select, update
 
 from state.rows.expiring import Floors
-from transactional.attempt import TxId
+from transactional.model.attempt import TxId
 
 _floors: Final = Table(
     "transactional_floors",

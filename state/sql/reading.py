@@ -16,9 +16,9 @@ from state.sql.database import Database, raising_failures
 from state.sql.registry import Registration
 from state.sql.rows import raising_ours
 from state.sql.table import StateTable, Values
-from transactional.attempt import TxId
-from transactional.errors import ConfigError, OperatingError
-from transactional.tuples import Key
+from transactional.model.attempt import TxId
+from transactional.model.errors import ConfigError, OperatingError
+from transactional.model.user_code.tuples import Key
 
 
 @dataclass(frozen=True, slots=True)

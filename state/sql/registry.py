@@ -28,9 +28,9 @@ from state.sql.floors import note as note_expiry
 from state.sql.notes import STORES
 from state.sql.quick import QuickQuery
 from state.sql.table import StateTable
-from transactional.attempt import AttemptId
-from transactional.errors import SchemaMismatch, StoreMismatch
-from transactional.schema import Schema
+from transactional.model.attempt import AttemptId
+from transactional.model.errors import SchemaMismatch, StoreMismatch
+from transactional.model.schema import Schema
 
 LAYOUT: Final = 1
 """The version of the layout of a state's tables."""

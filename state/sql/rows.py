@@ -15,9 +15,9 @@ from state.rows.expiring import Floors
 from state.sql.database import Database, DatabaseFailed
 from state.sql.notes import REWINDS
 from state.sql.registry import Registration
-from transactional.attempt import AttemptId, TxId
-from transactional.errors import ConfigError, OperatingError, SchemaMismatch
-from transactional.tuples import Key
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import ConfigError, OperatingError, SchemaMismatch
+from transactional.model.user_code.tuples import Key
 
 _log = logging.getLogger(__name__)
 

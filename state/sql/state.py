@@ -25,14 +25,14 @@ from state.sql.rows import SqlRows, raising_ours
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
 from state.table_state import TableState
-from transactional.attempt import AttemptId, TxId
-from transactional.durations import Duration
-from transactional.errors import SchemaMismatch, StoreMismatch
-from transactional.names import owner_of
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.durations import Duration
+from transactional.model.errors import SchemaMismatch, StoreMismatch
+from transactional.model.names import owner_of
+from transactional.model.schema import Schema
 from transactional.ports import StateKind
 from transactional.ports.examining import TableAddress
 from transactional.ports.rewinding import RewindTarget
-from transactional.schema import Schema
 
 REMOVAL = 8
 """Rows that have expired are removed after so many transactions."""

@@ -47,9 +47,9 @@ from state.rows.expiring import is_expired, moment
 from state.rows.seen import Seen
 from state.sql.types import sql_type
 from state.values import StoredValue
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
-from transactional.tuples import Key
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
+from transactional.model.user_code.tuples import Key
 
 ROWS_PER_STATEMENT: Final = 1_000
 _VARIABLES_MAX: Final = 30_000

@@ -24,8 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from transactional.errors import ConfigError
-from transactional.schema import Field
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Field
 
 NAME_BYTES_MAX: Final = 63
 """PostgreSQL truncates longer names."""

@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 from state.sql.quick import change
 from state.store.schema import PHASES, NowMs, attempts, fences, minutes, runs, savepoints, topologies, transactions
 from state.store.statements import IS_HELD
-from transactional.attempt import AttemptId
-from transactional.errors import CorruptRecord
+from transactional.model.attempt import AttemptId
+from transactional.model.errors import CorruptRecord
 from transactional.store import Lease
 from transactional.store.history import TRIMMED_PER_COMMIT, Keep, MinuteRecord, RunAbout, RunEnd
 from transactional.store.rules import storable

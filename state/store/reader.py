@@ -11,7 +11,7 @@ from state.store import history, rewinding
 from state.store import statements as sql
 from state.store.rows import desired_in, minute_of, part_of, readable, record_of, run_of, status_of, times_of, whole
 from state.store.schema import StoreDatabase
-from transactional.attempt import AttemptId, TxId
+from transactional.model.attempt import AttemptId, TxId
 from transactional.store import AttemptRecord, AttemptTimes, Desired, Position, TopologyStatus
 from transactional.store.history import MinuteRecord, RunRecord, Savepoint
 from transactional.store.rules import letters_in

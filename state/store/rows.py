@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import Row
 
 from state.store.schema import PHASES
-from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.errors import CorruptRecord
+from transactional.model.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.errors import CorruptRecord
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, TopologyStatus
 from transactional.store.history import EndedHow, MinuteRecord, RunAbout, RunEnd, RunRecord, Trouble, phases_summed_up
 from transactional.store.rules import COMMITTERS, desired_of, lag_in

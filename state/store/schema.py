@@ -33,7 +33,7 @@ from state.sql.database import Database, DatabaseFailed
 from state.sql.quick import QuickQuery
 from state.store.migrations import MIGRATIONS
 from state.store.older import read_as_it_is
-from transactional.errors import ConfigError, CorruptRecord, ProtocolError, StoreTooNew, StoreUnavailable
+from transactional.model.errors import ConfigError, CorruptRecord, ProtocolError, StoreTooNew, StoreUnavailable
 
 SCHEMA_VERSION: Final = 6
 PHASES: Final = ("planning", "processing", "waiting", "committing")

@@ -20,9 +20,9 @@ from state.store import statements as sql
 from state.store.reader import SqlStoreReader
 from state.store.rows import columns_of, read_columns_of, readable, status_of, whole
 from state.store.schema import StoreDatabase
-from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata
-from transactional.errors import CorruptRecord
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
+from transactional.model.errors import CorruptRecord
 from transactional.store import AttemptRecord, DesiredState, Lease, StalledLease
 from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
 from transactional.store.progress import Phase, Progress

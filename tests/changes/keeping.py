@@ -20,18 +20,18 @@ from typing import Any, ClassVar
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional import JoinBolt, TransactionalTopologyBuilder, TupleWindow, WindowedBolt, count, tumbling
-from transactional.aggregates import Max
 from transactional.bolts import BasicBolt
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout
+from transactional.model.aggregates import Max
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Collect, TridentTopology, collected, session
-from transactional.tuples import Tuple
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 VALUES: Mapping[str, tuple[Any, ...]] = {

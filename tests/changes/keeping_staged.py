@@ -20,12 +20,12 @@ from state.delta.tables.staging import RUNS
 from tests.changes.keeping import KEPT, ROW, SIDES, Keeps, Place, Shaped, shown, text_of, value_of
 from tests.changes.keeping_changes import CHANGES, FREE
 from transactional import TransactionalTopologyBuilder
-from transactional.aggregates import Max
 from transactional.bolts import BasicBolt
 from transactional.errors import SchemaMismatch, TopologyChanged
+from transactional.model.aggregates import Max
+from transactional.model.user_code.tuples import Tuple
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 GREATEST = "decimal(20,4)", "double", "timestamp", "decimal(22,4)"
 """Types of which a state keeps the greatest value, by tasks, in a column of its own."""

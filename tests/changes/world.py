@@ -13,13 +13,13 @@ from typing import Any
 from tests.changes.places import Place
 from tests.changes.plain import END, Committed, Tables, in_order, letters, tables
 from tests.changes.program import ID, Lets, Program, Source, built
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, PartitionId
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException, RetriesExhausted
-from transactional.names import DEAD_LETTERS
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.names import DEAD_LETTERS
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import State, StateKind
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES

@@ -19,8 +19,8 @@ from tests.contract.storages import (
     tried,
     wait_until,
 )
-from transactional.attempt import AttemptId
 from transactional.errors import Fenced
+from transactional.model.attempt import AttemptId
 from transactional.store import Lease
 
 TAKE_OVER_AFTER = 3

@@ -19,8 +19,8 @@ from state.store import sql_store
 from state.store.schema import topologies
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import acquire, batch_of, read, record_attempt, record_commit
-from transactional.attempt import TransactionAttempt
 from transactional.errors import TransactionalError
+from transactional.model.attempt import TransactionAttempt
 from transactional.store import Lease
 
 LEASE_MS = 2_000

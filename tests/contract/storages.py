@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from state.store.sql_store import SqlCoordinatorStore
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.store import AttemptRecord, Lease
 from transactional.store.progress import Phase
 from transactional.testing import ManualClock, MemoryCoordinatorStore

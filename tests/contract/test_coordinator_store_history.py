@@ -28,8 +28,8 @@ from tests.contract.storages import (
     tried,
 )
 from tests.contract.test_coordinator_store_migrations import execute
-from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
+from transactional.model.attempt import AttemptId, TxId
 from transactional.store import DesiredState, Lease
 from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
 from transactional.store.progress import Phase

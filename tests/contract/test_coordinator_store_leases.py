@@ -23,9 +23,9 @@ from tests.contract.storages import (
     record_attempt,
     tried,
 )
-from transactional.attempt import AttemptId, Epoch, TxId
-from transactional.batch import EMPTY_BATCH
 from transactional.errors import Fenced, TopologyChanged, TopologyInUse
+from transactional.model.attempt import AttemptId, Epoch, TxId
+from transactional.model.batch import EMPTY_BATCH
 from transactional.store import CoordinatorStore, Lease, StalledLease
 from transactional.store.history import RunAbout
 from transactional.store.progress import Progress

@@ -13,7 +13,7 @@ from state.store.migrations import MIGRATIONS
 from state.store.schema import SCHEMA_VERSION
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import FINGERPRINT, TOPOLOGY, Storage, acquire, batch_of, commit, read, tried
-from transactional.attempt import AttemptId, TxId
+from transactional.model.attempt import AttemptId, TxId
 from transactional.store import Desired, DesiredState
 
 FOLDER = Path(__file__).parent

@@ -18,8 +18,8 @@ from tests.contract.storages import (
     record_attempt,
     record_commit,
 )
-from transactional.attempt import AttemptId, TxId
 from transactional.errors import Fenced, ProtocolError, RewindUnfinished
+from transactional.model.attempt import AttemptId, TxId
 from transactional.store import Lease
 from transactional.store.history import Keep
 from transactional.store.progress import Phase

@@ -15,9 +15,9 @@ from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import Place, content
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
 from transactional.errors import ConfigError, SchemaMismatch
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 

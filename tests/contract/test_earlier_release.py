@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from tests.fixtures.earlier.make import unpack
 from tests.unit.command_line import Command, command
-from transactional.batch import METADATA_VERSION
+from transactional.model.batch import METADATA_VERSION
 
 __all__ = ["command"]
 

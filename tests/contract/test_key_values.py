@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.places import place_of
 from tests.contract.states import AnyState, Place, content
-from transactional.attempt import TransactionAttempt
 from transactional.execution.stateful import KeyValues
+from transactional.model.attempt import TransactionAttempt
 from transactional.ports import StateKind
 
 WORDS = ("cat", "dog", "owl", "", None)

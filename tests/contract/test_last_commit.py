@@ -12,7 +12,7 @@ from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from tests.contract.states import OWNER, Place, always, counts
-from transactional.attempt import TxId
+from transactional.model.attempt import TxId
 from transactional.phases.committing import facts_of_write
 from transactional.ports import CommitFacts
 

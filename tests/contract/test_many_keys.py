@@ -18,10 +18,10 @@ import pytest
 
 from tests.contract.places import ENGINES, place_of
 from tests.contract.states import AnyState, Place, content, counts
-from transactional.arrow import arrow_schema
-from transactional.attempt import TransactionAttempt
 from transactional.expiry import Expiry, Time
-from transactional.facts import BatchFacts
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.facts import BatchFacts
 from transactional.ports import Partials
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -66,8 +66,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         "state.delta.tables.data_files.GROUP_ROWS": 250,
         "state.delta.merging.rewriting.PART_ROWS": 500,
         "state.delta.merged.REMOVAL_INTERVAL": 2,
-        "transactional.aggregates.places.ROWS_MIN": 0,
-        "transactional.aggregates.places.BLOCK_ROWS": 64,
+        "transactional.model.aggregates.places.ROWS_MIN": 0,
+        "transactional.model.aggregates.places.BLOCK_ROWS": 64,
     }.items():
         monkeypatch.setattr(limit, rows)
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)

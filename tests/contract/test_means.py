@@ -21,17 +21,17 @@ from state import DeltaMapState, LogLayout, MemoryMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import AnyState, Place
 from transactional import TransactionalTopologyBuilder, Tuple
-from transactional.aggregates import Aggregate, Avg, Count, Max, Min
-from transactional.arrow import arrow_schema
-from transactional.attempt import TxId
-from transactional.config import TopologyConfig
 from transactional.doctor.checked_tables import checked_tables
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
+from transactional.model.aggregates import Aggregate, Avg, Count, Max, Min
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import TxId
+from transactional.model.config import TopologyConfig
+from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials
 from transactional.queries.as_of import as_of
-from transactional.schema import Schema
 from transactional.topology.topology import Topology
 from transactional.trident import field
 from verifier.checker import verify

@@ -10,9 +10,9 @@ import pytest
 
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, AnyState, Place, always, content
-from transactional.absent import ABSENT, Absent
-from transactional.attempt import TxId
 from transactional.errors import ConfigError
+from transactional.model.absent import ABSENT, Absent
+from transactional.model.attempt import TxId
 
 pytestmark = pytest.mark.sampled(5)
 NAMES = {

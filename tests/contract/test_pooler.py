@@ -18,12 +18,12 @@ from state.sql.quick import QuickQuery
 from state.sql.state import SqlMapState
 from tests.contract.pgbouncer import pooled_database
 from tests.unit.command_line import Command, command, module
-from transactional.attempt import TxId
 from transactional.core.protocol import Action, Event
 from transactional.doctor.examine import examine
 from transactional.engine.history.observing import Committed, Notice
 from transactional.loading import open_for_reading
-from transactional.reading import StateReader
+from transactional.model.attempt import TxId
+from transactional.model.reading import StateReader
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -19,12 +19,12 @@ from tests.contract.redis_server import DURABLE, RedisServer
 from tests.contract.states import OWNER, Place, content, counts
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import opaque_words
-from transactional.absent import ABSENT
-from transactional.aggregates import Aggregate, Max, Min
-from transactional.attempt import AttemptId, TxId
 from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch, TopologyChanged
+from transactional.model.absent import ABSENT
+from transactional.model.aggregates import Aggregate, Max, Min
+from transactional.model.attempt import AttemptId, TxId
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials
 from transactional.ports.rewinding import RewindTarget

@@ -22,13 +22,13 @@ from tests.contract.test_redis import place
 from tests.rewinding import build, contents, expected, run, store_url
 from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states
-from transactional.absent import ABSENT
-from transactional.attempt import AttemptId, TxId
 from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import examine
 from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, OperatingError
-from transactional.facts import BatchFacts
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.facts import BatchFacts
 from transactional.ports.rewinding import RewindTarget
 from transactional.topology.topology import Topology
 from verifier import verify

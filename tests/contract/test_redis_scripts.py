@@ -22,12 +22,12 @@ from tests.contract.test_floors import History
 from tests.contract.test_key_values import live_through
 from tests.contract.test_redis import RIGHT, place, topology_over, unknown
 from tests.unit.drivers import DRAINED
-from transactional.absent import ABSENT
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.core.protocol import AttemptFailed, RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import BeyondKept, ConfigError, OperatingError, StoreMismatch
-from transactional.facts import BatchFacts
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.facts import BatchFacts
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.ports.rewinding import RewindTarget

@@ -37,7 +37,6 @@ from tests.contract.storages import (
     wait_until,
 )
 from tests.integration.postgres import LossyProxy
-from transactional.attempt import TxId
 from transactional.errors import (
     ConfigError,
     CorruptRecord,
@@ -45,6 +44,7 @@ from transactional.errors import (
     StoreUnavailable,
     TopologyInUse,
 )
+from transactional.model.attempt import TxId
 from transactional.store import Lease
 
 ROOT = Path(__file__).parents[2]

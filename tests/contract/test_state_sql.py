@@ -19,8 +19,8 @@ from state.sql.state import SqlMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.contract.storages import Storage, wait_until
 from tests.integration.postgres import LossyProxy
-from transactional.attempt import AttemptId, TxId
 from transactional.errors import ConfigError, Fenced, OperatingError, SchemaMismatch, TableConflict
+from transactional.model.attempt import AttemptId, TxId
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from state.store.reader import SqlStoreReader
 from state.store.schema import SCHEMA_VERSION
 from tests.contract.storages import TOPOLOGY, Storage, acquire, commit
 from tests.contract.test_coordinator_store_migrations import VERSIONS, engine_of, execute, statements
-from transactional.attempt import AttemptId, TxId
 from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
 from transactional.loading import open_existing_store, open_for_reading
+from transactional.model.attempt import AttemptId, TxId
 from transactional.store import DesiredState, Position, StoreReader
 
 

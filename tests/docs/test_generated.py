@@ -11,9 +11,9 @@ import pytest
 from tests.docs.pages import ROOT, blocks
 from tests.journeys.page import SECTION, section
 from tools.make_reference import PAGES, page_of_changes, proof_page, reference_page
-from transactional import errors
 from transactional.core.protocol import diagram
 from transactional.errors import TransactionalError
+from transactional.model import errors
 
 DOCS = ROOT / "docs"
 _ID = r"([TRCKEO]\d{1,2}[a-z]?)"

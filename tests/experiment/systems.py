@@ -18,8 +18,8 @@ from tests.experiment.load import PARTITIONS
 from tests.experiment.machines import kill_machine
 from tests.experiment.timeline import Reached
 from tests.integration.programs import CLI, SPARK_DEFAULTS, Program
-from transactional.batch import BatchMetadata
 from transactional.engine.clock import SystemClock
+from transactional.model.batch import BatchMetadata
 from transactional.store import AttemptRecord
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import create_topic, produce
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange
 
 _numbers = itertools.count(1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.integration.signals import is_first
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
-from transactional.tuples import Tuple
+from transactional.model.user_code.tuples import Tuple
 
 
 class Send(BasicBolt):

@@ -16,10 +16,10 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.effects import Crash, Effects, NumberedStore, Point, numbered_delta
 from tests.proof.shapes import NOON, OTHER_TAKE, SHAPES, TAKE, Contents, Setting, Word, build, rows_of
 from transactional import Topology, TopologyConfig, TopologyDriver
-from transactional.batch import BatchMetadata
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import one_by_one
 from transactional.engine.runner import Fatal
+from transactional.model.batch import BatchMetadata
 from transactional.phases.local_executor import LocalExecutor
 from transactional.store import AttemptRecord
 

@@ -33,7 +33,7 @@ from state.delta.writing import layout as delta_layout
 from state.delta.writing.staged import StagedOrphans
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import write_by_files
-from transactional.batch import BatchMetadata
+from transactional.model.batch import BatchMetadata
 from transactional.store import Lease
 
 BEFORE, AFTER = "before", "after"

@@ -24,8 +24,8 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.crashing import LEASE_MS
 from tests.proof.effects import done_at_once
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
-from transactional.batch import BatchMetadata
 from transactional.engine.driver import TopologyDriver
+from transactional.model.batch import BatchMetadata
 from transactional.phases.local_executor import LocalExecutor
 
 WORDS = "abcabda"

@@ -15,8 +15,8 @@ from state import DeadLetterTable, DeltaMapState
 from state.delta.segments.folding import LogLayout
 from tests.proof.effects import Effects, Mirror, MirroringSpout, OpaqueMirroringSpout
 from transactional import KeyValueState, StatefulBolt, StateKind, Topology, TransactionalTopologyBuilder, Tuple
-from transactional.aggregates import Count as Counted
-from transactional.aggregates import Max
+from transactional.model.aggregates import Count as Counted
+from transactional.model.aggregates import Max
 from transactional.trident import Count, TridentTopology, tumbling
 
 Word = str | None

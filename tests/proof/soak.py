@@ -21,7 +21,7 @@ from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords
 from tests.proof.soaking import LEASE_MS, OPTIONS, SPREAD, TOPOLOGY, expected_buckets, first_key
 from transactional.errors import Fenced
-from transactional.names import fold_of
+from transactional.model.names import fold_of
 
 LEADS = f"leading topology {TOPOLOGY} from"
 LEASE_S = LEASE_MS / 1000

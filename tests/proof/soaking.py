@@ -20,8 +20,8 @@ from spouts import OpaqueKafkaSpout
 from spouts.kafka.spout import KafkaSpout, TransactionalKafkaSpout
 from state import DeltaMapState, LogLayout
 from transactional import KeyValueState, StatefulBolt, StateKind, Topology, TransactionalTopologyBuilder, Tuple
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
+from transactional.model.attempt import TransactionAttempt
 
 TOPOLOGY = "soak"
 BUCKET_SIZE = 100

@@ -25,8 +25,8 @@ from tests.proof.coverage import Coverage
 from tests.proof.crashing import crash_and_go_on, live
 from tests.proof.effects import AFTER, WHENS, Crash, Effects, NumberedStore, Point, numbered_delta
 from tests.proof.shapes import Setting
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.schema import Schema
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.schema import Schema
 from transactional.store import CoordinatorStore
 
 SHAPES = ("counts", "words", "letters")

@@ -22,9 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.core.invariants import check
 from transactional.core.protocol import (
@@ -51,6 +48,9 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import ProtocolError
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
 from transactional.store.progress import Progress
 
 SOURCE = "log"

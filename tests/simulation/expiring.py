@@ -17,14 +17,14 @@ from state.values import StoredValue
 from tests.simulation.changes import SimulatedUpdate
 from tests.simulation.source import OUTPUT
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
-from transactional.absent import ABSENT
-from transactional.aggregates import Max, Sum, TableAggregator, aggregates_shown
-from transactional.arrow import arrow_schema
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.facts import BatchFacts
+from transactional.model.absent import ABSENT
+from transactional.model.aggregates import Max, Sum, TableAggregator, aggregates_shown
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Key
 from transactional.ports import Windowed
-from transactional.schema import Schema
-from transactional.tuples import Key
 
 GONE = "gone"
 """The table into which passes what expires."""

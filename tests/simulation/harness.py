@@ -26,9 +26,6 @@ from tests.simulation.shapes import Shape, shape_of
 from tests.simulation.source import SimulatedSpout, Source, shown
 from tests.simulation.store import Line
 from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedState, SimulatedTable, nowhere
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -38,6 +35,9 @@ from transactional.core.protocol import (
     ProgressMade,
     StopRequested,
 )
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
 from transactional.ports import StateKind
 from transactional.store import DesiredState
 from transactional.store.progress import Phase, Progress

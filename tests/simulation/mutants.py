@@ -11,8 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation.process import WatchedCoordinator
-from transactional.attempt import AttemptId, TxId
-from transactional.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.core.coordinator import ActiveAttempt
 from transactional.core.protocol import (
     Action,
@@ -28,6 +26,8 @@ from transactional.core.protocol import (
     Trigger,
 )
 from transactional.errors import RetriesExhausted
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.store.progress import Phase
 
 

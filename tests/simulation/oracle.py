@@ -12,9 +12,9 @@ from tests.simulation.faults import demand
 from tests.simulation.source import Source, record
 from tests.simulation.stateful import FULL
 from tests.simulation.tables import LATE, TOTAL, SimulatedTable
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
-from transactional.batch import BatchMetadata, PartitionId
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
+from transactional.model.batch import BatchMetadata, PartitionId
 
 
 class Oracle:

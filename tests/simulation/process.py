@@ -49,9 +49,9 @@ from transactional.errors import (
     TopologyChanged,
     TopologyInUse,
 )
-from transactional.groupings import Grouping, GroupingKind
+from transactional.model.groupings import Grouping, GroupingKind
+from transactional.model.schema import Schema
 from transactional.ports import UpdateKind
-from transactional.schema import Schema
 from transactional.store.progress import Phase
 from transactional.topology.topology import CLOSED, Component, Topology
 

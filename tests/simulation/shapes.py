@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from transactional.guarantees import Guarantee
+from transactional.model.guarantees import Guarantee
 
 
 class Shape(Enum):

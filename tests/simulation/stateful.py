@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tests.simulation.source import OUTPUT
-from transactional.arrow import arrow_schema
+from transactional.model.arrow import arrow_schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.ports import LateTuples
 from transactional.stateful import KeyValueState, StatefulBolt
-from transactional.tuples import Tuple
 
 FULL = 2
 """A sum that this divides is not kept."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.simulation.faults import Faults
 from tests.simulation.source import shown
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.store import (
     AttemptRecord,
     AttemptTimes,

@@ -12,15 +12,15 @@ from tests.simulation.faults import Faults
 from tests.simulation.process import INPUTS, UPDATE
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import FENCE_TRIES
 from transactional.engine.leadership import Leadership
 from transactional.errors import Fenced, StoreMismatch, TableConflict
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
+from transactional.model.schema import Schema
 from transactional.ports import StateKind
-from transactional.schema import Schema
 from transactional.store import AttemptRecord, Lease
 from transactional.store.progress import Phase
 from transactional.testing import MemoryCoordinatorStore

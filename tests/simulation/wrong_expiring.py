@@ -10,8 +10,8 @@ from state.row_rule import RowRule, Rows
 from state.rows.expiring import Floors
 from state.values import StoredValue
 from tests.simulation.expiring import ExpiringState
-from transactional.attempt import TransactionAttempt
-from transactional.tuples import Key
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.user_code.tuples import Key
 
 
 class RemovesByTheNewFloor(ExpiringState):

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from tests.simulation.process import WatchedCoordinator
 from tests.simulation.reliable import Message, ReliableExecutor
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange
 from transactional.core.coordinator import ActiveAttempt
 from transactional.core.protocol import Action, CommitSucceeded, ProcessingSucceeded
-from transactional.guarantees import Guarantee
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange
+from transactional.model.guarantees import Guarantee
 from transactional.ports import Processed
 
 

@@ -11,9 +11,9 @@ from state.values import StoredValue
 from tests.simulation.changes import AGGREGATOR, CHANGES, counts_of, rows_of
 from tests.simulation.segments import FoldApart, Loaded, SegmentedState, StagingExecutor
 from tests.simulation.tables import Counts, SimulatedState
-from transactional.absent import ABSENT
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.ports import Processed
 from transactional.ports.staged import StagedFile
 

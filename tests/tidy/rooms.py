@@ -8,10 +8,12 @@ from __future__ import annotations
 PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
 
 FLOORS = (
-    ("transactional.plumbing",),
-    ("transactional",),
-    ("transactional.arrow", "transactional.drawing", "transactional.store", "transactional.web"),
-    ("transactional.aggregates", "transactional.ports"),
+    ("transactional.model.plumbing",),
+    ("transactional.model",),
+    ("transactional.model.user_code", "transactional.model.drawing"),
+    ("transactional.model.arrow", "transactional"),
+    ("transactional.store", "transactional.web"),
+    ("transactional.model.aggregates", "transactional.ports"),
     ("transactional.core", "spouts", "spouts.avro", "spouts.registry", "state.rows"),
     ("transactional.topology", "transactional.execution.failing", "spouts.kafka", "state"),
     ("transactional.execution", "spouts.decoding", "state.delta.tables", "state.redis", "state.sql"),
@@ -44,13 +46,19 @@ FILES_MAX = 15
 ROOMY = {"transactional": 28, "transactional/topology": 16, "examples": 25}
 """What users look through by name."""
 DOORS = {
-    *("transactional", "transactional.loading", "transactional.running", "transactional.testing"),
+    *(
+        "transactional",
+        "transactional.errors",
+        "transactional.loading",
+        "transactional.running",
+        "transactional.testing",
+    ),
     *("spouts", "state", "state.dead_letters", "state.providers"),
 }
 """`from transactional import …` and the like; what they need stands below them."""
 FOR_ADAPTERS = {
-    "transactional",
-    *(f"transactional.{room}" for room in ("aggregates", "arrow", "plumbing", "ports", "store")),
+    *("transactional", "transactional.model", "transactional.ports", "transactional.store"),
+    *(f"transactional.model.{room}" for room in ("aggregates", "arrow", "plumbing", "user_code")),
 }
 """What spouts and states may import of `transactional`."""
 ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples")
@@ -58,7 +66,7 @@ ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples"
 
 HOMES = {
     "cloudpickle": {
-        "transactional.picklable",
+        "transactional.model.user_code.picklable",
         "transactional.execution",
         "transactional.sending",
         "transactional.workers",
@@ -70,7 +78,7 @@ HOMES = {
         "verifier.evidence.storage",
     },
     "pyarrow": {
-        *("transactional.aggregates", "transactional.arrow"),
+        *("transactional.model.aggregates", "transactional.model.arrow"),
         *("transactional.execution", "transactional.execution.failing", "transactional.phases"),
         *("transactional.spark", "transactional.testing", "transactional.testing.states"),
         *("transactional.trident", "transactional.trident.aggregates", "transactional.trident.pipelines"),
@@ -117,10 +125,16 @@ HOMES = {
 """The folders, or the single files, that may import a third-party package."""
 PURE = {
     *("transactional.core", "transactional.topology", "spouts.planning", "state.values"),
-    *("transactional.attempt", "transactional.batch", "transactional.config", "transactional.errors"),
-    *("transactional.facts", "transactional.guarantees", "transactional.messages"),
-    *("transactional.groupings", "transactional.letters", "transactional.names", "transactional.store.progress"),
-    *("transactional.plumbing.redaction", "transactional.schema"),
+    *(
+        "transactional.model.attempt",
+        "transactional.model.batch",
+        "transactional.model.config",
+        "transactional.model.errors",
+    ),
+    *("transactional.model.facts", "transactional.model.guarantees", "transactional.model.messages"),
+    *("transactional.model.groupings", "transactional.model.letters", "transactional.model.names"),
+    "transactional.store.progress",
+    *("transactional.model.plumbing.redaction", "transactional.model.schema"),
     *("transactional.engine.cost_estimate", "transactional.engine.sizing"),
 }
 """Functions of their arguments: no clock, no chance, no thread, no file, no process, no network."""

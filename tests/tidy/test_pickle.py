@@ -14,7 +14,7 @@ MAY_PICKLE = {
     "transactional.sending.by_value": "how modules are sent to executors; nothing is read",
     "transactional.spark.dataframes": "what tasks of a Spark job send to the driver",
     "transactional.execution.placing": "a copy of a bolt within one process",
-    "transactional.picklable": "whether a value can be sent; nothing is read",
+    "transactional.model.user_code.picklable": "whether a value can be sent; nothing is read",
     "transactional.execution.pickling": "instances of bolts, from the tasks of a Spark job",
     "transactional.workers.executor": "work for the driver's own processes",
     "transactional.workers.pool": "the answers of the driver's own processes",

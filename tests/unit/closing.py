@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.windows import with_windows_behind
-from transactional.facts import BatchFacts, facts_after
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import BatchFacts, facts_after
 from transactional.topology.closing import ClosingRule, windows_behind
 from transactional.topology.topology import Topology
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.core.invariants import check
 from transactional.core.protocol import (
@@ -19,6 +16,9 @@ from transactional.core.protocol import (
     ProcessingSucceeded,
     Tick,
 )
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
 from transactional.store.progress import Phase, Progress
 
 WORDS = PartitionId("words", 0)

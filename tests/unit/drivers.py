@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, builder, words
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import StoreUnavailable
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind
 from transactional.store import AttemptRecord, Desired, Lease

@@ -7,11 +7,11 @@ from typing import Any
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from transactional.absent import ABSENT
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.user_code.tuples import Tuple
 from transactional.topology.builder import TransactionalTopologyBuilder
-from transactional.tuples import Tuple
 
 WORDS = [
     [("cat",), ("dog",), ("chicken",), ("cat",), ("dog",), ("apple",)],

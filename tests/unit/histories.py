@@ -20,9 +20,9 @@ from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import counts
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.engine.fencing import fence_tables
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.ports import StateKind
 from transactional.store import AttemptRecord, Lease
 from verifier.checker import CheckedTable, verify

@@ -8,7 +8,7 @@ from typing import Any
 
 from spouts.contract_spout import ContractSpout
 from spouts.contracts import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TransactionalSpout
-from transactional.batch import EMPTY_BATCH, BatchMetadata
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 
 Span = dict[str, int]
 Words = dict[str, list[str]]

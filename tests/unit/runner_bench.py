@@ -15,13 +15,13 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import everything, processed
 from tests.unit.fakes import Total, builder
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
 from transactional.core.protocol import (
     Event,
     ProcessingSucceeded,
 )
 from transactional.engine.runner import Fatal, PhaseRunner
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.ports import Partials, Processed
 from transactional.testing import ManualClock
 from transactional.topology.topology import Topology

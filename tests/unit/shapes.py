@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, Upper, builder, total
-from transactional.groupings import CustomStreamGrouping, GroupingKind
+from transactional.model.groupings import CustomStreamGrouping, GroupingKind
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from state.memory import MemoryTable
 from tests.unit.fakes import builder, total
 from tests.unit.shapes import update
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext
-from transactional.groupings import DEFAULT_STREAM
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.user_code.tuples import Tuple
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 TASKS = 2
 

@@ -32,8 +32,8 @@ from bench.workload import departures, timed, zipf
 from bench.works import Work
 from examples import transactional_global_count
 from transactional import TopologyConfig
-from transactional.batch import Offset, OffsetRange, PartitionId
 from transactional.loading import open_store
+from transactional.model.batch import Offset, OffsetRange, PartitionId
 from transactional.running import make_executor
 
 

@@ -12,7 +12,6 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.unit.drivers import DRAINED, Recorder
 from tests.unit.fakes import WORDS, builder, words
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import (
     COUNTERS_MAX,
     ArrowBatchBolt,
@@ -25,12 +24,13 @@ from transactional.bolts import (
 from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import TopologyBuilder
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology
-from transactional.tuples import Tuple
 
 FAILED = set[str]()
 

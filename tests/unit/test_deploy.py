@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from transactional.commands.main import app
-from transactional.errors import LOOK, TRY_AGAIN
-from transactional.names import DISTRIBUTION
+from transactional.model.errors import LOOK, TRY_AGAIN
+from transactional.model.names import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 UNIT, DOCKERFILE = ROOT / "deploy/transactional@.service", ROOT / "deploy/Dockerfile"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transactional.expiry import Expiry, Time
-from transactional.facts import BatchFacts
+from transactional.model.facts import BatchFacts
 
 
 @pytest.mark.parametrize(

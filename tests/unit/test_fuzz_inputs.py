@@ -24,11 +24,6 @@ from spouts.decoding.json_records import JsonTranslator
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from state.store.sql_store import SqlCoordinatorStore
 from tests.examples import examples
-from transactional.arrow import arrow_schema
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.config import OPTIONS, TopologyConfig
-from transactional.config_sources import load_config
 from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -40,9 +35,14 @@ from transactional.core.protocol import (
 from transactional.engine.history.journal import RunStarted, encode, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import TransactionalError
-from transactional.letters import Exclusion, Letter
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.config import OPTIONS, TopologyConfig
+from transactional.model.config_sources import load_config
+from transactional.model.letters import Exclusion, Letter
+from transactional.model.schema import Schema
 from transactional.ports.dead_letters import values_from_json, values_to_json
-from transactional.schema import Schema
 from transactional.store import AttemptRecord
 from transactional.store.progress import Phase, Progress
 from verifier.evidence.delta_log import LogBroken, read_log

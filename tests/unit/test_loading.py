@@ -81,7 +81,7 @@ def test_a_store_is_not_looked_for_in_a_users_file(folder: Path, monkeypatch: py
 
 def test_the_metadata_of_packages_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_store(f"sqlite:///{folder}/store.db").close()
-    monkeypatch.setattr("transactional.plumbing.entry_points.entry_points", None)
+    monkeypatch.setattr("transactional.model.plumbing.entry_points.entry_points", None)
     open_store(f"sqlite:///{folder}/store.db").close()
 
 

@@ -26,15 +26,16 @@ from state.delta.tables.table import DeltaLocation
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PendingMessage
 from transactional.commands.output.ending import show_warnings_briefly
 from transactional.core.protocol import AttemptFailed
 from transactional.engine.history.journal import JournalWriter
-from transactional.errors import TRY_AGAIN, OperatingError, TransactionalError
-from transactional.letters import Exclusion
-from transactional.messages import ERROR_CHARACTERS, first_root, messages_of
-from transactional.plumbing.redaction import is_secret, reason_of, without_login
+from transactional.errors import OperatingError, TransactionalError
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PendingMessage
+from transactional.model.errors import TRY_AGAIN
+from transactional.model.letters import Exclusion
+from transactional.model.messages import ERROR_CHARACTERS, first_root, messages_of
+from transactional.model.plumbing.redaction import is_secret, reason_of, without_login
 from transactional.store.history import EndedHow, RunEnd
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from state import MemoryMapState
-from transactional.errors import ConfigError, brief_errors
-from transactional.plumbing.tracebacks import DEBUG, place_of, raised, traceback_text, user_place, with_cells
+from transactional.errors import ConfigError
+from transactional.model.errors import brief_errors
+from transactional.model.plumbing.tracebacks import DEBUG, place_of, raised, traceback_text, user_place, with_cells
 
 
 def caught(text: str) -> ValueError:
@@ -65,7 +66,7 @@ def test_frames_of_the_framework_are_shown_for_debugging_only(monkeypatch: pytes
 
 def test_an_error_of_the_framework_alone_is_shown_whole() -> None:
     error = ConfigError("made, and raised by nobody")
-    assert traceback_text(error) == "transactional.errors.ConfigError: made, and raised by nobody"
+    assert traceback_text(error) == "transactional.model.errors.ConfigError: made, and raised by nobody"
     assert user_place(error) is None
 
 
@@ -115,7 +116,7 @@ def test_a_cell_is_called_as_the_notebook_calls_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert with_cells(text) == 'File "Cell In[3]", line 2 (Cell In[3]:2) File "/tmp/ipykernel_8/99.py"'
     [shown] = ConfigError("at /tmp/ipykernel_7/1234.py:1")._render_traceback_()
-    assert shown == "transactional.errors.ConfigError: at Cell In[3]:1"
+    assert shown == "transactional.model.errors.ConfigError: at Cell In[3]:1"
 
 
 def test_what_an_error_was_raised_from_is_shown_in_a_cell_for_debugging_only(monkeypatch: pytest.MonkeyPatch) -> None:

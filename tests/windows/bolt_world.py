@@ -9,7 +9,7 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from tests.windows.plain import Plain
 from tests.windows.world import FIELDS, Fails, World
 from transactional import BasicBolt, TransactionalTopologyBuilder, TupleWindow, WindowedBolt, sliding, tumbling
-from transactional.aggregates import Count, Sum
+from transactional.model.aggregates import Count, Sum
 from transactional.topology.topology import Topology
 
 

@@ -11,7 +11,7 @@ from tests.windows.join_world import BothSpouts, JoinWorld, without
 from tests.windows.plain import Plain
 from tests.windows.world import FIELDS, Fails, Parts, World
 from transactional import BasicBolt, JoinBolt, TransactionalTopologyBuilder, Tuple, TupleWindow, sliding, tumbling
-from transactional.aggregates import Count, Max
+from transactional.model.aggregates import Count, Max
 from transactional.topology.topology import Topology
 
 WEB = "id long, page string, at timestamp, clicks long"

@@ -18,14 +18,14 @@ from typing import Any
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.windows.plain import SECOND, Committed, Plain, Read
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.errors import FailedException
 from transactional.execution.step_work import StepWork, TaskDone
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.store import AttemptRecord

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from transactional.attempt import TxId
 from transactional.core.protocol import Action, Event, RecordFailure
 from transactional.engine.history.observing import Committed, Ended, Leading, Notice, Recovered, StandingBy
+from transactional.model.attempt import TxId
 
 STARTING, STANDING_BY, RUNNING, FAILING = "starting", "standing by", "running", "failing"
 

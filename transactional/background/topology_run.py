@@ -17,7 +17,7 @@ from typing import Protocol, Self
 
 from transactional.background.progress import RunProgress, RunStatus
 from transactional.engine.history.run_history import RunSummary
-from transactional.errors import ConfigError, brief_errors
+from transactional.model.errors import ConfigError, brief_errors
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()

@@ -8,8 +8,8 @@ import typer
 
 from transactional.commands.options import Assignments, ConfigFile
 from transactional.commands.output.lines import print_table
-from transactional.config_sources import load_config
 from transactional.loading import load_topology
+from transactional.model.config_sources import load_config
 
 config_app = typer.Typer(no_args_is_help=True, help="Inspect the options of a topology.")
 

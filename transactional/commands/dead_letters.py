@@ -12,9 +12,9 @@ import typer
 
 from transactional.commands.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl
 from transactional.commands.output.lines import plain_line, print_table
-from transactional.config_sources import ResolvedConfig, load_config
-from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store
+from transactional.model.config_sources import ResolvedConfig, load_config
+from transactional.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from transactional.engine.letter_spout import LetterKey

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from transactional.commands.output.lines import plain_line, print_table
-from transactional.errors import ConfigError
-from transactional.schema import did_you_mean
+from transactional.model.errors import ConfigError
+from transactional.model.schema import did_you_mean
 
 FOLDER = "examples"
 """In it they are in a clone and in the wheel, and in it a copy lies: so they import each other, and are run, alike."""

@@ -12,8 +12,8 @@ import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
 from transactional.commands.output.lines import plain_line
-from transactional.errors import ConfigError
 from transactional.loading import open_existing_store
+from transactional.model.errors import ConfigError
 from transactional.store import DesiredState, TopologyStatus
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from transactional.errors import ConfigError
-from transactional.schema import did_you_mean
+from transactional.model.errors import ConfigError
+from transactional.model.schema import did_you_mean
 from transactional.store import StoreReader, TopologyStatus
 from transactional.telemetry.log_format import LogFormat
 

@@ -10,9 +10,9 @@ import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.commands.output.lines import plain_line
-from transactional.errors import ConfigError
 from transactional.loading import load_topology
-from transactional.schema import did_you_mean
+from transactional.model.errors import ConfigError
+from transactional.model.schema import did_you_mean
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")]
 

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-from transactional.attempt import TxId
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, statuses_of
 from transactional.commands.output.lines import plain_line
-from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store
-from transactional.schema import did_you_mean
+from transactional.model.attempt import TxId
+from transactional.model.errors import ConfigError
+from transactional.model.schema import did_you_mean
 from transactional.store import CoordinatorStore
 
 

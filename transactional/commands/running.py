@@ -18,8 +18,8 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
 from transactional.engine.history.observing import Leading, Notice, Observer, StandingBy
 from transactional.engine.history.run_history import RunSummary
-from transactional.errors import ConfigError
-from transactional.plumbing.garbage import keep_what_is_loaded
+from transactional.model.errors import ConfigError
+from transactional.model.plumbing.garbage import keep_what_is_loaded
 from transactional.running import metrics_of_run
 from transactional.telemetry.run_log import LOGGER
 from transactional.telemetry.tracing import tracing

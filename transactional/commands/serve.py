@@ -9,9 +9,9 @@ import typer
 
 from transactional.commands.options import DEFAULT_STORE, Host, HostNames, StoreUrl, TokenFile
 from transactional.commands.output.lines import plain_line
-from transactional.errors import ConfigError
 from transactional.loading import load_topology
-from transactional.names import DISTRIBUTION
+from transactional.model.errors import ConfigError
+from transactional.model.names import DISTRIBUTION
 
 
 def serve(

@@ -13,8 +13,8 @@ from transactional.commands.options import DEFAULT_STORE, Host, HostNames, Store
 from transactional.commands.output.lines import plain_line
 from transactional.console.needs import require_console
 from transactional.engine.clock import SystemClock
-from transactional.errors import ConfigError
 from transactional.loading import load_topology, open_existing_store, open_for_reading
+from transactional.model.errors import ConfigError
 
 
 def ui(

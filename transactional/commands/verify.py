@@ -13,9 +13,9 @@ import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl
 from transactional.commands.output.lines import plain_line
-from transactional.errors import ConfigError, OperatingError
 from transactional.loading import load_topology, open_for_reading
-from transactional.plumbing.redaction import reason_of
+from transactional.model.errors import ConfigError, OperatingError
+from transactional.model.plumbing.redaction import reason_of
 
 if TYPE_CHECKING:
     from transactional.doctor.checked_tables import AnyTable

@@ -18,7 +18,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from transactional.attempt import AttemptId, TxId
 from transactional.console import views
 from transactional.console.data.live import Live
 from transactional.console.errors_page import sections
@@ -31,7 +30,8 @@ from transactional.console.slugs import id_of
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.engine.clock import SystemClock
-from transactional.errors import OperatingError, TransactionalError
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import OperatingError, TransactionalError
 from transactional.ports import Clock
 from transactional.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
 from transactional.topology.topology import Topology

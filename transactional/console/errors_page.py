@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from transactional.errors import by_code
+from transactional.model.errors import by_code
 
 _PLACES: Final = (Path(__file__).with_name("errors.md"), Path(__file__).parents[2] / "docs" / "errors.md")
 """Where the documentation's page is: installed with the package, or in a checkout."""

@@ -7,7 +7,7 @@ import re
 from transactional.console import views
 from transactional.console.history import History
 from transactional.console.rendering import STATIC, render
-from transactional.drawing.formats import moment
+from transactional.model.drawing.formats import moment
 from transactional.store import StoreReader, TopologyStatus
 
 _LINK = re.compile(r'(<a\b[^>]*?) href="/[^"]*"')

@@ -14,13 +14,13 @@ from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 
-from transactional.attempt import TxId
 from transactional.console import views
 from transactional.console.data.figures import committed_of
 from transactional.console.data.live import Live
 from transactional.console.data.recent import caught_up
 from transactional.console.pace import Pace
 from transactional.console.rendering import render
+from transactional.model.attempt import TxId
 from transactional.ports import Clock
 from transactional.store import StoreReader, TopologyStatus
 from transactional.store.set_aside import RecentLetters, set_aside_of

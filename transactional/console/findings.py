@@ -8,8 +8,8 @@ from typing import Final
 
 from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.store import examine_rows
-from transactional.drawing.formats import duration, first_line, moment
-from transactional.errors import TransactionalError
+from transactional.model.drawing.formats import duration, first_line, moment
+from transactional.model.errors import TransactionalError
 from transactional.ports.examining import Diagnosis
 from transactional.store import DesiredState, StoreReader, TopologyStatus
 from transactional.store.history import EndedHow

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transactional.drawing.formats import NOTHING, first_line
 from transactional.engine.letter_spout import all_letters
-from transactional.errors import TransactionalError
+from transactional.model.drawing.formats import NOTHING, first_line
+from transactional.model.errors import TransactionalError
 from transactional.store import AttemptTimes
 from transactional.store.rules import letters_in
 from transactional.store.set_aside import RecentLetters

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from transactional.errors import ConfigError
-from transactional.names import DISTRIBUTION
+from transactional.model.errors import ConfigError
+from transactional.model.names import DISTRIBUTION
 
 
 def require_console() -> None:

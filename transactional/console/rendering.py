@@ -11,8 +11,8 @@ import jinja2
 
 from transactional.console.errors_page import with_links
 from transactional.console.slugs import slug_of
-from transactional.drawing import formats
-from transactional.durations import windows_in_words
+from transactional.model.drawing import formats
+from transactional.model.durations import windows_in_words
 from transactional.store import TopologyStatus
 from transactional.store.rules import state_of
 

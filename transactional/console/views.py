@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from transactional.attempt import AttemptId, TxId
 from transactional.console.data import reading
 from transactional.console.data.event_times import event_tiles, event_times_of
 from transactional.console.data.figures import (
@@ -26,8 +25,9 @@ from transactional.console.findings import Examination, at_a_glance
 from transactional.console.history import History
 from transactional.console.letters import TRANSACTIONS_MAX, letters_by_component, table_of, with_letters
 from transactional.console.slugs import slug_of
-from transactional.drawing.graph import graph_of
-from transactional.drawing.rows import draw_graph
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.drawing.graph import graph_of
+from transactional.model.drawing.rows import draw_graph
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in, upkeep_in
 from transactional.store.set_aside import RecentLetters, set_aside_of

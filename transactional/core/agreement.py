@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from transactional.attempt import AttemptId, TxId
+from transactional.model.attempt import AttemptId, TxId
 from transactional.ports.examining import Problem
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from transactional.batch import BatchMetadata, Digest, MessageKey, PartitionId
 from transactional.core.listing import listed_with, with_listed
-from transactional.facts import LastSeen
-from transactional.guarantees import Guarantee
-from transactional.messages import emptied, joined
+from transactional.model.batch import BatchMetadata, Digest, MessageKey, PartitionId
+from transactional.model.facts import LastSeen
+from transactional.model.guarantees import Guarantee
+from transactional.model.messages import emptied, joined
 
 
 def carried(before: BatchMetadata, batch: BatchMetadata) -> BatchMetadata:

@@ -27,9 +27,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.core.carrying import carried, replayed, with_what_is_known
 from transactional.core.failures import Failures
 from transactional.core.protocol import (
@@ -60,9 +57,12 @@ from transactional.core.protocol import (
     Tick,
     Trigger,
 )
-from transactional.errors import CommitStuck, ProtocolError, RetriesExhausted
-from transactional.guarantees import Guarantee
-from transactional.letters import Exclusion, joined
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import CommitStuck, ProtocolError, RetriesExhausted
+from transactional.model.guarantees import Guarantee
+from transactional.model.letters import Exclusion, joined
 from transactional.store.progress import Phase, Progress
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from transactional.attempt import TxId
-from transactional.config import TopologyConfig
-from transactional.letters import Exclusion, Tries
+from transactional.model.attempt import TxId
+from transactional.model.config import TopologyConfig
+from transactional.model.letters import Exclusion, Tries
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from transactional.core.coordinator import Coordinator
-from transactional.errors import ProtocolError
-from transactional.guarantees import Guarantee
+from transactional.model.errors import ProtocolError
+from transactional.model.guarantees import Guarantee
 from transactional.store.progress import Phase
 
 _BATCH_KNOWN = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)

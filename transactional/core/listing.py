@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from transactional.batch import BatchMetadata, PartitionId
-from transactional.facts import EMPTY_MS, EventTime, Listed, Listing, looked_at
+from transactional.model.batch import BatchMetadata, PartitionId
+from transactional.model.facts import EMPTY_MS, EventTime, Listed, Listing, looked_at
 
 
 def listed_after(

@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage
 from transactional.core.report import CommitReport
-from transactional.letters import Exclusion
-from transactional.plumbing.redaction import without_login
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage
+from transactional.model.letters import Exclusion
+from transactional.model.plumbing.redaction import without_login
 from transactional.store.progress import Phase
 
 # --- events: what is reported to the coordinator ------------------------------------------------------------------

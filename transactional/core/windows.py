@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
-from transactional.facts import EARLIEST_US, LATEST_US, BatchFacts
+from transactional.model.facts import EARLIEST_US, LATEST_US, BatchFacts
 
 DAY_US = 86_400_000_000
 FIRST_US = EARLIEST_US

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from transactional.batch import PartitionId
-from transactional.groupings import DEFAULT_STREAM
+from transactional.model.batch import PartitionId
+from transactional.model.groupings import DEFAULT_STREAM
 from transactional.ports.stream_names import of_stream, taken_apart
 from transactional.topology.topology import Topology
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from transactional.aggregates import Aggregate, step_of
 from transactional.doctor.replaying import expiry_of
 from transactional.expiry import Time
-from transactional.groupings import GroupingKind
+from transactional.model.aggregates import Aggregate, step_of
+from transactional.model.groupings import GroupingKind
 from transactional.ports import PersistentAggregate
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from transactional.trident.pipelines.pipeline import Pipeline

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.core.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
 from transactional.doctor.examine import Table, tables_of
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import committed_by
 from transactional.engine.history.journal import RunStarted, TakenBack, read_journal
-from transactional.errors import ConfigError, StoreMismatch
-from transactional.names import joining_of
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
+from transactional.model.errors import ConfigError, StoreMismatch
+from transactional.model.names import joining_of
 from transactional.ports.examining import Diagnosis, Problem
 from transactional.store import AttemptRecord, CoordinatorStore, Lease
 from transactional.store.rules import PROCESSING

@@ -7,9 +7,9 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from transactional.attempt import AttemptId, TxId
 from transactional.execution.program import Record
 from transactional.expiry import Expiry
+from transactional.model.attempt import AttemptId, TxId
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports.providing import provided_state

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from transactional.batch import EMPTY_BATCH, BatchMetadata, OffsetRange, PartitionId
 from transactional.engine.streams import fingerprint_as_stored, stream_names
-from transactional.errors import BatchLost, ConfigError, OperatingError
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, OffsetRange, PartitionId
+from transactional.model.errors import BatchLost, ConfigError, OperatingError
 from transactional.ports import Spout
 from transactional.ports.examining import Diagnosis, Problem
 from transactional.store import StoreReader, TopologyStatus

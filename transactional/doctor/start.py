@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transactional.core.agreement import refusal, removal
-from transactional.errors import StoreMismatch, TransactionalError
+from transactional.model.errors import StoreMismatch, TransactionalError
 from transactional.ports.examining import Problem
 from transactional.store import CoordinatorStore
 from transactional.topology.topology import Topology

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 
-from transactional.attempt import TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.engine.streams import stream_names
-from transactional.errors import ConfigError, OperatingError, StoreUnavailable
+from transactional.model.attempt import TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.errors import ConfigError, OperatingError, StoreUnavailable
 from transactional.ports.examining import Diagnosis, Problem, TableAddress
 from transactional.ports.stream_names import StreamNames
 from transactional.store import StoreReader

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.observing import Leading, Notice, NoticeObserver, Observer, RunObserver
+from transactional.model.config import TopologyConfig
 from transactional.ports import Clock
 from transactional.store.progress import Progress
 

@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.config import TopologyConfig
-from transactional.config_sources import ResolvedConfig
 from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import (
     AbortAttempt,
@@ -53,9 +50,19 @@ from transactional.engine.letter_spout import LetterSpout, check_retries
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.engine.savepoints import Savepoints
 from transactional.engine.sizing import sizer_of
-from transactional.errors import CommitStuck, ConfigError, FatalError, StoreMismatch, StoreUnavailable, fatal_error
 from transactional.execution.step_work import StepExecutor
-from transactional.guarantees import Guarantee
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.config import TopologyConfig
+from transactional.model.config_sources import ResolvedConfig
+from transactional.model.errors import (
+    CommitStuck,
+    ConfigError,
+    FatalError,
+    StoreMismatch,
+    StoreUnavailable,
+    fatal_error,
+)
+from transactional.model.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Clock, JobExecutor
 from transactional.store import CoordinatorStore, Desired, DesiredState

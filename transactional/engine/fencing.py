@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import partial
 from uuid import uuid4
 
-from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
 from transactional.core.agreement import Disagreement, as_torn, disagreement, of_another_store, refusal, removal
-from transactional.errors import StoreMismatch, TableConflict
-from transactional.names import joining_of, owner_of
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
+from transactional.model.errors import StoreMismatch, TableConflict
+from transactional.model.names import joining_of, owner_of
 from transactional.ports import State, TornFiles
 from transactional.ports.examining import Problem
 from transactional.store import CoordinatorStore, Lease, StoreReader

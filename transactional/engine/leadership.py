@@ -17,8 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from transactional.attempt import NO_TRANSACTION, AttemptId
-from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
 from transactional.engine.fencing import SideBySide, fence_tables
 from transactional.engine.history.event_times import event_time_of
@@ -28,7 +26,9 @@ from transactional.engine.history.observing import Committed, LeaseRenewed, Noti
 from transactional.engine.history.run_history import about, kept, lags_of
 from transactional.engine.history.timeline import Timeline
 from transactional.engine.streams import fingerprint_as_stored, progress_of_streams
-from transactional.errors import (
+from transactional.model.attempt import NO_TRANSACTION, AttemptId
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import (
     Fenced,
     FileReplaced,
     ProtocolError,
@@ -38,8 +38,8 @@ from transactional.errors import (
     TopologyInUse,
     TransactionalError,
 )
-from transactional.guarantees import Guarantee
-from transactional.plumbing.pools import DaemonPool
+from transactional.model.guarantees import Guarantee
+from transactional.model.plumbing.pools import DaemonPool
 from transactional.ports import Clock
 from transactional.store import AttemptRecord, CoordinatorStore, Lease, StalledLease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, RunRecord

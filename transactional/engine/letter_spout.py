@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.engine.history.bolts import Bolts
 from transactional.engine.message_letters import messages_of_letters
-from transactional.errors import ConfigError
-from transactional.facts import EventTime, Listing
-from transactional.guarantees import Guarantee
-from transactional.letters import Letter
-from transactional.messages import FailedMessage
+from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import ConfigError
+from transactional.model.facts import EventTime, Listing
+from transactional.model.guarantees import Guarantee
+from transactional.model.letters import Letter
+from transactional.model.messages import FailedMessage
+from transactional.model.schema import Schema
 from transactional.ports import PartitionReader, Spout
 from transactional.ports.examining import SourceAddress
 from transactional.ports.stream_names import origin_today
-from transactional.schema import Schema
 from transactional.store.history import RunRecord
 from transactional.topology.describing import described
 from transactional.topology.topology import Topology

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import close_tables, committed_by, fence, known_txid, open_table
 from transactional.engine.history.journal import JournalWriter, TakenBack
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.streams import stream_names
-from transactional.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
+from transactional.model.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
 from transactional.ports import Spout, State
 from transactional.ports.rewinding import RewindTarget
 from transactional.store import CoordinatorStore, Lease, TopologyStatus

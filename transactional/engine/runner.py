@@ -14,9 +14,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
-from transactional.config import TopologyConfig
 from transactional.core.listing import listed_after
 from transactional.core.protocol import (
     AttemptFailed,
@@ -33,12 +30,15 @@ from transactional.engine.history.observing import Maintained, Notice
 from transactional.engine.message_letters import letters_of_messages
 from transactional.engine.tidying import Targets, Tidying
 from transactional.engine.waiting import WaitLog
-from transactional.errors import BoltFailed, ConfigError, FatalError, TransactionalError
-from transactional.facts import BatchFacts, Listed, facts_after
-from transactional.messages import PENDING_MAX, due, tried
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import BoltFailed, ConfigError, FatalError, TransactionalError
+from transactional.model.facts import BatchFacts, Listed, facts_after
+from transactional.model.messages import PENDING_MAX, due, tried
+from transactional.model.plumbing.pools import DaemonPool
+from transactional.model.plumbing.tracebacks import raised, shown_if_noticed, traceback_text
 from transactional.phases.committing import CommitPhase
-from transactional.plumbing.pools import DaemonPool
-from transactional.plumbing.tracebacks import raised, shown_if_noticed, traceback_text
 from transactional.ports import Clock, JobExecutor, Processed
 from transactional.topology.closing import ClosingRule, windows_behind
 from transactional.topology.topology import Topology

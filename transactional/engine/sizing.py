@@ -43,11 +43,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from transactional.batch import BatchLimit, BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.engine.cost_estimate import CostEstimate
 from transactional.engine.history.timeline import Flight
-from transactional.errors import ConfigError
+from transactional.model.batch import BatchLimit, BatchMetadata
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import ConfigError
 from transactional.topology.topology import Topology
 
 FIRST_RECORDS: Final = 1_000

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, overload
 
-from transactional.attempt import NO_TRANSACTION
-from transactional.errors import TopologyChanged
+from transactional.model.attempt import NO_TRANSACTION
+from transactional.model.errors import TopologyChanged
 from transactional.ports.stream_names import RUNS_MAX, StreamNames, taken_apart
 from transactional.store import StoreReader
 from transactional.store.history import RunRecord

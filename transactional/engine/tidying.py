@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.errors import OperatingError
-from transactional.plumbing.failures import FailuresInARow
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.errors import OperatingError
+from transactional.model.plumbing.failures import FailuresInARow
 from transactional.ports import State
 from transactional.ports.rewinding import RewindTarget
 

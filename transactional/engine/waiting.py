@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import timedelta
 
-from transactional.batch import PartitionId
 from transactional.core.listing import awaited, shown
-from transactional.facts import EMPTY_MS, EventTime, Listed
+from transactional.model.batch import PartitionId
+from transactional.model.facts import EMPTY_MS, EventTime, Listed
 
 _log = logging.getLogger(__name__)
 

@@ -8,17 +8,17 @@ from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema, batch_from_rows, batch_from_values, conform
-from transactional.errors import ConfigError, SchemaMismatch
-from transactional.execution.failing.failures import guarded
 from transactional.execution.items import Subscription
 from transactional.execution.program import TaskProgram
 from transactional.execution.spreading import Spreader
-from transactional.groupings import DEFAULT_STREAM, GroupingKind
-from transactional.plumbing.tracebacks import calling_place
+from transactional.model.arrow import arrow_schema, batch_from_rows, batch_from_values, conform
+from transactional.model.errors import ConfigError, SchemaMismatch
+from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.model.plumbing.tracebacks import calling_place
+from transactional.model.schema import Schema, did_you_mean
+from transactional.model.user_code.failures import guarded
+from transactional.model.user_code.storm_names import StormNames
 from transactional.ports import Aggregator
-from transactional.schema import Schema, did_you_mean
-from transactional.storm_names import StormNames
 from transactional.topology.stages import StageEdge
 
 ROWS_PER_BATCH = 10_000

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.batch import OffsetRange, PartitionId
-from transactional.messages import STRIDE, first_root, signed
+from transactional.model.batch import OffsetRange, PartitionId
+from transactional.model.messages import STRIDE, first_root, signed
 from transactional.ports import PartitionReader
 from transactional.topology.topology import HIDDEN
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from transactional.batch import Digest, OffsetRange, PartitionId
-from transactional.letters import Exclusion
-from transactional.messages import Unfinished
+from transactional.model.batch import Digest, OffsetRange, PartitionId
+from transactional.model.letters import Exclusion
+from transactional.model.messages import Unfinished
 from transactional.ports import DeadLetter
 from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from transactional.absent import ABSENT, Absent
-from transactional.arrow.zones import key_with_zones, with_zones
-from transactional.attempt import TransactionAttempt
-from transactional.errors import ConfigError, SchemaMismatch
-from transactional.schema import Schema
-from transactional.storm_names import StormNames
-from transactional.tuples import Key
+from transactional.model.absent import ABSENT, Absent
+from transactional.model.arrow.zones import key_with_zones, with_zones
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import ConfigError, SchemaMismatch
+from transactional.model.schema import Schema
+from transactional.model.user_code.storm_names import StormNames
+from transactional.model.user_code.tuples import Key
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,21 +9,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.arrow import with_origin
-from transactional.arrow.batch_tuples import tuples
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt, TopologyContext
-from transactional.errors import SchemaMismatch
 from transactional.execution.emitting import Emitter
-from transactional.execution.failing.failures import TaskFailed, guarded
 from transactional.execution.failing.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text
 from transactional.execution.items import Subscription
 from transactional.execution.pickling import dump_instance
-from transactional.letters import Exclusion
-from transactional.messages import Unfinished
+from transactional.model.arrow import with_origin
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import SchemaMismatch
+from transactional.model.letters import Exclusion
+from transactional.model.messages import Unfinished
+from transactional.model.user_code.failures import TaskFailed, guarded
+from transactional.model.user_code.tuples import Tuple
 from transactional.ports import CountsLate, DeadLetter
 from transactional.topology.following_bolt import FollowingBolt
-from transactional.tuples import Tuple
 
 SEARCHED_PARTS = 16
 """Into so many parts a record batch is divided to find what a bolt fails on. With two, a bolt is given each tuple of a

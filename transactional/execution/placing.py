@@ -9,7 +9,6 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, BatchBolt, BoltMetrics, MapState, TopologyContext
 from transactional.execution.emitting import Emitter
 from transactional.execution.map_state import DeferredLookups, DeferredState
@@ -28,10 +27,11 @@ from transactional.execution.pickling import load_instance
 from transactional.execution.program import BoltSpec, TaskProgram
 from transactional.execution.stateful import KeyValues, StatefulOperator
 from transactional.execution.trying_again import makes_letters
-from transactional.facts import BatchFacts
-from transactional.letters import Exclusion
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.facts import BatchFacts
+from transactional.model.letters import Exclusion
+from transactional.model.reading import Lookups
 from transactional.ports import Aggregator
-from transactional.reading import Lookups
 from transactional.stateful import StatefulBolt
 from transactional.topology.following_bolt import FollowingBolt
 from transactional.topology.functions import BoltFunction, FunctionKind

@@ -9,19 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import Bolt
-from transactional.errors import ProtocolError
-from transactional.facts import BatchFacts, EventTime
-from transactional.groupings import Grouping
-from transactional.guarantees import Guarantee
-from transactional.letters import Exclusion, Letter
-from transactional.picklable import ADVICE_OF_FUNCTIONS, check_picklable
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.errors import ProtocolError
+from transactional.model.facts import BatchFacts, EventTime
+from transactional.model.groupings import Grouping
+from transactional.model.guarantees import Guarantee
+from transactional.model.letters import Exclusion, Letter
+from transactional.model.reading import Lookups
+from transactional.model.schema import Schema
+from transactional.model.user_code.picklable import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.ports import Aggregator, PartitionReader
 from transactional.ports.staged import Scratch, Stager
-from transactional.reading import Lookups
-from transactional.schema import Schema
 from transactional.topology.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import StageEdge, StagePlan, plan_stages
 from transactional.topology.steps import plan_steps

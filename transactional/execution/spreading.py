@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import cloudpickle
 import pyarrow as pa
 
-from transactional.arrow import rows_by_task, task_of_rows
-from transactional.errors import SchemaMismatch
-from transactional.groupings import GroupingKind
+from transactional.model.arrow import rows_by_task, task_of_rows
+from transactional.model.errors import SchemaMismatch
+from transactional.model.groupings import GroupingKind
 from transactional.topology.stages import StageEdge
 
 Part = tuple[int, pa.RecordBatch]

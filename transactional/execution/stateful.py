@@ -7,19 +7,19 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from transactional.absent import ABSENT, Absent
-from transactional.arrow import arrow_schema
-from transactional.arrow.zones import key_with_zones, with_zones
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import TopologyContext
-from transactional.errors import ConfigError, SchemaMismatch
 from transactional.execution.emitting import Emitter
-from transactional.execution.failing.failures import TaskFailed, guarded
 from transactional.execution.map_state import ReadState
 from transactional.execution.operators import TupleOperator, left_out_by
+from transactional.model.absent import ABSENT, Absent
+from transactional.model.arrow import arrow_schema
+from transactional.model.arrow.zones import key_with_zones, with_zones
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import ConfigError, SchemaMismatch
+from transactional.model.user_code.failures import TaskFailed, guarded
+from transactional.model.user_code.tuples import Key
 from transactional.ports import Windowed
 from transactional.stateful import StatefulBolt
-from transactional.tuples import Key
 
 
 class KeyValues:

@@ -10,14 +10,14 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from transactional.arrow import from_ipc
-from transactional.arrow.zones import naive_times_in
-from transactional.attempt import TransactionAttempt
-from transactional.errors import TransactionalError
 from transactional.execution.items import Item
 from transactional.execution.program import TaskProgram
-from transactional.facts import BatchFacts
-from transactional.letters import Exclusion
+from transactional.model.arrow import from_ipc
+from transactional.model.arrow.zones import naive_times_in
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import TransactionalError
+from transactional.model.facts import BatchFacts
+from transactional.model.letters import Exclusion
 from transactional.ports.split import NeedsDriver, TaskState, WrittenPart
 from transactional.ports.staged import Scratch, StagedBytes
 from transactional.topology.steps import Step

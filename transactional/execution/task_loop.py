@@ -14,10 +14,10 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from transactional.execution.emitting import Emitter, make_emitter
-from transactional.execution.failing.failures import TaskFailed, guarded
 from transactional.execution.failing.faults import Faults
 from transactional.execution.operators import Operator
 from transactional.execution.placing import TaskInfo, UpdateGate, load_operator, make_gates, make_operator
+from transactional.model.user_code.failures import TaskFailed, guarded
 
 Received = Iterable[tuple[pa.RecordBatch, str, str]]
 """Record batches with the component and stream they are from."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from transactional.arrow import from_ipc, to_ipc
-from transactional.arrow.zones import naive_times_in
 from transactional.execution.emitting import make_emitter
-from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.operators import Operator, TupleOperator
 from transactional.execution.placing import TaskInfo, make_operator
 from transactional.execution.program import AttemptInput, TaskProgram
+from transactional.model.arrow import from_ipc, to_ipc
+from transactional.model.arrow.zones import naive_times_in
+from transactional.model.user_code.failures import TaskFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.errors import FatalError, WorkerDied
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.gears.places import ProcessingPlace, ProcessingPlaces
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.errors import FatalError, WorkerDied
 from transactional.ports import JobExecutor, Processed
 
 _REMEMBERED = 1_000

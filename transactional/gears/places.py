@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from transactional.core.report import IN_WORKERS, ON_SPARK
-from transactional.plumbing.moving_median import MovingMedian
+from transactional.model.plumbing.moving_median import MovingMedian
 
 JOB_MS: Final = 40.0
 """What a Spark job costs before its first record."""

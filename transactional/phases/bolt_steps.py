@@ -9,13 +9,14 @@ from functools import partial
 import pyarrow as pa
 
 from transactional.bolts import Bolt
-from transactional.errors import SchemaMismatch, TransactionalError
-from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.map_state import MapStateView
 from transactional.execution.placing import TaskInfo
 from transactional.execution.stateful import KeyValues, StatefulOperator, overrides_rollback
 from transactional.execution.step_work import StepWork, TaskInput, Waiting, batches_of, bytes_of
 from transactional.execution.task_loop import Received, run_through
+from transactional.model.errors import SchemaMismatch, TransactionalError
+from transactional.model.reading import Lookup, Lookups
+from transactional.model.user_code.failures import TaskFailed
 from transactional.phases.commit_steps import CommitStep, error_of_tasks
 from transactional.phases.commit_task import CommitTask, with_state
 from transactional.phases.fault_finding import Inputs, find_faults
@@ -24,7 +25,6 @@ from transactional.phases.passing import Passing
 from transactional.phases.step_tasks import BoltWork
 from transactional.ports import Partials, Processed
 from transactional.ports.split import WrittenPart
-from transactional.reading import Lookup, Lookups
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import Topology, committer_of
 

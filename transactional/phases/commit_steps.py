@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
-from transactional.errors import TransactionalError, TuplesLost, WorkerDied, by_code
-from transactional.execution.failing.failures import TaskFailed, error_of, rank_failure, summed_up
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import TaskProgram
 from transactional.execution.step_work import StepExecutor, StepFailure, StepWork, TaskDone
+from transactional.model.errors import TransactionalError, TuplesLost, WorkerDied, by_code
+from transactional.model.user_code.failures import TaskFailed, error_of, rank_failure, summed_up
 from transactional.phases.passing import Passing
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_places import StepPlace, StepPlaces

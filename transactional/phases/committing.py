@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from transactional.arrow.zones import naive_times_in
-from transactional.attempt import TransactionAttempt
 from transactional.core.report import CommitReport
-from transactional.errors import NaiveTime, OperatingError
-from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.program import NoReader, Record, make_program
 from transactional.execution.step_work import StepExecutor
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
+from transactional.model.arrow.zones import naive_times_in
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import NaiveTime, OperatingError
+from transactional.model.plumbing.syncing import sync
+from transactional.model.user_code.failures import TaskFailed
 from transactional.phases.bolt_steps import BoltStep
 from transactional.phases.commit_steps import CommitContext, CommitStep, error_of_tasks
 from transactional.phases.passing import Passing
 from transactional.phases.step_places import StepPlace
 from transactional.phases.update_steps import update_step
-from transactional.plumbing.syncing import sync
 from transactional.ports import Processed, State
 from transactional.ports.dead_letters import letter_rows
 from transactional.topology.steps import plan_steps

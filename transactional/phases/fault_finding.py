@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.arrow.batch_tuples import tuples
-from transactional.errors import SchemaMismatch
-from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.failing.faults import Faults
 from transactional.execution.map_state import MapStateView, ReadState
 from transactional.execution.placing import TaskInfo
 from transactional.execution.task_loop import Received
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.errors import SchemaMismatch
+from transactional.model.user_code.failures import TaskFailed
 from transactional.phases.commit_task import CommitTask
 
 Check = Callable[[Mapping[Any, Any]], None]

@@ -9,10 +9,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from transactional.arrow import from_ipc, table_from_ipc
-from transactional.batch import BatchMetadata, Digest, PartitionId
-from transactional.errors import ReplayMismatch, TuplesLost
-from transactional.execution.failing.failures import error_of, rank_failure, summed_up
 from transactional.execution.items import (
     Item,
     NotFinished,
@@ -27,8 +23,12 @@ from transactional.execution.items import (
     TuplesToCommit,
 )
 from transactional.execution.program import TaskProgram
-from transactional.groupings import DEFAULT_STREAM
-from transactional.messages import messages_of
+from transactional.model.arrow import from_ipc, table_from_ipc
+from transactional.model.batch import BatchMetadata, Digest, PartitionId
+from transactional.model.errors import ReplayMismatch, TuplesLost
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.messages import messages_of
+from transactional.model.user_code.failures import error_of, rank_failure, summed_up
 from transactional.ports import DeadLetter, LateTuples, Partials, Processed
 from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 

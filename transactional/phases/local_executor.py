@@ -5,18 +5,18 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata
 from transactional.core.report import IN_DRIVER
-from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.items import Item, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, Record, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchMetadata
+from transactional.model.errors import AttemptLost, ConfigError
+from transactional.model.reading import Lookups
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, staged, stagers_of
 from transactional.phases.tasks import run_task
 from transactional.ports import Processed
-from transactional.reading import Lookups
 from transactional.topology.topology import Topology
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from transactional.arrow import table_from_ipc
-from transactional.attempt import TransactionAttempt
 from transactional.execution.items import (
     Item,
     PartialAggregates,
@@ -21,6 +19,8 @@ from transactional.execution.items import (
 from transactional.execution.placing import TaskInfo
 from transactional.execution.stateful import StatefulOperator
 from transactional.execution.step_work import Waiting
+from transactional.model.arrow import table_from_ipc
+from transactional.model.attempt import TransactionAttempt
 from transactional.phases.split_rows import Waits
 from transactional.ports import DeadLetter, Partials, Processed
 from transactional.ports.staged import SplitRows, StagedBytes, StagedFile

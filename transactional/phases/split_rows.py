@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from transactional.arrow import rows_by_task, table_from_ipc, task_of_rows, to_ipc
 from transactional.execution.step_work import Waiting, bytes_of
+from transactional.model.arrow import rows_by_task, table_from_ipc, task_of_rows, to_ipc
 from transactional.ports.staged import Scratch, SplitRows, StagedBytes
 
 Waits: TypeAlias = "pa.Table | SplitRows"

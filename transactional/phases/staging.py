@@ -13,9 +13,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeGuard
 
-from transactional.arrow import table_from_ipc
-from transactional.attempt import TransactionAttempt
-from transactional.errors import OperatingError, SumOverflow
 from transactional.execution.items import (
     Item,
     PartialAggregates,
@@ -26,7 +23,10 @@ from transactional.execution.items import (
     TuplesToCommit,
 )
 from transactional.execution.program import TaskProgram
-from transactional.names import owner_of
+from transactional.model.arrow import table_from_ipc
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import OperatingError, SumOverflow
+from transactional.model.names import owner_of
 from transactional.phases.split_rows import split_bytes
 from transactional.ports import STAGEABLE
 from transactional.ports.staged import Scratch, SplitRows, StagedBytes, Stager

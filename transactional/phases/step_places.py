@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from transactional.plumbing.moving_median import MovingMedian
+from transactional.model.plumbing.moving_median import MovingMedian
 from transactional.topology.steps import Step
 
 JOB_MS: Final = 60.0

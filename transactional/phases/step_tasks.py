@@ -10,17 +10,17 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.arrow import task_of_rows, to_ipc
-from transactional.errors import OperatingError, SchemaMismatch
 from transactional.execution.emitting import Emitter
-from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure, TuplesToCommit
 from transactional.execution.part_of_state import PartOfState
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import TaskProgram
 from transactional.execution.step_work import StepFailure, StepWork, TaskDone, TaskInput, batches_of, bytes_of
 from transactional.execution.task_loop import run_through
-from transactional.letters import Exclusion
+from transactional.model.arrow import task_of_rows, to_ipc
+from transactional.model.errors import OperatingError, SchemaMismatch
+from transactional.model.letters import Exclusion
+from transactional.model.user_code.failures import TaskFailed
 from transactional.phases.changed_rows import changed_rows
 from transactional.phases.commit_task import CommitTask, emit_tables, with_state
 from transactional.phases.fault_finding import find_faults

@@ -14,12 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.arrow import RecordDigest, conform, from_ipc, to_ipc
-from transactional.arrow.zones import naive_times_in
-from transactional.batch import Digest, OffsetRange, PartitionId
-from transactional.errors import CorruptRecord
 from transactional.execution.emitting import Emitter
-from transactional.execution.failing.failures import TaskFailed, guarded
 from transactional.execution.failing.losses import past_losses
 from transactional.execution.following import followed
 from transactional.execution.items import (
@@ -51,8 +46,13 @@ from transactional.execution.trying_again import (
     takes_letters,
 )
 from transactional.execution.watching import Report, run_watched
-from transactional.letters import Exclusion, Letter
-from transactional.messages import Unfinished
+from transactional.model.arrow import RecordDigest, conform, from_ipc, to_ipc
+from transactional.model.arrow.zones import naive_times_in
+from transactional.model.batch import Digest, OffsetRange, PartitionId
+from transactional.model.errors import CorruptRecord
+from transactional.model.letters import Exclusion, Letter
+from transactional.model.messages import Unfinished
+from transactional.model.user_code.failures import TaskFailed, guarded
 from transactional.ports import DeadLetter, RefusedRecord
 from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Stage, StageEdge

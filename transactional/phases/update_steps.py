@@ -12,13 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.absent import ABSENT, Absent
-from transactional.arrow import arrow_schema
-from transactional.attempt import TransactionAttempt
-from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.placing import TaskInfo
 from transactional.execution.step_work import StepWork, TaskInput
-from transactional.facts import BatchFacts
+from transactional.model.absent import ABSENT, Absent
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
+from transactional.model.user_code.failures import TaskFailed
+from transactional.model.user_code.tuples import Key
 from transactional.phases.changed_rows import changed_rows, kinds_written
 from transactional.phases.commit_steps import CommitContext, CommitStep, error_of_tasks
 from transactional.phases.commit_task import emit_tables
@@ -27,10 +29,8 @@ from transactional.phases.split_rows import in_order_of_tasks, inputs_of, size_o
 from transactional.phases.step_tasks import ChangingWork, ClosingWork
 from transactional.ports import Merged, Partials, UpdateKind, are_known
 from transactional.ports.split import WrittenPart
-from transactional.schema import Schema
 from transactional.topology.steps import Step, emitted_by
 from transactional.topology.topology import CLOSED, Component
-from transactional.tuples import Key
 
 CLOSING_BYTES = 128
 """About what a window that closes takes: the row that is read, and what is made of it."""

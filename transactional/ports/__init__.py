@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transactional.plumbing.renamed import renamed
+from transactional.model.plumbing.renamed import renamed
 from transactional.ports.examining import TornFiles
 from transactional.ports.jobs import Clock, DeadLetter, JobExecutor, LateTuples, Processed
 from transactional.ports.partials import COMBINES, STAGEABLE, Aggregator, Partials, are_known, unknown_word

@@ -10,13 +10,13 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from transactional.attempt import TransactionAttempt
-from transactional.errors import ConfigError, CorruptRecord
-from transactional.letters import Letter
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import ConfigError, CorruptRecord
+from transactional.model.letters import Letter
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import BeyondPython, Key
 from transactional.ports import DeadLetter, State
-from transactional.schema import Schema
 from transactional.store.rules import storable
-from transactional.tuples import BeyondPython, Key
 
 LETTER_KEY = "transaction long, number long"
 LETTER_VALUES = "component string, source string, stream string, tuple string, error string, tried_again_in long"

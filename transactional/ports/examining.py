@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from transactional.attempt import AttemptId
 from transactional.expiry import Expiry
-from transactional.plumbing.renamed import renamed
-from transactional.schema import Schema
+from transactional.model.attempt import AttemptId
+from transactional.model.plumbing.renamed import renamed
+from transactional.model.schema import Schema
 
 
 class Problem(StrEnum):

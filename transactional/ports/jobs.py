@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata, Digest, PartitionId
-from transactional.facts import BatchFacts
-from transactional.letters import Exclusion, Letter
-from transactional.messages import FailedMessage
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchMetadata, Digest, PartitionId
+from transactional.model.facts import BatchFacts
+from transactional.model.letters import Exclusion, Letter
+from transactional.model.messages import FailedMessage
 from transactional.ports.partials import Partials
 from transactional.ports.staged import SplitRows, StagedBytes
 

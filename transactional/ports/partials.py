@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from transactional.arrow.computed import ComputedColumns
-from transactional.errors import ProtocolError
+from transactional.model.arrow.computed import ComputedColumns
+from transactional.model.errors import ProtocolError
 from transactional.ports.staged import StagedFile
 
 if TYPE_CHECKING:

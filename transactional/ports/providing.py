@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from transactional.errors import ConfigError
-from transactional.plumbing.entry_points import entry_points_of
-from transactional.plumbing.redaction import without_login
+from transactional.model.errors import ConfigError
+from transactional.model.plumbing.entry_points import entry_points_of
+from transactional.model.plumbing.redaction import without_login
+from transactional.model.schema import did_you_mean
 from transactional.ports import State
-from transactional.schema import did_you_mean
 
 PROVIDERS = "transactional.states"
 """The group of entry points: another package may add a provider."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from transactional.attempt import AttemptId, TxId
-from transactional.plumbing.renamed import renamed
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.plumbing.renamed import renamed
 
 if not TYPE_CHECKING:
     __getattr__ = renamed(__name__, dict.fromkeys(("RewindableState", "HoldingState"), "transactional.ports:State"))

@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from transactional.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
-from transactional.errors import ConfigError
-from transactional.facts import EventTime, Listing
-from transactional.groupings import DEFAULT_STREAM
-from transactional.messages import FailedMessage
+from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
+from transactional.model.errors import ConfigError
+from transactional.model.facts import EventTime, Listing
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.messages import FailedMessage
+from transactional.model.schema import Schema
 from transactional.ports import PartitionReader, RefusedRecord, Spout
 from transactional.ports.examining import SourceAddress
 from transactional.ports.stream_names import BETWEEN, of_stream, taken_apart
-from transactional.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

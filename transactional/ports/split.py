@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from transactional.absent import Absent
-from transactional.errors import BoltFailed
-from transactional.facts import BatchFacts
+from transactional.model.absent import Absent
+from transactional.model.errors import BoltFailed
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Key
 from transactional.ports.staged import StagedFile
-from transactional.schema import Schema
-from transactional.tuples import Key
 
 if TYPE_CHECKING:
     import pyarrow as pa

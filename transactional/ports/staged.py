@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from transactional.attempt import TransactionAttempt
+from transactional.model.attempt import TransactionAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa

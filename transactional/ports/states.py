@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from transactional.absent import Absent
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import ConfigError
 from transactional.expiry import Expiry
-from transactional.facts import BatchFacts
-from transactional.schema import Schema
-from transactional.tuples import Key
+from transactional.model.absent import Absent
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.errors import ConfigError
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
 
+    from transactional.model.reading import StateReader
     from transactional.ports.examining import Examined, TableAddress, TornFiles
     from transactional.ports.partials import Partials
     from transactional.ports.rewinding import RewindTarget
     from transactional.ports.split import TaskState, WrittenPart
     from transactional.ports.staged import Scratch, Stager
-    from transactional.reading import StateReader
 
 
 class StateKind(Enum):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from transactional.attempt import TxId
-from transactional.batch import BatchMetadata, PartitionId, PendingMessage
-from transactional.groupings import DEFAULT_STREAM
+from transactional.model.attempt import TxId
+from transactional.model.batch import BatchMetadata, PartitionId, PendingMessage
+from transactional.model.groupings import DEFAULT_STREAM
 from transactional.store.history import RunRecord
 
 BETWEEN = "/"

@@ -10,13 +10,13 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from transactional.arrow.computed import ComputedColumns
-from transactional.attempt import TransactionAttempt
-from transactional.facts import BatchFacts
+from transactional.model.arrow.computed import ComputedColumns
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
 from transactional.ports.partials import Aggregator, are_known
 from transactional.ports.split import Closer
 from transactional.ports.states import State
-from transactional.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

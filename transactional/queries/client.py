@@ -13,12 +13,13 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.arrow.zones import naive_times_in
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
 from transactional.engine.clock import SystemClock
-from transactional.errors import (
+from transactional.loading import check_topology, open_for_reading
+from transactional.model.arrow import arrow_schema, batch_from_rows
+from transactional.model.arrow.zones import naive_times_in
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.errors import (
     AttemptLost,
     BoltFailed,
     ConfigError,
@@ -28,12 +29,11 @@ from transactional.errors import (
     SchemaMismatch,
     brief_errors,
 )
-from transactional.facts import BatchFacts, StaticVersion
-from transactional.loading import check_topology, open_for_reading
+from transactional.model.facts import BatchFacts, StaticVersion
+from transactional.model.schema import did_you_mean
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries.pinning import Tables
 from transactional.queries.showing import view_of
-from transactional.schema import did_you_mean
 from transactional.store import StoreReader
 from transactional.topology.topology import Query, Topology
 from transactional.trident.questions import batch_of

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema
-from transactional.attempt import NO_TRANSACTION, TxId
-from transactional.errors import ConfigError, OperatingError, QueryFailed
-from transactional.names import owner_of
-from transactional.reading import StateReader
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import NO_TRANSACTION, TxId
+from transactional.model.errors import ConfigError, OperatingError, QueryFailed
+from transactional.model.names import owner_of
+from transactional.model.reading import StateReader
+from transactional.model.schema import Schema
 from transactional.store import Position, StoreReader
 from transactional.topology.topology import Component, Topology
 

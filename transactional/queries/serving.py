@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from transactional.errors import ConfigError, QueryFailed, TransactionalError
+from transactional.model.errors import ConfigError, QueryFailed, TransactionalError
 from transactional.queries.client import QueryClient
 from transactional.queries.slots import QuestionSlots, SlotsLost
 from transactional.queries.texts import plain, values_of

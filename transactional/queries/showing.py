@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from transactional.drawing.tables import Shown, in_html, in_text
+from transactional.model.drawing.tables import Shown, in_html, in_text
 
 ROWS_MAX = 20
 """So many rows of a table are shown."""

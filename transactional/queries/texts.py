@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 from transactional.topology.topology import Query
 
 _WHOLE = ("byte", "short", "int", "long")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import OutputCollector, TopologyContext
-from transactional.messages import Unfinished
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.messages import Unfinished
 from transactional.topology.following_bolt import FollowingBolt
 
 if TYPE_CHECKING:

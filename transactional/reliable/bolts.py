@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from transactional.bolts import Bolt, TopologyContext
-from transactional.groupings import DEFAULT_STREAM
-from transactional.tuples import Tuple
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.user_code.tuples import Tuple
 
 Anchors = Tuple | Sequence[Tuple] | None
 

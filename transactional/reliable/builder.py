@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from transactional.bolts import BasicBolt, Bolt
-from transactional.errors import ConfigError
-from transactional.groupings import DEFAULT_STREAM, Grouping, GroupingKind
-from transactional.guarantees import Guarantee
+from transactional.model.errors import ConfigError
+from transactional.model.groupings import DEFAULT_STREAM, Grouping, GroupingKind
+from transactional.model.guarantees import Guarantee
+from transactional.model.schema import Schema, did_you_mean
 from transactional.ports import PersistentAggregate, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.reliable.bolts import RichBolt
 from transactional.reliable.running import RunningBolt, UntrackedBolt
 from transactional.reliable.tracking import Receiving, TrackedBolt
-from transactional.schema import Schema, did_you_mean
 from transactional.stateful import StatefulBolt
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
 from transactional.topology.functions import BoltFunction, FunctionKind, parse_output

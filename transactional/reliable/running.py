@@ -8,19 +8,19 @@ from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema, batch_from_rows, batch_from_values, origin_of
-from transactional.arrow.batch_tuples import tuples
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
-from transactional.errors import FailedException, NaiveTime, SchemaMismatch
-from transactional.execution.failing.failures import TaskFailed
-from transactional.groupings import DEFAULT_STREAM
-from transactional.messages import Unfinished
+from transactional.model.arrow import arrow_schema, batch_from_rows, batch_from_values, origin_of
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import FailedException, NaiveTime, SchemaMismatch
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.messages import Unfinished
+from transactional.model.schema import Schema, did_you_mean
+from transactional.model.user_code.failures import TaskFailed
+from transactional.model.user_code.tuples import PartlyReadable, Tuple
 from transactional.reliable.bolts import Anchors, RichBolt
-from transactional.schema import Schema, did_you_mean
 from transactional.topology.following_bolt import FollowingBolt
 from transactional.topology.functions import BoltFunction
-from transactional.tuples import PartlyReadable, Tuple
 
 
 class Out:

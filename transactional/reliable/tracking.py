@@ -13,19 +13,19 @@ from itertools import repeat
 from random import Random
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from transactional.arrow import arrow_schema, batch_from_rows, origin_of
-from transactional.arrow.batch_tuples import tuples
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import TopologyContext
-from transactional.errors import SchemaMismatch
-from transactional.groupings import DEFAULT_STREAM
-from transactional.messages import signed
+from transactional.model.arrow import arrow_schema, batch_from_rows, origin_of
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import SchemaMismatch
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.messages import signed
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import PartlyReadable, Tuple, known_values, tuple_class
 from transactional.reliable.acker import ACK_FIELDS, ACK_STREAM, Ledger
 from transactional.reliable.bolts import Anchors
 from transactional.reliable.running import Out, RunningBolt, storable, unreadable
-from transactional.schema import Schema
 from transactional.topology.topology import HIDDEN, with_hidden
-from transactional.tuples import PartlyReadable, Tuple, known_values, tuple_class
 
 if TYPE_CHECKING:
     import pyarrow as pa

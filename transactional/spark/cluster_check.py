@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from pyspark import SparkContext
 
-from transactional.errors import ConfigError, OperatingError
+from transactional.model.errors import ConfigError, OperatingError
 from transactional.ports.staged import Stager
 from transactional.spark_internals import log_level
 from transactional.spark_jobs import reason_of

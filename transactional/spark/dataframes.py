@@ -9,12 +9,12 @@ import pyarrow as pa
 from pyspark import RDD, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from transactional.arrow import from_ipc
-from transactional.errors import BoltFailed, SchemaMismatch
-from transactional.execution.failing.failures import TaskFailed, error_of, guarded
 from transactional.execution.items import Item, Tuples
 from transactional.execution.program import AttemptInput, BoltSpec, TaskProgram
-from transactional.groupings import DEFAULT_STREAM
+from transactional.model.arrow import from_ipc
+from transactional.model.errors import BoltFailed, SchemaMismatch
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.user_code.failures import TaskFailed, error_of, guarded
 from transactional.phases.staging import staged
 from transactional.phases.tasks import run_dataframe_task
 from transactional.spark_internals import end_quietly, map_in_arrow

@@ -23,17 +23,17 @@ from typing import Any
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata
 from transactional.core.report import ON_SPARK
-from transactional.errors import AttemptLost, SparkStopped, TransactionalError, WorkerDied
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchMetadata
+from transactional.model.errors import AttemptLost, SparkStopped, TransactionalError, WorkerDied
+from transactional.model.plumbing.garbage import collect_less_garbage
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, staged, stagers_of, stagers_of_steps
 from transactional.phases.tasks import run_task
-from transactional.plumbing.garbage import collect_less_garbage
 from transactional.ports import Processed
 from transactional.sending.by_value import sent_by_value
 from transactional.sending.packing import Packing
@@ -48,7 +48,7 @@ from transactional.spark_jobs import PROCESSING, are_executors_apart, work_in
 from transactional.spark_session import require_classic, spark_session
 from transactional.topology.topology import Topology
 
-INPUT_PROPERTY = "transactional.attempt"
+INPUT_PROPERTY = "transactional.model.attempt"
 DEATHS = ("Python worker exited unexpectedly", "exited caused by one of the running tasks")
 """What Spark says if a process has died of a task, after as many tries as `spark.task.maxFailures` allows."""
 DEAD_WITHIN_S = 10.0

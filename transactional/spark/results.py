@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.serializers import CPickleSerializer
 
-from transactional.attempt import TransactionAttempt
+from transactional.model.attempt import TransactionAttempt
 
 _SPARKS: Any = CPickleSerializer()  # it has no types
 RESULT_BYTES = 1024 * 1024

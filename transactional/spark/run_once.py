@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pyspark import SparkContext, TaskContext
 
-from transactional.errors import AttemptLost, ConfigError
 from transactional.execution.items import TaskFailure
 from transactional.execution.program import TaskProgram
-from transactional.guarantees import Guarantee
+from transactional.model.errors import AttemptLost, ConfigError
+from transactional.model.guarantees import Guarantee
 from transactional.topology.topology import Topology
 
 STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"

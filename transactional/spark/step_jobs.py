@@ -9,7 +9,7 @@ from pyspark import SparkContext
 
 from transactional.execution.program import TaskProgram
 from transactional.execution.step_work import StepWork, TaskDone, TaskInput
-from transactional.plumbing.garbage import collect_less_garbage
+from transactional.model.plumbing.garbage import collect_less_garbage
 from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark_internals import SparkJobs, end_quietly
 from transactional.spark_jobs import COMMIT, work_in

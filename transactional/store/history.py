@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from transactional.attempt import Epoch, TxId
-from transactional.plumbing.redaction import without_login
+from transactional.model.attempt import Epoch, TxId
+from transactional.model.plumbing.redaction import without_login
 
 
 class EndedHow(Enum):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
+from transactional.model.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.store.history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint, Trouble
 from transactional.store.progress import Phase, Progress
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from transactional.attempt import NO_TRANSACTION, AttemptId, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 
 
 class Phase(Enum):

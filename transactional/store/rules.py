@@ -25,11 +25,18 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from transactional.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.durations import windows_in_words
-from transactional.errors import ConfigError, Fenced, ProtocolError, RewindUnfinished, TopologyChanged, TopologyInUse
-from transactional.names import (
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.durations import windows_in_words
+from transactional.model.errors import (
+    ConfigError,
+    Fenced,
+    ProtocolError,
+    RewindUnfinished,
+    TopologyChanged,
+    TopologyInUse,
+)
+from transactional.model.names import (
     AGGREGATES,
     COMBINE,
     EVENT_TIMES,
@@ -39,7 +46,7 @@ from transactional.names import (
     WINDOW_TIME,
     WINDOWS,
 )
-from transactional.schema import Schema
+from transactional.model.schema import Schema
 from transactional.store import AttemptRecord, AttemptTimes, Desired, DesiredState, Lease, StalledLease, TopologyStatus
 from transactional.store.history import EndedHow, RunEnd, Trouble
 from transactional.store.progress import Phase

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from transactional.attempt import TxId
+from transactional.model.attempt import TxId
 from transactional.store.port import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import letters_in
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.observing import Ended, Leading, Notice, StandingBy
+from transactional.model.config import TopologyConfig
 from transactional.store.progress import Progress
 
 TICKS = 3

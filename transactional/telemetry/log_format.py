@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from enum import StrEnum
 from typing import Any, Final, TextIO
 
-from transactional.plumbing.redaction import SHOWN_INSTEAD, is_secret, without_login
+from transactional.model.plumbing.redaction import SHOWN_INSTEAD, is_secret, without_login
 
 Fields = MutableMapping[str, Any]
 

@@ -16,7 +16,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from transactional.batch import BatchMetadata
 from transactional.bolts import COUNTERS_MAX
 from transactional.core.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure
 from transactional.core.report import IN_DRIVER, IN_WORKERS, ON_SPARK
@@ -32,6 +31,7 @@ from transactional.engine.history.observing import (
 )
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import Flight, Moment, Timeline
+from transactional.model.batch import BatchMetadata
 from transactional.store.history import EndedHow
 from transactional.store.rules import upkeep_in
 from transactional.telemetry.trace_ids import trace_id_of

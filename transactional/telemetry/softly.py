@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.observing import Notice, NoticeObserver, Observer, RunObserver
+from transactional.model.config import TopologyConfig
 from transactional.store.progress import Progress
 
 _log: Final = logging.getLogger(__name__)

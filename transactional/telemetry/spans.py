@@ -17,12 +17,12 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from transactional.attempt import TransactionAttempt, TxId
 from transactional.core.protocol import AbortAttempt, Action, AttemptFailed, Event, RecordFailure
 from transactional.engine.history.observing import Committed, Leading, Notice
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import NEVER, Flight, Moment, Timeline
-from transactional.plumbing.redaction import without_login
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.plumbing.redaction import without_login
 from transactional.store import AttemptRecord
 from transactional.store.history import EndedHow
 from transactional.telemetry.trace_ids import span_id_of, trace_id_of
@@ -139,7 +139,7 @@ class Traces:
             self._send(name, phase, own, (began_ms, ended_ms), kind=kind, links=waits)
             if name == "commit" and states:
                 self._states(phase, (began_ms, ended_ms), states)
-        about = {"transactional.attempt": attempt.attempt_id, **about}
+        about = {"transactional.model.attempt": attempt.attempt_id, **about}
         times = flight.issued.wall_ms, end_ms
         self._send(f"attempt {attempt.attempt_id}", own, whole, times, attributes=about, links=links, status=status)
 

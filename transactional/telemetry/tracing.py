@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 from transactional.engine.history.observing import Observer
-from transactional.names import DISTRIBUTION
+from transactional.model.names import DISTRIBUTION
 from transactional.telemetry.run_log import LOGGER
 from transactional.telemetry.softly import Softly
 

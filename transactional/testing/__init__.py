@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from transactional.arrow.zones import naive_times_in
-from transactional.attempt import TransactionAttempt
-from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event, RecordCommit
 from transactional.engine.driver import TopologyDriver
+from transactional.model.arrow.zones import naive_times_in
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.config import TopologyConfig
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.telemetry.run_log import RunLog

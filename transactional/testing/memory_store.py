@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 
-from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.ports import Clock
 from transactional.store import (
     AttemptRecord,

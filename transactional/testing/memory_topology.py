@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from uuid import uuid4
 
-from transactional.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.store import AttemptRecord, DesiredState
 from transactional.store.history import (
     TRIMMED_PER_COMMIT,

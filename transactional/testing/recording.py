@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from transactional.arrow.batch_tuples import tuples
-from transactional.attempt import TransactionAttempt
-from transactional.groupings import DEFAULT_STREAM
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.user_code.tuples import Tuple
 from transactional.topology.topology import HIDDEN, Topology
-from transactional.tuples import Tuple
 
 Emitted = dict[str | tuple[str, str], list[Tuple]]
 """By component the tuples of its default stream, by component and stream those of others."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.errors import ConfigError
+from transactional.model.arrow import arrow_schema, batch_from_rows
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Schema
 from transactional.ports import PartitionReader, Spout
-from transactional.schema import Schema
 
 _PARTITION = PartitionId("rows", 0)
 

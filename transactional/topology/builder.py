@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transactional.arrow.zones import check_naive_times
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
-from transactional.config import checked_options
-from transactional.config_sources import load_config
-from transactional.errors import ConfigError
-from transactional.facts import EventTime
-from transactional.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
-from transactional.names import DEAD_LETTERS
-from transactional.plumbing.tracebacks import calling_place
+from transactional.model.arrow.zones import check_naive_times
+from transactional.model.config import checked_options
+from transactional.model.config_sources import load_config
+from transactional.model.errors import ConfigError
+from transactional.model.facts import EventTime
+from transactional.model.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
+from transactional.model.names import DEAD_LETTERS
+from transactional.model.plumbing.tracebacks import calling_place
+from transactional.model.user_code.storm_names import NamesOfBuilders
 from transactional.ports import PersistentAggregate, Spout, SpoutMaker, State
 from transactional.ports.dead_letters import check_dead_letters
 from transactional.stateful import StatefulBolt
-from transactional.storm_names import NamesOfBuilders
 from transactional.topology.declared_spouts import DeclaredSpouts
 from transactional.topology.declared_state import (
     STATE_EXAMPLE,

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.windows import WindowsAbove, WindowsBehind
-from transactional.facts import BatchFacts, Listed, follows_clock
-from transactional.groupings import Grouping
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import BatchFacts, Listed, follows_clock
+from transactional.model.groupings import Grouping
 from transactional.ports import Windowed
 from transactional.topology.topology import Topology
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from transactional.errors import ConfigError
-from transactional.groupings import DEFAULT_STREAM, Grouping
+from transactional.model.errors import ConfigError
+from transactional.model.groupings import DEFAULT_STREAM, Grouping
 from transactional.ports import Spout
 from transactional.ports.several import SeveralSpouts
 

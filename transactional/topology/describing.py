@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from transactional.drawing.graph import STYLE, graph_of
-from transactional.drawing.rows import draw_wide
-from transactional.groupings import DEFAULT_STREAM
-from transactional.schema import Schema
+from transactional.model.drawing.graph import STYLE, graph_of
+from transactional.model.drawing.rows import draw_wide
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.schema import Schema
 from transactional.topology.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
 from transactional.topology.steps import Step, plan_steps

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from transactional.durations import microseconds
-from transactional.errors import ConfigError
-from transactional.facts import EventTime
-from transactional.schema import Schema
+from transactional.model.durations import microseconds
+from transactional.model.errors import ConfigError
+from transactional.model.facts import EventTime
+from transactional.model.schema import Schema
 
 DAY_US = 86_400_000_000
 LONGEST_US = 36_500 * DAY_US

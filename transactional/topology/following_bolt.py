@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from transactional.bolts import ArrowBatchBolt
-from transactional.messages import Unfinished
+from transactional.model.messages import Unfinished
 
 
 class FollowingBolt(ArrowBatchBolt):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from transactional.errors import ConfigError
-from transactional.schema import Schema
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Schema
 
 
 class FunctionKind(Enum):

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-from transactional.errors import ConfigError, TopologyChanged
-from transactional.groupings import DEFAULT_STREAM
-from transactional.schema import Field, Schema, did_you_mean
-from transactional.tuples import Tuple
+from transactional.model.errors import ConfigError, TopologyChanged
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.schema import Field, Schema, did_you_mean
+from transactional.model.user_code.tuples import Tuple
 from transactional.windowed import TupleWindow, WindowedBolt
 
 _COLUMN: Final = re.compile(r"\s*(?:([^:\s]+)\s*:)?\s*([^:\s]+)(?:\s+[aA][sS]\s+(\w+))?\s*")

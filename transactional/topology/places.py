@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 from transactional.ports import State
 from transactional.topology.topology import Topology
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transactional.groupings import Grouping
+from transactional.model.groupings import Grouping
 from transactional.topology.topology import Component, Topology, WorkPhase
 
 SPOUT_STAGE = 0

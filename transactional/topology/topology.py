@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from transactional.arrow.computed import ComputedColumns
-from transactional.batch import PartitionId
 from transactional.bolts import Bolt
-from transactional.config import TopologyConfig
-from transactional.errors import ConfigError
-from transactional.facts import EventTime
-from transactional.groupings import DEFAULT_STREAM, Grouping
-from transactional.guarantees import Guarantee
-from transactional.names import (
+from transactional.model.arrow.computed import ComputedColumns
+from transactional.model.batch import PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import ConfigError
+from transactional.model.facts import EventTime
+from transactional.model.groupings import DEFAULT_STREAM, Grouping
+from transactional.model.guarantees import Guarantee
+from transactional.model.names import (
     AGGREGATES,
     COMBINE,
     DEAD_LETTERS,
@@ -29,7 +29,9 @@ from transactional.names import (
     WINDOW_TIME,
     WINDOWS,
 )
-from transactional.plumbing.redaction import without_login
+from transactional.model.plumbing.redaction import without_login
+from transactional.model.reading import StaticTable
+from transactional.model.schema import Schema
 from transactional.ports import (
     KeepsTuples,
     PersistentAggregate,
@@ -37,8 +39,6 @@ from transactional.ports import (
     State,
     Windowed,
 )
-from transactional.reading import StaticTable
-from transactional.schema import Schema
 from transactional.stateful import StatefulBolt
 from transactional.topology.functions import BoltFunction, FunctionKind
 

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transactional.aggregates.places import comparable_key
-from transactional.arrow.kept_rows import rows_from_ipc, rows_to_ipc
 from transactional.bolts import OutputCollector, TopologyContext
 from transactional.core.windows import Windows, WindowTimes, times_of
-from transactional.errors import ConfigError
-from transactional.facts import BatchFacts
-from transactional.groupings import DEFAULT_STREAM, Grouping
+from transactional.model.aggregates.places import comparable_key
+from transactional.model.arrow.kept_rows import rows_from_ipc, rows_to_ipc
+from transactional.model.errors import ConfigError
+from transactional.model.facts import BatchFacts
+from transactional.model.groupings import DEFAULT_STREAM, Grouping
+from transactional.model.schema import Field, Schema
+from transactional.model.user_code.tuples import Key, Tuple, tuple_class
 from transactional.ports import CountsLate, Windowed
-from transactional.schema import Field, Schema
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import Component, Topology
 from transactional.topology.windows import CountWindow, Session, Window
-from transactional.tuples import Key, Tuple, tuple_class
 from transactional.windowed import TupleWindow, WindowedBolt, time_of, us_of
 
 STATE: Final = "window_of string, window_pane long, window_txid long -> tuples binary"

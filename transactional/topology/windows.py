@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from transactional.core.windows import Sessions, Windows
-from transactional.durations import Duration
-from transactional.errors import ConfigError
+from transactional.model.durations import Duration
+from transactional.model.errors import ConfigError
 from transactional.topology.event_times import duration_us
 
 EVENT, TRANSACTION = "event", "transaction"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transactional.aggregates import Avg, Count, First, Last, Max, Min, Sum
+from transactional.model.aggregates import Avg, Count, First, Last, Max, Min, Sum
 from transactional.topology.windows import CountWindow, Session, Window, count, session, sliding, tumbling
 from transactional.trident.aggregates.collecting import Collect, collected
 from transactional.trident.aggregates.own import BatchAggregator, Combiner, Reducer

@@ -5,7 +5,7 @@ Deterministic: the same declarations give the same components with the same ids.
 
 from __future__ import annotations
 
-from transactional.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
 from transactional.trident.graph import Cut, Persisted, StreamGraph, StreamNode
 from transactional.trident.pipelines.joins import Meeting

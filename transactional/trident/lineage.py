@@ -6,7 +6,7 @@ stream. Both follow the graph upwards; a field is followed by its name as far as
 
 from __future__ import annotations
 
-from transactional.groupings import DEFAULT_STREAM
+from transactional.model.groupings import DEFAULT_STREAM
 from transactional.trident.graph import Origin, StreamGraph, StreamNode
 from transactional.trident.pipelines.joins import Join
 from transactional.trident.pipelines.steps import Select

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 from transactional.trident.aggregates.reducing import MultiReduce
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import StreamNode

@@ -8,12 +8,12 @@ from typing import Any, Self
 import pyarrow as pa
 from pyarrow.compute import Expression
 
-from transactional.arrow import arrow_schema, declared_schema
-from transactional.arrow.computed import type_of
-from transactional.errors import ConfigError
-from transactional.groupings import CustomStreamGrouping, GroupingKind
-from transactional.schema import Field, Schema
-from transactional.storm_names import NamesOfStreams
+from transactional.model.arrow import arrow_schema, declared_schema
+from transactional.model.arrow.computed import type_of
+from transactional.model.errors import ConfigError
+from transactional.model.groupings import CustomStreamGrouping, GroupingKind
+from transactional.model.schema import Field, Schema
+from transactional.model.user_code.storm_names import NamesOfStreams
 from transactional.topology.wiring import check_id, check_parallelism
 from transactional.trident.declarations import Declarations
 from transactional.trident.graph import Cut, StreamNode

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from transactional.errors import ConfigError
-from transactional.schema import Schema
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Schema
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Query, Topology
 from transactional.topology.wiring import check_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transactional.reading import StaticTable
+from transactional.model.reading import StaticTable
 from transactional.trident.declarations import Declarations
 
 

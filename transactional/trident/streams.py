@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from transactional.aggregates import Last, Min, StoredColumns
-from transactional.arrow.computed import ComputedColumns
-from transactional.errors import ConfigError
-from transactional.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.model.aggregates import Last, Min, StoredColumns
+from transactional.model.arrow.computed import ComputedColumns
+from transactional.model.errors import ConfigError
+from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.model.schema import Field, Schema
+from transactional.model.user_code.storm_names import OF_STREAMS, NamesOfStreams
 from transactional.ports import PersistentAggregate
-from transactional.schema import Field, Schema
-from transactional.storm_names import OF_STREAMS, NamesOfStreams
 from transactional.topology.topology import NEW_AND_OLD, old_name
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.topology.wiring import check_parallelism

@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 
 from pyarrow.compute import field
 
-from transactional.aggregates import Max, StoredColumns
-from transactional.errors import ConfigError
 from transactional.expiry import Expiry, Time
-from transactional.schema import Schema
-from transactional.storm_names import NamesOfStreams
+from transactional.model.aggregates import Max, StoredColumns
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Schema
+from transactional.model.user_code.storm_names import NamesOfStreams
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import CLOSED
 from transactional.topology.windows import EVENT, PANE, PANES_MAX, CountWindow, Session, Window

@@ -9,12 +9,13 @@ from hashlib import blake2b
 from operator import and_
 from typing import Any
 
-from transactional.arrow import arrow_schema
-from transactional.arrow.conversions import fit_value
-from transactional.errors import ConfigError
+from transactional.model.arrow import arrow_schema
+from transactional.model.arrow.conversions import fit_value
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Field, Schema
+from transactional.model.user_code.storm_names import NamesOfStreams
+from transactional.model.user_code.tuples import Tuple, known_values
 from transactional.ports.dead_letters import values_to_json
-from transactional.schema import Field, Schema
-from transactional.storm_names import NamesOfStreams
 from transactional.topology.windows import Window
 from transactional.trident.aggregates.collecting import Collect, collected
 from transactional.trident.lineage import given_name, source_names
@@ -24,7 +25,6 @@ from transactional.trident.pipelines.joins import Join
 from transactional.trident.streams import Stream, merged
 from transactional.trident.windowed import WindowedState, WindowedStream, window_time
 from transactional.trident.windows.times import WINDOW_END, WINDOW_START
-from transactional.tuples import Tuple, known_values
 
 _TIME, _TUPLE, _TUPLES = "event_time", "tuple", "tuples"
 _NULL_KEY = "null_key"

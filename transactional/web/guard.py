@@ -23,7 +23,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 from transactional.web.server import Address
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from transactional.errors import ConfigError
-from transactional.plumbing.garbage import keep_what_is_loaded
+from transactional.model.errors import ConfigError
+from transactional.model.plumbing.garbage import keep_what_is_loaded
 from transactional.web.connections import LIMITS, ConnectionLimits, Connections
 
 if TYPE_CHECKING:

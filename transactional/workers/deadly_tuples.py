@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from transactional.arrow.batch_tuples import tuples
-from transactional.errors import WorkerDied
-from transactional.execution.failing.failures import TaskFailed
 from transactional.execution.failing.faults import Faults
 from transactional.execution.watching import BoltInput
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.errors import WorkerDied
+from transactional.model.user_code.failures import TaskFailed
 
 
 def deadly_tuple(given: BoltInput, dies: Callable[[BoltInput], bool]) -> BoltInput | None:

@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import cloudpickle
 
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
 from transactional.core.report import IN_WORKERS
-from transactional.errors import ConfigError, WorkerDied
 from transactional.execution.items import Item, TaskTime, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.execution.watching import BoltInput
-from transactional.guarantees import Guarantee
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.errors import ConfigError, WorkerDied
+from transactional.model.guarantees import Guarantee
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, stagers_of
 from transactional.ports import Processed

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from transactional.attempt import TransactionAttempt
-from transactional.errors import AttemptLost, WorkerDied
-from transactional.plumbing.pools import DaemonPool
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import AttemptLost, WorkerDied
+from transactional.model.plumbing.pools import DaemonPool
 from transactional.workers.process import ENDS_WITHIN_S, WorkerProcess
 from transactional.workers.serving import ANSWER, FAILED, INPUT, NO_WORK, NUMBER_BYTES, WITH_DATA
 

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 from transactional.workers.serving import FAILED
 
 ENDS_WITHIN_S = 1.0

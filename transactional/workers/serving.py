@@ -20,7 +20,7 @@ from typing import Final
 
 from transactional.execution.program import TaskProgram
 from transactional.execution.watching import BoltInput
-from transactional.plumbing.garbage import collect_less_garbage
+from transactional.model.plumbing.garbage import collect_less_garbage
 from transactional.workers.work import Line, Work
 
 READY, BEAT, ANSWER, FAILED, INPUT = b"r", b".", b"=", b"!", b">"

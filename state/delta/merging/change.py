@@ -20,8 +20,8 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
 from state.rows.seen import Seen
 from state.values import combined_columns
-from transactional.aggregates.places import places_beyond, places_in, rows_at
-from transactional.attempt import TxId
+from transactional.model.aggregates.places import places_beyond, places_in, rows_at
+from transactional.model.attempt import TxId
 
 REWRITTEN_ROWS_MAX: Final = 50_000
 """With more rows than this, those that come included, a table is rewritten file by file."""

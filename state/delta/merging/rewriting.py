@@ -23,7 +23,7 @@ from state.delta.merging.change import Change
 from state.delta.tables.data_files import DataFile, Lane, WrittenFile, lanes_for, side_by_side, with_all
 from state.delta.tables.storage import opened_parquet
 from state.rows.expiring import time_scalar
-from transactional.aggregates.places import in_order, is_ascending, is_sortable, order_of, places_in
+from transactional.model.aggregates.places import in_order, is_ascending, is_sortable, order_of, places_in
 
 PART_ROWS = 500_000
 """Small files, and parts of files, are taken together up to so many rows; where keys are hashed, up to as many as come:

@@ -10,7 +10,7 @@ from typing import Final
 
 from state.delta.segments.folds_apart import FoldTask, WrittenFold
 from state.fence import WriteRefused
-from transactional.errors import OperatingError
+from transactional.model.errors import OperatingError
 
 SPARK_ROWS = 20_000_000
 """Folds of so many rows are Spark jobs where executors are threads of the driver's JVM. Where they are processes of

@@ -16,10 +16,10 @@ from state.delta.segments.restarts import counted_rows, has_restarts
 from state.delta.tables.sql import Dialect, aggregated_sql, combined_sql, is_in_range
 from state.delta.tables.staging import STAGED_BYTES
 from state.rows.columns import StateColumns
-from transactional.attempt import TxId
-from transactional.errors import ConfigError, ProtocolError
-from transactional.names import COMBINE_PROPERTY
-from transactional.schema import Schema
+from transactional.model.attempt import TxId
+from transactional.model.errors import ConfigError, ProtocolError
+from transactional.model.names import COMBINE_PROPERTY
+from transactional.model.schema import Schema
 
 LAYOUTS = ("auto", "merge", "log")
 SMALL_SHARE = 0.3

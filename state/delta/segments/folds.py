@@ -19,9 +19,9 @@ from state.delta.tables.staging import is_plain
 from state.delta.tables.table import refused
 from state.delta.writing.commit import commit_overwrite, noted, settle_feature
 from state.fence import WriteRefused
-from transactional.attempt import TxId
-from transactional.errors import OperatingError
-from transactional.names import STAGED_FEATURE, fold_of
+from transactional.model.attempt import TxId
+from transactional.model.errors import OperatingError
+from transactional.model.names import STAGED_FEATURE, fold_of
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from state.delta.tables.sql import Dialect
 from state.rows.columns import StateColumns
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 
 _EXPIRY = ("max", "last")
 

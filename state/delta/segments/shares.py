@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from state.delta.tables.sql import DATA_FUSION
-from transactional.schema import Field, Schema
+from transactional.model.schema import Field, Schema
 
 SHARE_ROWS = 16_000_000
 """So many rows at most are combined by one task, if keys are spread evenly: half a second for each ten million that

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.segments.folds_apart import FoldTask, WrittenFold
 from state.delta.segments.shares import shares_of
 from state.fence import WriteRefused
-from transactional.errors import OperatingError
+from transactional.model.errors import OperatingError
 from transactional.spark_jobs import run_job
 
 

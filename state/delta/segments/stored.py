@@ -14,9 +14,9 @@ from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, features_used, storage_of, unreadable
 from state.delta.tables.version import TableVersion
 from state.rows.columns import StateColumns
-from transactional.attempt import TxId
-from transactional.errors import OperatingError
-from transactional.names import STAGED_FEATURE, fold_of
+from transactional.model.attempt import TxId
+from transactional.model.errors import OperatingError
+from transactional.model.names import STAGED_FEATURE, fold_of
 
 
 class StoredSegments:

@@ -8,7 +8,7 @@ from concurrent import futures
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from transactional.plumbing.pools import DaemonPool
+from transactional.model.plumbing.pools import DaemonPool
 
 T = TypeVar("T")
 FINISHING_S = 60.0

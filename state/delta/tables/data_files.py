@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
-from transactional.plumbing.pools import DaemonPool
+from transactional.model.plumbing.pools import DaemonPool
 
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # Spark has a dot before c000.

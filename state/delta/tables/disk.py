@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from state.delta.tables.log import LOG_FOLDER, entry_name
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.fence import WriteRefused
-from transactional.plumbing.syncing import sync, with_folders
+from transactional.model.plumbing.syncing import sync, with_folders
 
 
 class TableDisk:

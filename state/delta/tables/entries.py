@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from state.delta.tables.log import UNREADABLE, LogUpkeep, commit_path, lost_entry
 from state.delta.tables.table import DeltaLocation, storage_of
-from transactional.errors import OperatingError, StoreMismatch
-from transactional.names import REWOUND_NOTE, fold_of, repair_of
+from transactional.model.errors import OperatingError, StoreMismatch
+from transactional.model.names import REWOUND_NOTE, fold_of, repair_of
 
 _log = logging.getLogger(__name__)
 

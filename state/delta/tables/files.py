@@ -25,7 +25,7 @@ from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, copy_files
 from state.delta.tables.data_files import DATA_FILE, FILE_ROWS_MAX, new_data_file
 from state.delta.tables.log import LOG_FOLDER, NOTHING_AFTERWARDS, commit_path
 from state.delta.tables.table import DeltaLocation, storage_of
-from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
+from transactional.model.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024
 """So much one compaction rewrites, the smallest files first."""

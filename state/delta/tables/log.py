@@ -23,8 +23,8 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from state.delta.tables.apart import WorkApart
 from state.delta.tables.table import DeltaLocation, storage_of
-from transactional.errors import ConfigError, OperatingError, StoreMismatch
-from transactional.names import LOG_COMMITS_PROPERTY
+from transactional.model.errors import ConfigError, OperatingError, StoreMismatch
+from transactional.model.names import LOG_COMMITS_PROPERTY
 
 LOG_FOLDER = "_delta_log"
 ENTRY = re.compile(r"(\d{20})\.json")

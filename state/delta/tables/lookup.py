@@ -29,10 +29,10 @@ from state.python_rows import rows_of
 from state.rows.columns import StateColumns
 from state.rows.sums import SumCheck
 from state.values import combined_values
-from transactional.absent import ABSENT
-from transactional.aggregates.sums import Step, largest, reduced
-from transactional.attempt import TxId
-from transactional.schema import Field, Schema
+from transactional.model.absent import ABSENT
+from transactional.model.aggregates.sums import Step, largest, reduced
+from transactional.model.attempt import TxId
+from transactional.model.schema import Field, Schema
 
 Files = frozenset[str]
 EVERY_TXID: Final = TxId(2**63 - 1)

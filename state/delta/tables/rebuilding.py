@@ -29,8 +29,8 @@ from state.delta.tables.entries import Entry, log_files, read_entry
 from state.delta.tables.log import ENTRY, LOG_FOLDER, UNREADABLE, WHOLE_CHECKPOINT, check_entries
 from state.delta.tables.table import DeltaLocation, load_table, storage_of
 from state.delta.tables.torn import Torn, set_aside
-from transactional.errors import OperatingError, StoreMismatch
-from transactional.plumbing.syncing import sync
+from transactional.model.errors import OperatingError, StoreMismatch
+from transactional.model.plumbing.syncing import sync
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 _FORMAT: Final = pa.struct([("provider", pa.string()), ("options", _TEXTS)])

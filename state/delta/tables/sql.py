@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from state.rows.columns import StateColumns
 from state.rows.seen import Seen
-from transactional.attempt import TxId
+from transactional.model.attempt import TxId
 from transactional.ports import unknown_word
 
 _TIME = """'Timestamp(Microsecond, Some("UTC"))'"""

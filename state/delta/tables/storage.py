@@ -26,8 +26,8 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from pyarrow import parquet
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
-from transactional.errors import ConfigError
-from transactional.plumbing.redaction import reason_of
+from transactional.model.errors import ConfigError
+from transactional.model.plumbing.redaction import reason_of
 
 WHOLE_BYTES_MAX = 8 * 1024 * 1024
 """So large an object of rows is brought by one request: its parts would take longer."""

@@ -19,8 +19,8 @@ from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import is_machines_login, login_advice, storage_at
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from transactional.errors import ConfigError, OperatingError, SchemaMismatch, TableUnfit
-from transactional.names import (
+from transactional.model.errors import ConfigError, OperatingError, SchemaMismatch, TableUnfit
+from transactional.model.names import (
     DELETES_FEATURE,
     EXPIRES_PROPERTY,
     FEATURES_PROPERTY,
@@ -29,7 +29,7 @@ from transactional.names import (
     SCHEMA_VERSION_PROPERTY,
     STAGED_FEATURE,
 )
-from transactional.plumbing.redaction import reason_of
+from transactional.model.plumbing.redaction import reason_of
 
 SCHEMA_VERSION = 2
 """A table of version 1 stays one until it needs a feature. Version 2 has the features that its property names."""

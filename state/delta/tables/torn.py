@@ -23,9 +23,9 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 
 from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
-from transactional.attempt import AttemptId
-from transactional.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
-from transactional.plumbing.syncing import sync
+from transactional.model.attempt import AttemptId
+from transactional.model.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
+from transactional.model.plumbing.syncing import sync
 from transactional.ports import TornFiles
 
 _FIRST = entry_name(0)

@@ -40,8 +40,8 @@ from state.delta.tables.table import (
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, app_transactions, by_app_transactions
-from transactional.attempt import AttemptId
-from transactional.errors import ConfigError, StoreMismatch, TableUnfit
+from transactional.model.attempt import AttemptId
+from transactional.model.errors import ConfigError, StoreMismatch, TableUnfit
 
 FOLLOWED_MAX = 100
 """After so many Delta commits at once, loading the newest version takes no longer."""

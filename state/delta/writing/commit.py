@@ -42,9 +42,9 @@ from state.delta.tables.storage import create, delete
 from state.delta.tables.table import features_used, properties_with, refused
 from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
-from transactional.attempt import AttemptId, TransactionAttempt
-from transactional.names import DELETES_FEATURE, DIGEST_TAG, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
-from transactional.plumbing.syncing import sync
+from transactional.model.attempt import AttemptId, TransactionAttempt
+from transactional.model.names import DELETES_FEATURE, DIGEST_TAG, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
+from transactional.model.plumbing.syncing import sync
 
 # --- whose a Delta commit is ------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from state.delta.tables.storage import can_create, create
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, storage_of
 from state.delta.writing.commit import write_entry
 from state.rows.columns import StateColumns
-from transactional.errors import OperatingError, SchemaMismatch
+from transactional.model.errors import OperatingError, SchemaMismatch
 
 _FOR_GOOD = re.compile(r"\(os error (1|13|20|30)\)")
 """What a disk says of a folder that nobody may write to; what else it says may pass, as may what a store says."""

@@ -27,10 +27,10 @@ from state.delta.writing.commit import as_attempt, commit_files
 from state.fence import TableWrite
 from state.orphans import NotedOrphans
 from state.rows.columns import StateColumns
-from transactional.aggregates.sums import Step, reduced
-from transactional.arrow import arrow_schema
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import OperatingError, ProtocolError
+from transactional.model.aggregates.sums import Step, reduced
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.errors import OperatingError, ProtocolError
 from transactional.ports.staged import StagedFile
 
 _OF_DRIVERS = (f"{RUNS}/mark-", f"{RUNS}/job-")

@@ -14,8 +14,8 @@ from examples.guarantees import Split
 from spouts import MemoryTransactionalSpout
 from tests.integration.reliable_bolts import Send
 from tests.integration.signals import is_first, send, wait_at
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import OutputCollector, TopologyContext
+from transactional.model.attempt import TransactionAttempt
 from transactional.reliable import TopologyBuilder
 from transactional.reliable.acker import ACKER, Acker
 from transactional.running import run_topology

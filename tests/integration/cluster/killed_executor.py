@@ -26,10 +26,10 @@ from transactional import (
     Tuple,
     run_topology,
 )
-from transactional.batch import BatchMetadata
 from transactional.commands.display import Display
 from transactional.gears.executor import GearedExecutor
 from transactional.gears.places import ProcessingPlace, ProcessingPlaces
+from transactional.model.batch import BatchMetadata
 from transactional.running import make_executor
 from transactional.spark.executor import SparkExecutor
 from transactional.store import Lease

@@ -19,7 +19,7 @@ from tests.integration.cluster.slow_steps import EXECUTIONS, expected
 from tests.integration.cluster.spark_cluster import Cluster, executor_of, kill_executor
 from tests.integration.programs import Program
 from tests.integration.signals import Gate, Signals
-from transactional.attempt import TransactionAttempt
+from transactional.model.attempt import TransactionAttempt
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -9,7 +9,7 @@ from spouts import MemoryTransactionalSpout
 from spouts.planning import Logs
 from state import DeltaMapState
 from transactional import Topology, TransactionalTopologyBuilder
-from transactional.batch import BatchMetadata
+from transactional.model.batch import BatchMetadata
 
 WORDS_FILE = Path("words.txt")
 

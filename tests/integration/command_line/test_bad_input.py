@@ -20,7 +20,8 @@ from spouts.local_broker import LocalBroker
 from tests.integration.programs import CLI, Program
 from tests.integration.signals import Gate, Signals
 from tests.unit.command_line import RUN, Command, Done
-from transactional.errors import ConfigError, by_code
+from transactional.errors import ConfigError
+from transactional.model.errors import by_code
 from transactional.spark.cluster_check import check_executors
 
 MISTAKES = "tests.integration.command_line.mistakes"

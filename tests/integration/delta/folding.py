@@ -9,7 +9,7 @@ from pathlib import Path
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, CommittedMapState, counts
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 
 def opened(folder: Path) -> DeltaMapState:

@@ -27,9 +27,9 @@ from state.delta.writing.commit import is_late
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
-from transactional import schema
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, TableUnfit
+from transactional.model import schema
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 ROWS = pa.table({"word": ["a", None], "count": pa.array([1, 2], pa.int64())})
 MORE = pa.table({"word": ["a", "b", "c"], "count": pa.array([3, None, 5], pa.int64())})

@@ -17,7 +17,7 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.files import compact
 from state.delta.tables.table import DeltaLocation
 from tests.contract.states import OWNER, FilesMapState, Place, content, counts
-from transactional.attempt import AttemptId, TxId
+from transactional.model.attempt import AttemptId, TxId
 
 COLUMNS = pa.schema(
     [("word", pa.string()), ("number", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))]

@@ -14,8 +14,8 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from state.delta.tables.data_files import table_writer
-from transactional.arrow import arrow_schema
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema
+from transactional.model.schema import Schema
 
 COLUMNS = Schema.parse("b byte, s short, i int, l long, d date, t timestamp, k string, f double")
 FILE = "one.parquet"

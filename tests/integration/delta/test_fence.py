@@ -24,8 +24,8 @@ from state.fence import Fence, Verdict, WriteRefused
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, always, content, counts, write_by_files
 from tests.proof.effects import done_at_once
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced, OperatingError, TableConflict
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports import StateKind
 
 

@@ -16,10 +16,10 @@ from state.delta.segments.folds_apart import FoldTask, WrittenFold, fold_task
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_staged import live, merge, opened, place, segments
-from transactional.absent import ABSENT, Absent
-from transactional.attempt import AttemptId, TxId
 from transactional.errors import OperatingError
-from transactional.names import fold_of
+from transactional.model.absent import ABSENT, Absent
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.names import fold_of
 
 __all__ = ["place"]
 

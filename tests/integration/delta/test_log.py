@@ -34,10 +34,10 @@ from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.integration.delta import folding
-from transactional.arrow import arrow_type
-from transactional.attempt import TransactionAttempt, TxId
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch, SumOverflow
-from transactional.facts import BatchFacts
+from transactional.model.arrow import arrow_type
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.facts import BatchFacts
 from transactional.ports import Partials
 from transactional.testing.states.values import KEYS
 

@@ -18,8 +18,8 @@ from state.delta.tables.version import TableVersion
 from state.fence import TableWrite, WriteRefused
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from tests.delta_merge import merge_into
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, SumOverflow
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from state.delta.state import DeltaMapState
 from tests.contract.adversary import Adversary
 from tests.contract.states import content, counts
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.ports.examining import Problem
 
 pytestmark = [pytest.mark.spark, pytest.mark.sampled(9)]

@@ -16,7 +16,7 @@ import state.delta.state
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.errors import OperatingError, StoreMismatch
-from transactional.names import OWNER_PROPERTY
+from transactional.model.names import OWNER_PROPERTY
 
 OTHER = "other/count"
 

@@ -27,10 +27,10 @@ from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.values import combined
 from tests.delta_merge import merge_into
-from transactional.aggregates.places import is_ascending
-from transactional.arrow import arrow_schema
-from transactional.attempt import TxId
-from transactional.schema import Schema
+from transactional.model.aggregates.places import is_ascending
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import TxId
+from transactional.model.schema import Schema
 
 DAY = datetime.date(2026, 1, 1)
 VALUES: dict[str, list[Any]] = {
@@ -210,8 +210,8 @@ def test_one_key_column_is_found_as_several_are(
 ) -> None:
     """Few keys in a hash table, and many in order, in files that are not, by several threads where there are many."""
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
-    monkeypatch.setattr("transactional.aggregates.places.ROWS_MIN", many)
-    monkeypatch.setattr("transactional.aggregates.places.BLOCK_ROWS", block_rows)
+    monkeypatch.setattr("transactional.model.aggregates.places.ROWS_MIN", many)
+    monkeypatch.setattr("transactional.model.aggregates.places.BLOCK_ROWS", block_rows)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
     monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", 3)
     columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
@@ -268,7 +268,7 @@ def large(
     folder: Path, monkeypatch: pytest.MonkeyPatch, key: str = "int", expires: str | None = None
 ) -> tuple[list[DataFile], Change]:
     """A table of many files in the order of their keys, and what comes for each: three threads rewrite it."""
-    monkeypatch.setattr("transactional.aggregates.places.ROWS_MIN", 0)
+    monkeypatch.setattr("transactional.model.aggregates.places.ROWS_MIN", 0)
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 2)
     columns = StateColumns(Schema.parse(f"a {key}"), Schema.parse("v long"), {}, False, expires)

@@ -24,10 +24,10 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import DRIVER_BYTES_MAX, RUNS, FileStager, attempt_of
 from tests.contract.states import OWNER, Place, content, counts
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SumOverflow
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials, StateKind
 from transactional.ports.examining import Problem

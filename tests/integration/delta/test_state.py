@@ -25,7 +25,7 @@ from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import settle_feature
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
-from transactional.names import STAGED_FEATURE
+from transactional.model.names import STAGED_FEATURE
 from transactional.ports import StateKind
 
 

@@ -19,8 +19,8 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.effects import done_at_once
 from tests.synced_disk import SyncedDisk
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
-from transactional.attempt import TransactionAttempt
 from transactional.errors import OperatingError
+from transactional.model.attempt import TransactionAttempt
 
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
 LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}

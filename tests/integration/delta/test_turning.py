@@ -8,7 +8,7 @@ from typing import Any
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, content
-from transactional.absent import ABSENT
+from transactional.model.absent import ABSENT
 
 
 def test_keys_that_tasks_delete_go_from_a_table_that_is_no_log_yet(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from state.delta.merging import change
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, counts
-from transactional.schema import Schema
+from transactional.model.schema import Schema
 
 ROOT = Path(__file__).parents[3]
 OURS = tuple(f"{ROOT / folder}/" for folder in ("state", "transactional"))

@@ -22,11 +22,11 @@ from tests.integration.kafka_topics import new_topic
 from tests.integration.programs import Program
 from tests.rewinding import build, contents, expected, run, store_url
 from transactional import Topology
-from transactional.attempt import TxId
 from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import unexamined
 from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, OperatingError
+from transactional.model.attempt import TxId
 
 WORDS = [f"{letter * (1 + number % 3)}" for number in range(7) for letter in "abcdefg"]
 EXPECTED = Counter(WORDS)

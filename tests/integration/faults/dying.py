@@ -17,7 +17,7 @@ from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder, TransactionAttempt
-from transactional.batch import BatchMetadata
+from transactional.model.batch import BatchMetadata
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Partials
 from transactional.store import Lease

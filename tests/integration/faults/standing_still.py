@@ -35,10 +35,10 @@ from transactional import (
     TransactionalTopologyBuilder,
     TransactionAttempt,
 )
-from transactional.attempt import AttemptId, TxId
-from transactional.batch import BatchMetadata
 from transactional.core.protocol import Action, Event
 from transactional.errors import TransactionalError
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.store import Lease

@@ -23,8 +23,8 @@ from spouts.kafka_admin import watermarks
 from spouts.local_broker import LocalBroker
 from tests.integration.brokers import FIRST, NOBODY, SECOND, SecondBroker, await_leaders, create_topics
 from tests.integration.kafka_topics import TIMEOUT_MS, new_topic, put, span, transactional_producer
-from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import SourceUnavailable
+from transactional.model.batch import OffsetRange, PartitionId
 
 pytestmark = pytest.mark.kafka
 

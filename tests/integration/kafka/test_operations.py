@@ -18,7 +18,6 @@ from spouts.kafka.spout import KafkaSpout
 from state import DeltaMapState
 from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
-from transactional.attempt import TxId
 from transactional.commands import rewind as commands
 from transactional.console.beside import console_beside
 from transactional.doctor.checked_tables import checked_sources, checked_tables
@@ -26,6 +25,7 @@ from transactional.doctor.examine import examine
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.rewinding import rewind
 from transactional.loading import open_for_reading, open_store
+from transactional.model.attempt import TxId
 from transactional.phases.local_executor import LocalExecutor
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology

@@ -27,8 +27,8 @@ from tests.integration.kafka_topics import (
     transactional_producer,
     values,
 )
-from transactional.batch import EMPTY_BATCH, BatchMetadata
 from transactional.errors import BatchLost, ConfigError, ReplayMismatch, SourceUnavailable
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 
 pytestmark = pytest.mark.kafka
 

@@ -30,9 +30,9 @@ from tests.integration.kafka_topics import (
     span,
     transactional_producer,
 )
-from transactional.arrow import arrow_schema
-from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import OperatingError, ReplayMismatch, SchemaMismatch, SourceUnavailable
+from transactional.model.arrow import arrow_schema
+from transactional.model.batch import OffsetRange, PartitionId
 
 pytestmark = pytest.mark.kafka
 
@@ -240,7 +240,7 @@ def test_a_process_ends_quietly_with_consumers_open(bootstrap: str) -> None:
     program = (
         "from spouts.kafka.reader import KafkaPartitionReader as R\n"
         "from spouts.kafka.cluster import *; from spouts.kafka.records import *\n"
-        "from transactional.batch import OffsetRange, PartitionId\n"
+        "from transactional.model.batch import OffsetRange, PartitionId\n"
         "schema = output_schema(['value'], key_type='binary', value_type='string')\n"
         f"reader = R(KafkaConnection({bootstrap!r}), schema)\n"
         f"assert sum(b.num_rows for b in reader.read(PartitionId({topic!r}, 0), OffsetRange(0, 10))) == 10\n"

@@ -27,8 +27,8 @@ from tests.integration.kafka_topics import (
     transactional_producer,
     values,
 )
-from transactional.batch import EMPTY_BATCH, Digest
 from transactional.errors import ConfigError, SchemaMismatch
+from transactional.model.batch import EMPTY_BATCH, Digest
 
 pytestmark = pytest.mark.kafka
 

@@ -30,11 +30,11 @@ from transactional import (
     TxId,
     run_topology,
 )
-from transactional.attempt import AttemptId
-from transactional.batch import EMPTY_BATCH
 from transactional.bolts import Bolt
 from transactional.errors import AttemptLost, ConfigError
-from transactional.plumbing.garbage import OBJECTS_BETWEEN_COLLECTIONS
+from transactional.model.attempt import AttemptId
+from transactional.model.batch import EMPTY_BATCH
+from transactional.model.plumbing.garbage import OBJECTS_BETWEEN_COLLECTIONS
 from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor
 from transactional.spark.results import InFile, ResultFiles, unpacked

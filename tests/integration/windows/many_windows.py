@@ -23,9 +23,9 @@ from transactional import (
     WindowedBolt,
     tumbling,
 )
-from transactional.aggregates import Count, Last, Sum
-from transactional.batch import BatchMetadata
 from transactional.errors import FatalError
+from transactional.model.aggregates import Count, Last, Sum
+from transactional.model.batch import BatchMetadata
 from transactional.running import make_executor
 from transactional.store import Lease
 from transactional.trident import Collect, TridentTopology, count, session

@@ -20,10 +20,10 @@ from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from state.delta.segments.folding import LogLayout
 from state.delta.tables.staging import RUNS
-from transactional.batch import Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.core.report import CommitReport
 from transactional.engine.driver import TopologyDriver
+from transactional.model.batch import Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
 from transactional.phases.committing import CommitPhase
 from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor

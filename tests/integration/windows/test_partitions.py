@@ -18,10 +18,10 @@ from spouts.kafka_admin import add_partitions
 from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState, MemoryTable
 from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
-from transactional.config import TopologyConfig
 from transactional.console.app import Console, application
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.observing import Observer
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.telemetry.metrics import Metrics
 from transactional.testing import ManualClock, MemoryCoordinatorStore

@@ -41,10 +41,10 @@ from transactional import (
     TransactionAttempt,
     TxId,
 )
-from transactional.attempt import AttemptId
 from transactional.bolts import Bolt
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import AttemptLost, BoltFailed, TuplesLost, WorkerDied
+from transactional.model.attempt import AttemptId
 from transactional.testing import MemoryCoordinatorStore
 from transactional.workers import pool
 from transactional.workers.executor import WorkerExecutor
@@ -260,8 +260,8 @@ DRIVER = """
     from spouts import MemoryTransactionalSpout
     from state import MemoryMapState
     from transactional import TransactionalTopologyBuilder, TransactionAttempt, TxId
-    from transactional.attempt import AttemptId
-    from transactional.batch import EMPTY_BATCH
+    from transactional.model.attempt import AttemptId
+    from transactional.model.batch import EMPTY_BATCH
     from transactional.workers.executor import WorkerExecutor
 
     def hangs(row):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.command_line import RUN, Command
-from transactional import errors
 from transactional.errors import TransactionalError
 from transactional.loading import open_store
+from transactional.model import errors
 
 ERRORS = Path(__file__).parents[3] / "docs" / "errors.md"
 STORE = "sqlite:///transactional.db"

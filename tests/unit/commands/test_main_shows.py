@@ -10,8 +10,8 @@ from pathlib import Path
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
 from tests.unit.console.stores import Past
-from transactional.batch import PartitionId
-from transactional.facts import Listed, Listing
+from transactional.model.batch import PartitionId
+from transactional.model.facts import Listed, Listing
 
 
 def test_describe_shows_components_and_phases(command: Command) -> None:

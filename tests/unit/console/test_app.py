@@ -12,11 +12,11 @@ from starlette.testclient import TestClient
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import BASE, TOKEN, browser
 from tests.unit.console.stores import HOSTILE, START_MS, Past
-from transactional.batch import PartitionId
 from transactional.console.slugs import slug_of
-from transactional.drawing.formats import clock, iso, moment
 from transactional.errors import CorruptRecord, StoreUnavailable
-from transactional.facts import Listed, Listing
+from transactional.model.batch import PartitionId
+from transactional.model.drawing.formats import clock, iso, moment
+from transactional.model.facts import Listed, Listing
 from transactional.store.history import EndedHow, RunEnd
 
 PAGES = (

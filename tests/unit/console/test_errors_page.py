@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from transactional import errors
 from transactional.console import errors_page
 from transactional.console.errors_page import link_to, sections, with_links
+from transactional.model import errors
 
 CODES = sorted(
     each.code

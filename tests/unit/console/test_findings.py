@@ -12,10 +12,10 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import Past
 from tests.unit.drivers import DRAINED, World
-from transactional.attempt import TxId
 from transactional.commands.output.statuses import troubles_of
 from transactional.console.export import exported
 from transactional.console.findings import at_a_glance
+from transactional.model.attempt import TxId
 from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.store import DesiredState

@@ -19,7 +19,7 @@ from tests.unit.drivers import World
 from transactional.commands.output.status_json import status_json
 from transactional.commands.output.statuses import letters_lines
 from transactional.errors import StoreUnavailable
-from transactional.names import DEAD_LETTERS
+from transactional.model.names import DEAD_LETTERS
 from transactional.store import AttemptTimes
 from transactional.store.rules import letters_in
 from transactional.store.set_aside import TRANSACTIONS_MAX, set_aside_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transactional.attempt import AttemptId, TxId
 from transactional.core.agreement import disagreement, removal
+from transactional.model.attempt import AttemptId, TxId
 from transactional.ports.examining import Problem
 
 COMMITTED = 5

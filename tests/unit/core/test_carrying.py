@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.core.carrying import carried, with_what_is_known
-from transactional.facts import BatchFacts, LastSeen
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.facts import BatchFacts, LastSeen
 
 A, B = PartitionId("a", 0), PartitionId("b", 0)
 RANGES = {A: OffsetRange(Offset(0), Offset(2)), B: OffsetRange(Offset(0), Offset(2))}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.conversation import Conversation, attempt, batch, digest, kinds
-from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     AbortAttempt,
     Action,
@@ -18,6 +17,7 @@ from transactional.core.protocol import (
     StartCommit,
     StartProcessing,
 )
+from transactional.model.config import TopologyConfig
 from transactional.store.progress import Phase, Progress
 
 TWO_AT_ONCE = TopologyConfig(max_spout_pending=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.unit.conversation import Conversation, attempt, batch, kinds
-from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     AbortAttempt,
     AttemptFailed,
@@ -18,6 +17,7 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import CommitStuck, RetriesExhausted
+from transactional.model.config import TopologyConfig
 from transactional.store.progress import Phase
 
 TIMED = TopologyConfig(max_spout_pending=3, attempt_timeout_ms=1_000, commit_timeout_ms=5_000, retry_pause_ms=100)

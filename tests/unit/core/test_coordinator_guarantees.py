@@ -7,9 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.conversation import WORDS, Conversation, attempt, batch, digest, kinds
-from transactional.attempt import AttemptId, TxId
-from transactional.batch import BatchMetadata, Offset, PendingMessage
-from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     BatchPlanned,
     PlanBatch,
@@ -20,7 +17,10 @@ from transactional.core.protocol import (
     StopRequested,
 )
 from transactional.engine.history.journal import decode, encode
-from transactional.guarantees import Guarantee
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import BatchMetadata, Offset, PendingMessage
+from transactional.model.config import TopologyConfig
+from transactional.model.guarantees import Guarantee
 from transactional.store.progress import Phase, Progress
 
 CONFIG = TopologyConfig(max_spout_pending=2, retry_pause_ms=100, stop_when_drained=True)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.conversation import Conversation, attempt, batch, digest, kinds
-from transactional.attempt import AttemptId, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     AbortAttempt,
     AttemptFailed,
@@ -21,6 +18,9 @@ from transactional.core.protocol import (
     StartProcessing,
     StopRequested,
 )
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
 from transactional.store.progress import Phase, Progress
 
 DRAIN = TopologyConfig(max_spout_pending=3, stop_when_drained=True, retry_pause_ms=100)

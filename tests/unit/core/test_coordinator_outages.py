@@ -10,12 +10,12 @@ from spouts.memory import MemoryTransactionalSpout
 from tests.unit.conversation import Conversation, kinds
 from tests.unit.drivers import DRAINED, World
 from tests.unit.fakes import stored
-from transactional.attempt import TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.protocol import AttemptFailed, Halt, RecordFailure
 from transactional.errors import RetriesExhausted, SourceUnavailable, TuplesLost
-from transactional.letters import Exclusion
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
+from transactional.model.letters import Exclusion
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from tests.unit.conversation import WORDS, Conversation, attempt, batch, digest, kinds
-from transactional.attempt import AttemptId, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.core.protocol import (
     BatchPlanned,
     CommitSucceeded,
@@ -21,6 +19,8 @@ from transactional.core.protocol import (
 )
 from transactional.core.report import CommitReport
 from transactional.errors import ProtocolError
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.store.progress import Phase, Progress
 
 

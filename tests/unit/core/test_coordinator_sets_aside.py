@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig as Config
 from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import AttemptFailed, Halt, RecordAttempt, RecordFailure, StartProcessing, Tick
 from transactional.engine.history.journal import decode, encode
-from transactional.letters import Exclusion, Letter
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig as Config
+from transactional.model.letters import Exclusion, Letter
 from transactional.store.progress import Phase, Progress
 
 EXCLUSION = Exclusion("picky", "0123", "component 'picky' raised ValueError: no")

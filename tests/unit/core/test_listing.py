@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.core.carrying import carried, with_what_is_known
 from transactional.core.listing import listed_after
-from transactional.facts import BatchFacts, EventTime, LastSeen, Listed, Listing
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.facts import BatchFacts, EventTime, LastSeen, Listed, Listing
 
 A, B = PartitionId("a", 0), PartitionId("b", 0)
 AT, IDLE = EventTime("at"), EventTime("at", idle_after_ms=10)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.conversation import Conversation, batch, digest
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.core import protocol
 from transactional.core.protocol import (
     LATE,
@@ -21,6 +20,7 @@ from transactional.core.protocol import (
     Trigger,
 )
 from transactional.errors import ProtocolError
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.store.progress import Phase, Progress
 
 EVENTS: dict[Trigger, Callable[[TransactionAttempt], AttemptEvent]] = {

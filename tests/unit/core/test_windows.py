@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from transactional.core.windows import FIRST_US, LAST_US, Range, Windows, WindowTimes, times_of
-from transactional.facts import BatchFacts
+from transactional.model.facts import BatchFacts
 
 MINUTE = 60_000_000
 lengths = st.integers(1, 30)

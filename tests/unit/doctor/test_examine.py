@@ -23,14 +23,14 @@ from state.store.sql_store import SqlCoordinatorStore
 from state.table_state import TableState
 from tests.unit.doctor.patients import TABLES, WORDS, Patient, move
 from tests.unit.drivers import DRAINED, WAIT_S, in_background
-from transactional.batch import Offset, OffsetRange
-from transactional.config import TopologyConfig
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.doctor.start import refuse_early
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
+from transactional.model.batch import Offset, OffsetRange
+from transactional.model.config import TopologyConfig
 from transactional.ports.examining import Problem
 from transactional.running import make_executor, run_topology
 from transactional.store import TopologyStatus

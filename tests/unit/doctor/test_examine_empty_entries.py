@@ -15,9 +15,9 @@ from state.delta.tables.log import first_empty
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.doctor.test_examine_torn import STARTS, entries, everything, run_by_driver
-from transactional.attempt import TxId
 from transactional.engine import rewinding
 from transactional.errors import BeyondKept, OperatingError, StoreMismatch
+from transactional.model.attempt import TxId
 from transactional.ports.examining import Problem
 from verifier.checker import CheckedTable, verify
 

@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 
 from spouts.memory import MemoryTransactionalSpout
 from state import DeltaMapState
-from transactional.aggregates import Aggregate, Min
+from transactional.model.aggregates import Aggregate, Min
 from transactional.trident import Avg, Collect, Combiner, Count, First, Last, Max, Sum, field
 from transactional.trident import TridentTopology, count, session, sliding, tumbling
 

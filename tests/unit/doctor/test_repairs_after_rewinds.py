@@ -9,11 +9,11 @@ from deltalake import DeltaTable
 
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
-from transactional.attempt import TxId
 from transactional.engine import rewinding
 from transactional.engine.history.journal import JournalWriter, TakenBack, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import StoreMismatch
+from transactional.model.attempt import TxId
 from transactional.ports.examining import Problem
 
 

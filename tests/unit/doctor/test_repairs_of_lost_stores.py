@@ -16,12 +16,12 @@ from state.examined import ExaminedTable
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient, move
 from tests.unit.drivers import DRAINED
-from transactional.attempt import AttemptId, TxId
-from transactional.batch import EMPTY_BATCH
 from transactional.doctor.examine import Table
 from transactional.doctor.repairs import Journal, take_over
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, StoreMismatch
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import EMPTY_BATCH
 from transactional.running import make_executor, run_topology
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder

@@ -6,9 +6,9 @@ from typing import Any
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.doctor.replaying import Replay
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.store import AttemptRecord
 from transactional.topology.builder import TransactionalTopologyBuilder
 

@@ -13,8 +13,6 @@ import pytest
 
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import WORD_COUNTS, WORDS, opaque_words, stored, words
-from transactional.attempt import TransactionAttempt
-from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     AbortAttempt,
     Action,
@@ -31,11 +29,13 @@ from transactional.core.protocol import (
 )
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import FailedException, OperatingError, SourceUnavailable
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.store.progress import Phase
 from transactional.testing import ManualClock
-from transactional.tuples import Tuple
 
 
 class Trip:

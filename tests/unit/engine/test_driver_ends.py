@@ -12,7 +12,6 @@ import pytest
 
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, HookedStore, Recorder, World, in_background, silent
 from tests.unit.fakes import WORD_COUNTS, opaque_words, stored, words
-from transactional.config import TopologyConfig
 from transactional.core.protocol import Halt, RecordCommit, RecordFailure
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import (
@@ -26,11 +25,12 @@ from transactional.errors import (
     StoreUnavailable,
     StoreWentBack,
     TopologyInUse,
-    fatal_error,
 )
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import fatal_error
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import ManualClock
-from transactional.tuples import Tuple
 
 
 class Killed(FatalError):

@@ -12,18 +12,18 @@ import pytest
 from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, total, words
-from transactional.batch import PartitionId
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import FailedException
-from transactional.facts import BatchFacts, EventTime
+from transactional.model.batch import PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import BatchFacts, EventTime
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
-from transactional.schema import Schema
 from transactional.testing import ManualClock, MemoryCoordinatorStore, complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ import pytest
 import transactional.engine.driver
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, World, in_background
 from transactional.errors import Fenced
-from transactional.plumbing.pools import DaemonPool, have_calls_ended
+from transactional.model.plumbing.pools import DaemonPool, have_calls_ended
 from transactional.testing import ManualClock
 
 STUCK = """
@@ -28,7 +28,7 @@ world.run(topology, replace(DRAINED, commit_timeout_ms=50))
 
 WORKS = """
 import sys, threading, time
-from transactional.plumbing.pools import DaemonPool
+from transactional.model.plumbing.pools import DaemonPool
 
 began = threading.Event()
 
@@ -44,7 +44,7 @@ sys.exit(7)
 HANGS = """
 import threading
 from transactional.commands import main
-from transactional.plumbing import pools
+from transactional.model.plumbing import pools
 
 began = threading.Event()
 

@@ -11,9 +11,6 @@ import pytest
 
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background, silent
 from tests.unit.fakes import WORD_COUNTS, stored, words
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.protocol import (
     DrainRequested,
     Event,
@@ -29,6 +26,9 @@ from transactional.core.protocol import (
 from transactional.engine.driver import LOOK_EVERY_MS, TopologyDriver
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError, Fenced
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.store import DesiredState

@@ -14,18 +14,18 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from tests.unit.drivers import DRAINED, Recorder, World
 from tests.unit.fakes import stored, words
 from tests.unit.own_spouts import Span, WordLists, span
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit, BatchMetadata
 from transactional.commands.display import Display
 from transactional.core.protocol import Action, BatchPlanned, RecordAttempt, RecordFailure
 from transactional.engine.letter_spout import LETTERS_PER_TRANSACTION, LetterSpout
 from transactional.errors import ConfigError, FailedException
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchLimit, BatchMetadata
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import PartitionReader, Processed, Spout
-from transactional.schema import Schema
 from transactional.store import AttemptRecord
 from transactional.testing import ManualClock
-from transactional.tuples import Tuple
 
 TARGET_MS = 400
 SIZED = replace(DRAINED, max_spout_pending=1, target_latency_ms=TARGET_MS)

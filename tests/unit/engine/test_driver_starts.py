@@ -12,12 +12,12 @@ from state.memory import MemoryMapState, MemoryTable
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.drivers import DRAINED, HookedState, HookedStore, World
 from tests.unit.fakes import WORD_COUNTS, WORDS, builder, stored, words
-from transactional.aggregates import Count, Last
-from transactional.attempt import AttemptId, TxId
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.fencing import FENCE_TRIES, fence_tables
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import FatalError, Fenced, StoreMismatch, TableConflict, TopologyChanged
+from transactional.model.aggregates import Count, Last
+from transactional.model.attempt import AttemptId, TxId
 from transactional.phases.local_executor import LocalExecutor
 from transactional.store import Lease
 from transactional.testing import MemoryCoordinatorStore

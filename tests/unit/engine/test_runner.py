@@ -10,8 +10,6 @@ import pytest
 
 from tests.unit.fakes import Total, builder, stored, total
 from tests.unit.runner_bench import ODD, WAIT_S, Bench, BenchSpout, attempt, committing, raising
-from transactional.attempt import TransactionAttempt
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.core.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -29,7 +27,9 @@ from transactional.errors import (
     ReplayMismatch,
     SourceUnavailable,
 )
-from transactional.facts import BatchFacts
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.facts import BatchFacts
 
 # --- planning -----------------------------------------------------------------------------------------------------
 

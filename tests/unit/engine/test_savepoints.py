@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.drivers import HookedState, World
 from tests.unit.fakes import WORDS, words
-from transactional.attempt import TxId
 from transactional.engine.savepoints import Savepoints
 from transactional.engine.tidying import Tidying
 from transactional.errors import StoreUnavailable
+from transactional.model.attempt import TxId
 from transactional.ports.rewinding import RewindTarget
 
 

@@ -12,8 +12,6 @@ from statistics import mean
 
 import pytest
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.core.protocol import (
     BatchPlanned,
     PlanBatch,
@@ -24,6 +22,8 @@ from transactional.core.protocol import (
 )
 from transactional.engine.history.timeline import Moment, Timeline
 from transactional.engine.sizing import BatchSizer, size_of
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 
 TARGET_MS = 1_000
 SETTLED_WITHIN = 10

@@ -9,8 +9,8 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import builder, counts, stored
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology

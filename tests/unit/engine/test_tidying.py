@@ -12,10 +12,10 @@ import pytest
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import stored, words
 from tests.unit.runner_bench import Bench, Held, attempt, committing, raising
-from transactional.attempt import TxId
 from transactional.core.protocol import CommitDelayed, CommitSucceeded, RecordCommit, StartCommit
 from transactional.engine.runner import Fatal
 from transactional.errors import Fenced
+from transactional.model.attempt import TxId
 
 ALWAYS: Callable[[], bool] = lambda: True  # noqa: E731
 

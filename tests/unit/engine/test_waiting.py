@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from transactional.batch import PartitionId
 from transactional.engine.waiting import WaitLog
-from transactional.facts import EventTime, Listed, Listing
+from transactional.model.batch import PartitionId
+from transactional.model.facts import EventTime, Listed, Listing
 
 PARTITIONS = [PartitionId("orders", number) for number in range(9)]
 

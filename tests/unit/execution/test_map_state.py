@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from state.memory import MemoryMapState
 from tests.contract.states import content, counts
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.execution.map_state import MapStateView
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 
 def attempt(txid: int, attempt_id: int) -> TransactionAttempt:

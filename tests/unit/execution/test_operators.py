@@ -19,19 +19,19 @@ from state.memory import MemoryMapState
 from state.updates import StateUpdate
 from tests.unit.attempts import FIRST, instances, keep, kept, processed
 from tests.unit.fakes import Total, Upper, builder, total, words
-from transactional.aggregates import Count, TableAggregator
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, Offset, OffsetRange, PartitionId
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.errors import AttemptLost, BoltFailed, FailedException, Fenced, SourceUnavailable
 from transactional.execution import emitting
 from transactional.execution.emitting import Emitter
-from transactional.groupings import Grouping, GroupingKind
-from transactional.schema import Schema
+from transactional.model.aggregates import Count, TableAggregator
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH, Offset, OffsetRange, PartitionId
+from transactional.model.groupings import Grouping, GroupingKind
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import StageEdge
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 NUMBERS = [[(number,) for number in range(100)]]
 

@@ -12,13 +12,13 @@ import pytest
 
 from tests.unit.attempts import FIRST, Keep, Nowhere, instances, keep, processed
 from tests.unit.fakes import Total, builder, stored, total, words
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext
 from transactional.errors import BoltFailed
 from transactional.execution.map_state import MapStateView
 from transactional.execution.pickling import dump_instance, load_instance
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.committing import CommitPhase
-from transactional.tuples import Tuple
 
 
 def test_collector_and_state_are_the_drivers_own_on_arrival() -> None:

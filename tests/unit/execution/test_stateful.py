@@ -15,18 +15,18 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import everything, processed
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import WORD_COUNTS, Upper, builder, counts, opaque_words, stored, words
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import OutputCollector, TopologyContext
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import BoltFailed, ConfigError, SchemaMismatch
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 NOTHING = BatchMetadata({PartitionId("memory", 0): OffsetRange(Offset(0), Offset(0))})
 PETS = [("cat",), ("dog",), ("cat",)]

@@ -10,14 +10,14 @@ import pytest
 
 from state.memory import MemoryTable
 from tests.unit.fakes import WORD_COUNTS, builder, counts, opaque_words, stored, words
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import AttemptLost, ConfigError, FatalError, WorkerDied
 from transactional.gears.executor import GearedExecutor
 from transactional.gears.places import ProcessingPlace, ProcessingPlaces
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import Processed
 from transactional.testing import MemoryCoordinatorStore

@@ -31,9 +31,9 @@ from transactional import TransactionalTopologyBuilder
 from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import ConfigError, FailedException, RetriesExhausted
+from transactional.model.user_code.tuples import Tuple
 from transactional.ports import StateKind
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.tuples import Tuple
 
 
 @pytest.mark.parametrize("opaque", [True, False])

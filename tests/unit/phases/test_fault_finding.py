@@ -16,15 +16,15 @@ from tests.unit.attempts import FIRST
 from tests.unit.fakes import stored
 from tests.unit.poisoned import found, run, try_again
 from transactional import StatefulBolt, TransactionalTopologyBuilder
-from transactional.arrow import from_ipc
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.errors import RetriesExhausted
 from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure
 from transactional.execution.program import AttemptInput, TaskProgram, make_program
-from transactional.letters import Exclusion
+from transactional.model.arrow import from_ipc
+from transactional.model.letters import Exclusion
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.tasks import run_dataframe_task
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.tuples import Tuple
 
 HUGE = 10**30
 ROWS = [[("cat", 1), ("dog", 2), ("huge", 3), ("cat", 4)], [("a\0b", 5), ("owl", 6), ("huge", 7)]]

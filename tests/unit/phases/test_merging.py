@@ -16,11 +16,11 @@ from tests.unit.attempts import everything
 from tests.unit.fakes import builder, total, words
 from tests.unit.shapes import update
 from tests.unit.telling import TASKS, Event, Told, merges
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import TransactionalError
 from transactional.execution import emitting
 from transactional.execution.emitting import Emitter
-from transactional.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.phases import tasks
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor

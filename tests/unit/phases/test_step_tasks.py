@@ -19,19 +19,19 @@ from state.delta.tables.staging import RUNS
 from state.memory import MemoryMapState, MemoryTable
 from tests.contract.states import content
 from tests.unit.fakes import builder, counts, opaque_words, stored
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.errors import BoltFailed, Fenced, TableConflict, TuplesLost, WorkerDied
 from transactional.execution.step_work import StepWork, TaskDone
-from transactional.facts import BatchFacts
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.facts import BatchFacts
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import State
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 ROWS = [(f"w{number * 7 % 40}",) for number in range(300)]
 

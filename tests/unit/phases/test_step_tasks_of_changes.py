@@ -18,10 +18,11 @@ from state.delta.tables.staging import RUNS
 from state.memory import MemoryTable
 from tests.unit.fakes import builder
 from tests.unit.phases.test_step_tasks import attempt, live_files, opened
-from transactional.aggregates import StoredColumns
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import AttemptLost, BoltFailed, SumOverflow, TableConflict
 from transactional.execution.step_work import StepWork, TaskDone
+from transactional.model.aggregates import StoredColumns
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
@@ -31,7 +32,6 @@ from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import NEW_AND_OLD, Topology
 from transactional.trident import Combiner, Last
 from transactional.trident.aggregates.committing import OwnUpdate
-from transactional.tuples import Tuple
 
 FIELDS = "word string, day int, n long"
 KEYS = [None, *(f"w{number}" for number in range(20))]

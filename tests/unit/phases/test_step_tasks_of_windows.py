@@ -17,12 +17,12 @@ from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState
 from state.delta.segments.folding import LogLayout
 from state.delta.tables.staging import RUNS
-from transactional.attempt import TransactionAttempt
-from transactional.config import TopologyConfig
 from transactional.core.report import CommitReport
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import AttemptLost, RetriesExhausted
 from transactional.execution.step_work import StepWork, TaskDone
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.config import TopologyConfig
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.staging import stagers_of

@@ -17,8 +17,6 @@ from tests.examples import examples
 from tests.unit.attempts import FIRST, everything, processed
 from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, counts, opaque_words, total, words
 from tests.unit.shapes import topologies
-from transactional.arrow import from_ipc, to_ipc
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import (
     AttemptLost,
     BoltFailed,
@@ -38,8 +36,10 @@ from transactional.execution.items import (
     is_for_task,
 )
 from transactional.execution.program import AttemptInput, NoReader, SpoutSpec, TaskProgram, make_program
-from transactional.groupings import GroupingKind
-from transactional.letters import Exclusion
+from transactional.model.arrow import from_ipc, to_ipc
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.groupings import GroupingKind
+from transactional.model.letters import Exclusion
 from transactional.phases.gathering import gather
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.tasks import run_task

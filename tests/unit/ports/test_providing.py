@@ -13,8 +13,8 @@ from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from tests.unit.fakes import WORD_COUNTS, builder, opaque_words, words
 from transactional import StateKind, TopologyConfig, run_topology
-from transactional.config import shown_options
 from transactional.errors import ConfigError
+from transactional.model.config import shown_options
 from transactional.topology.topology import Topology
 
 

@@ -15,10 +15,11 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.fakes import stored
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, RetriesExhausted, TopologyChanged
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import StateKind
 from transactional.ports.several import SeveralSpouts
@@ -27,7 +28,6 @@ from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology, field
-from transactional.tuples import Tuple
 
 WORD = "word string"
 rows = st.lists(st.sampled_from(["a", "b", "c"]).map(lambda word: (word,)), max_size=6)

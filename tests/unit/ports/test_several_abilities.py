@@ -19,9 +19,6 @@ from tests.unit.fakes import stored
 from tests.unit.phases.test_refused_records import NUMBER, RecordSpout
 from tests.unit.poisoned import letters
 from transactional import RunSummary
-from transactional.attempt import TxId
-from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.doctor.checked_tables import checked_sources
 from transactional.doctor.examine import examine
 from transactional.engine.driver import TopologyDriver
@@ -29,17 +26,20 @@ from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.engine.rewinding import read_again
 from transactional.errors import BeyondKept, ConfigError
 from transactional.execution.failing.faults import fingerprint
-from transactional.facts import Listing
+from transactional.model.attempt import TxId
+from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import Listing
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import PartitionReader, Spout
 from transactional.ports.examining import Problem
 from transactional.ports.several import SeveralReaders, SeveralSpouts
 from transactional.ports.stream_names import of_stream
-from transactional.schema import Schema
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
-from transactional.tuples import Tuple
 
 WORD = "word string"
 CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=1, idle_pause_ms=1, retry_pause_ms=1, tick_ms=1)

@@ -10,14 +10,14 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import RetriesExhausted, TopologyChanged
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
-from transactional.tuples import Tuple
 
 NAMES = ("web", "app", "shop", "mail")
 CONFIG = TopologyConfig(stop_when_drained=True, attempts_max=1, idle_pause_ms=1, retry_pause_ms=1, tick_ms=1)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from transactional.attempt import Epoch, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.facts import LastSeen, Listed, Listing
+from transactional.model.attempt import Epoch, TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.facts import LastSeen, Listed, Listing
 from transactional.ports.stream_names import StreamNames, of_stream, taken_apart
 from transactional.store.history import RunAbout, RunRecord
 

@@ -22,8 +22,8 @@ from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
 from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.queries.words import run, word_count
-from transactional.attempt import TxId
 from transactional.errors import ConfigError, OperatingError, QueryFailed
+from transactional.model.attempt import TxId
 from transactional.ports import State
 from transactional.queries import QueryClient, as_of
 from transactional.store import CoordinatorStore, Position

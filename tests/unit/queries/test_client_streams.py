@@ -12,10 +12,10 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.unit.queries.words import run
 from transactional.errors import ConfigError
-from transactional.facts import StaticVersion
+from transactional.model.facts import StaticVersion
+from transactional.model.reading import StaticTable
+from transactional.model.schema import Schema
 from transactional.queries import QueryClient
-from transactional.reading import StaticTable
-from transactional.schema import Schema
 from transactional.trident import Count, Stream, Sum, TridentTopology
 
 TWEETERS = {

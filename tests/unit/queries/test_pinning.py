@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from transactional.attempt import TxId
 from transactional.errors import ConfigError
+from transactional.model.attempt import TxId
 from transactional.queries.pinning import Tables
 from transactional.store import Position
 

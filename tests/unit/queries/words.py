@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports import State
 from transactional.store import CoordinatorStore

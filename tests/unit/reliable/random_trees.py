@@ -12,13 +12,13 @@ from itertools import count
 from typing import Any, ClassVar
 
 from spouts.memory import MemoryTransactionalSpout
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder, TupleCollector
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 FIELDS = "number long, of array<string>"
 ATTEMPT = TransactionAttempt(TxId(1), AttemptId(1))

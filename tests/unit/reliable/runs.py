@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from transactional.bolts import BasicBolt, OutputCollector
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 Fails = Callable[[str, int], Any]
 """Whether a bolt fails on a word that it is given for the n-th time; it may raise by itself."""

@@ -15,8 +15,9 @@ from state.memory import MemoryMapState
 from tests.unit.fakes import Total, counts
 from transactional.bolts import BasicBolt, OutputCollector
 from transactional.errors import ConfigError
-from transactional.groupings import CustomStreamGrouping
-from transactional.guarantees import Guarantee
+from transactional.model.groupings import CustomStreamGrouping
+from transactional.model.guarantees import Guarantee
+from transactional.model.user_code.tuples import Tuple
 from transactional.ports import PartitionReader
 from transactional.reliable import RichBolt, TopologyBuilder
 from transactional.stateful import KeyValueState, StatefulBolt
@@ -25,7 +26,6 @@ from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.describing import described
 from transactional.topology.join_bolt import JoinBolt
 from transactional.topology.windows import count
-from transactional.tuples import Tuple
 from transactional.windowed import TupleWindow, WindowedBolt
 
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.reliable.runs import GIVEN, Send, Split, fresh, run
-from transactional.batch import EMPTY_BATCH, PartitionId
 from transactional.errors import ConfigError, OperatingError
-from transactional.execution.failing.failures import TaskFailed
+from transactional.model.batch import EMPTY_BATCH, PartitionId
+from transactional.model.user_code.failures import TaskFailed
 from transactional.reliable import QueueSpout, SpoutCollector, TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology

@@ -17,11 +17,11 @@ from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.core.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
 from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.errors import BoltFailed, ConfigError, OperatingError, RetriesExhausted
-from transactional.execution.failing.failures import TaskFailed
+from transactional.model.user_code.failures import TaskFailed
+from transactional.model.user_code.tuples import Tuple
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.reliable import TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore
-from transactional.tuples import Tuple
 
 LINES = [[("a b",), ("c bad",), ("d",)], [("e",), ("f",)]]
 ALL = {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "bad": 1}

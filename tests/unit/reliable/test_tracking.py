@@ -10,14 +10,14 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from tests.unit.reliable.random_trees import ATTEMPT, compared
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
-from transactional.messages import FailedMessage
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.messages import FailedMessage
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder, TupleCollector
 from transactional.reliable.tracking import TrackedBolt, all_copies, copy_id
-from transactional.schema import Schema
-from transactional.tuples import Tuple
 
 WORLDS = 1_000
 

@@ -84,7 +84,7 @@ def test_what_is_installed_pythons_or_our_own_goes_by_name(neighbours: Neighbour
     from sqlalchemy import select
 
     from spouts import MemoryTransactionalSpout
-    from transactional.groupings import Grouping
+    from transactional.model.groupings import Grouping
 
     installed: Any = neighbours.module("site-packages.installed_there", "def same(n):\n    return n\n")
     assert sent([textwrap.dedent, select, Grouping, MemoryTransactionalSpout, installed.same, len, 3]) == []

@@ -10,9 +10,9 @@ from py4j.protocol import Py4JNetworkError
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from transactional import TransactionalTopologyBuilder
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH
 from transactional.errors import AttemptLost, SparkStopped, WorkerDied
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH
 from transactional.spark import executor as executors
 from transactional.spark import shared_session
 from transactional.spark.executor import SparkExecutor, _first_lines, _lost

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.spark.results import RESULT_BYTES, InFile, ResultFiles, unpacked
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.unit.own_spouts import Numbers, OpaqueWordLists, Span, WordLists, Words, batches, span, tuples_of
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.facts import Listing
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.facts import Listing
 
 
 def words() -> Words:

@@ -14,7 +14,6 @@ from spouts.contract_spout import METADATA_CHARACTERS_MAX, as_json
 from spouts.contracts import PartitionedTransactionalSpout, TransactionalSpout
 from tests.unit.own_spouts import Numbers, WordLists, Words, span
 from transactional import TransactionalTopologyBuilder
-from transactional.batch import EMPTY_BATCH, Offset, OffsetRange, PartitionId
 from transactional.errors import (
     BoltFailed,
     ConfigError,
@@ -23,6 +22,7 @@ from transactional.errors import (
     SchemaMismatch,
     SourceUnavailable,
 )
+from transactional.model.batch import EMPTY_BATCH, Offset, OffsetRange, PartitionId
 
 
 def words() -> Words:

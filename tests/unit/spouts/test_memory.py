@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError, ReplayMismatch, SchemaMismatch
-from transactional.facts import Listing
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.facts import Listing
 
 # The rows of Storm's TransactionalGlobalCount (row E1): three partitions of 6, 4 and 9 tuples.
 DATA = {

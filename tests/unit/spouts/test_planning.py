@@ -7,9 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.planning import Gap, Limits, Logs, PartitionLog, Plan, check_ranges, lag, listed, plan_batch, share
-from transactional.attempt import TransactionAttempt
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import (
     AbortAttempt,
@@ -26,7 +23,10 @@ from transactional.core.protocol import (
     Tick,
 )
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
-from transactional.facts import Listing
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import Listing
 from transactional.store.progress import Progress
 
 A, B, C = (PartitionId("flights", index) for index in range(3))

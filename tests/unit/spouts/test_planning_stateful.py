@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spouts.planning import Limits, Logs, PartitionLog, check_ranges, lag, plan_batch
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, PartitionId
 from transactional.errors import BatchLost, SourceUnavailable
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, PartitionId
 
 PARTITIONS = [PartitionId("flights", index) for index in range(4)]
 AHEAD_MAX = 3

@@ -16,7 +16,7 @@ from state.updates import StateUpdate
 from tests.unit.fakes import builder
 from transactional import Topology, TopologyConfig, run_topology
 from transactional.errors import ConfigError
-from transactional.schema import Schema
+from transactional.model.schema import Schema
 
 FLIGHTS = [[("AA", 1, 5), ("BA", 1, 7), ("AA", 1, 2), ("AA", 2, 1)]]
 FIELDS = "carrier string, day int, delay int"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from state.memory import MemoryMapState, MemoryTable
-from transactional.absent import ABSENT
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import SchemaMismatch
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 
 def attempt(number: int) -> TransactionAttempt:

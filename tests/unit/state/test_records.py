@@ -7,9 +7,9 @@ import pytest
 from state.records import Records
 from state.rows.columns import StateColumns
 from state.values import StoredValue
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
-from transactional.schema import Schema
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
+from transactional.model.schema import Schema
 
 KEY, VALUES = Schema.parse("word string, n int"), Schema.parse("count long, by string")
 FIRST = StoredValue.first(TxId(1), (1, "a"))

@@ -17,12 +17,12 @@ from state.memory import MemoryMapState
 from state.python_rows import check_unique, table_of_rows
 from state.table_state import TableState
 from state.updates import StateUpdate
-from transactional.aggregates import Count, First, Last, Max, Min, Sum, TableAggregator
-from transactional.aggregates.places import have_keys_once, is_ascending
-from transactional.aggregates.sums import reduced
-from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, ProtocolError
-from transactional.schema import Schema
+from transactional.model.aggregates import Count, First, Last, Max, Min, Sum, TableAggregator
+from transactional.model.aggregates.places import have_keys_once, is_ascending
+from transactional.model.aggregates.sums import reduced
+from transactional.model.arrow import arrow_schema
+from transactional.model.schema import Schema
 
 FLIGHTS = Schema.parse("carrier string, delay int, miles double, price decimal(10,2), day date, tags array<string>")
 Make = Callable[[TableState[Any]], StateUpdate]
@@ -218,7 +218,7 @@ def test_many_rows_in_order_are_what_grouping_them_leaves(
     aggregator = TableAggregator(Schema.parse(f"k {key}"), Schema.parse("n long, m long, f long, l long"), steps)
     batches = [of_keys([3, 1, 2, 1], key, 10), of_keys(second, key, 20)]
     grouped = aggregator.combine([aggregator.partial([batch]) for batch in batches])
-    monkeypatch.setattr("transactional.aggregates.places.ROWS_MIN", 0)
+    monkeypatch.setattr("transactional.model.aggregates.places.ROWS_MIN", 0)
     parts = [aggregator.partial([batch]) for batch in batches]
     found = aggregator.combine(parts)
     assert sorted(found.to_pylist(), key=str) == sorted(grouped.to_pylist(), key=str)
@@ -254,7 +254,7 @@ def test_whether_keys_are_in_order_and_none_is_there_twice(parts: list[list[int 
 
 
 def test_two_rows_for_one_key_are_refused_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transactional.aggregates.places.ROWS_MIN", 0)
+    monkeypatch.setattr("transactional.model.aggregates.places.ROWS_MIN", 0)
     check_unique(pa.table({"k": [1, 2, None]}), ("k",), "t")
     check_unique(pa.table({"k": [2, 1, None]}), ("k",), "t")
     for keys in ([1, 1, 2], [1, 2, 1], [1, None, None], [None, 1, None]):

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from state.values import StoredValue, combined, combined_columns
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
 from transactional.errors import ProtocolError, StoreMismatch
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
 
 
 def to(value: Any) -> Callable[[Any], Any]:

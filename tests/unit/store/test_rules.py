@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from transactional.attempt import AttemptId, Epoch, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.errors import TopologyChanged
+from transactional.model.attempt import AttemptId, Epoch, TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.store import TopologyStatus
 from transactional.store.rules import check_fingerprint, fingerprint_changes, fingerprint_json, keeps_recorded
 

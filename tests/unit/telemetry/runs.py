@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.store import Lease
 from transactional.store.history import RunAbout, RunEnd, RunRecord
 from transactional.store.progress import Progress

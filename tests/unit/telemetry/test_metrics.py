@@ -12,8 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.drivers import World
 from tests.unit.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
-from transactional.attempt import TxId
-from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.core.protocol import (
     AbortAttempt,
     BatchPlanned,
@@ -36,6 +34,8 @@ from transactional.engine.history.observing import (
 )
 from transactional.engine.history.timeline import Flight, Moment, Timeline
 from transactional.errors import SourceUnavailable
+from transactional.model.attempt import TxId
+from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.store.history import EndedHow, RunEnd
 from transactional.store.progress import Phase
 from transactional.telemetry.metrics import Metrics

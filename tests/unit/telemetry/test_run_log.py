@@ -10,8 +10,6 @@ import pytest
 from tests.unit.drivers import World
 from tests.unit.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
-from transactional.attempt import TxId
-from transactional.batch import EMPTY_BATCH
 from transactional.core.protocol import DrainRequested, RecordCommit, RecordFailure, StopRequested, Tick
 from transactional.core.report import CommitReport
 from transactional.engine.history.observing import (
@@ -27,6 +25,8 @@ from transactional.engine.history.observing import (
 )
 from transactional.engine.history.timeline import Flight, Moment
 from transactional.errors import BatchLost, Fenced, SourceUnavailable
+from transactional.model.attempt import TxId
+from transactional.model.batch import EMPTY_BATCH
 from transactional.store.history import EndedHow, RunEnd
 from transactional.store.progress import Phase
 from transactional.telemetry.run_log import LOGGER, RunLog

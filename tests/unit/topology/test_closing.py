@@ -12,13 +12,13 @@ import pytest
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import MemoryMapState
 from tests.unit.closing import is_planned, planned_facts
-from transactional.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.commands.output.status_json import windows_of
 from transactional.commands.output.statuses import windows_lines
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException
-from transactional.facts import BatchFacts, LastSeen
+from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import BatchFacts, LastSeen
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology

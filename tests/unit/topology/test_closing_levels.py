@@ -10,9 +10,9 @@ import pytest
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import TransactionalTopologyBuilder, TupleWindow, WindowedBolt
-from transactional.batch import BatchMetadata, PartitionId
 from transactional.core.windows import WindowsAbove, with_windows_behind
-from transactional.facts import BatchFacts, LastSeen
+from transactional.model.batch import BatchMetadata, PartitionId
+from transactional.model.facts import BatchFacts, LastSeen
 from transactional.testing import complete_topology
 from transactional.topology.closing import TimedWindows, windows_behind
 from transactional.topology.topology import Topology

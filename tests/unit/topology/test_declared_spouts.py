@@ -18,20 +18,20 @@ from tests.examples import examples
 from tests.unit.poisoned import letters
 from tests.unit.reliable.runs import run
 from transactional import TransactionalTopologyBuilder
-from transactional.arrow import origin_of
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.errors import ConfigError, FailedException
 from transactional.execution.program import AttemptInput, make_program
+from transactional.model.arrow import origin_of
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 WORD = "word string"
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))

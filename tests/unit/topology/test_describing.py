@@ -10,8 +10,8 @@ from state import MemoryMapState
 from tests.unit.fakes import builder
 from tests.unit.topology.test_phases import Passing, Splitting, the_seeds_picture, update
 from transactional import TransactionalTopologyBuilder
-from transactional.drawing.graph import graph_of
-from transactional.drawing.rows import NARROW, draw_rows, draw_wide
+from transactional.model.drawing.graph import graph_of
+from transactional.model.drawing.rows import NARROW, draw_rows, draw_wide
 from transactional.topology.describing import as_mermaid, described, in_lines, notebook_view
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology

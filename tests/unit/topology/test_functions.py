@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.fakes import Upper, builder, with_committer
 from transactional.errors import ConfigError
-from transactional.schema import Schema
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.topology.functions import BoltFunction, FunctionKind
-from transactional.tuples import Tuple
 
 WORD = "word string"
 

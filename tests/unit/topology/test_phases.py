@@ -11,16 +11,16 @@ import pytest
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import FIRST, processed
 from tests.unit.fakes import Upper, builder, stored, words
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.errors import BoltFailed, TableConflict
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.user_code.tuples import Tuple
 from transactional.phases.committing import CommitPhase
 from transactional.ports import StateKind
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
-from transactional.tuples import Tuple
 
 WORD = "word string"
 PROCESSING, BOTH, COMMIT = "processing", "processing + commit", "commit"
@@ -413,7 +413,7 @@ class Origins(ArrowBatchBolt):
         self.collector = collector
 
     def execute_batch(self, batch: pa.RecordBatch) -> None:
-        from transactional.arrow import origin_of
+        from transactional.model.arrow import origin_of
 
         source, stream = origin_of(batch)
         for word in batch.column("word").to_pylist():

@@ -27,12 +27,12 @@ from transactional import (
     sliding,
     tumbling,
 )
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import RetriesExhausted, TopologyChanged
-from transactional.groupings import Grouping, GroupingKind
+from transactional.model.config import TopologyConfig
+from transactional.model.groupings import Grouping, GroupingKind
+from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
-from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.describing import described
 from transactional.topology.windowing import Windowing

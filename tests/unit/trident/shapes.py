@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
+from transactional.model.user_code.tuples import Tuple
 from transactional.testing import complete_topology
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Stream, TridentTopology
-from transactional.tuples import Tuple
 
 LINES = [("the cow jumped over the moon",), ("the man went to the store",), ("",), ("four score and seven",)]
 PAIRS = "word string, n long"

@@ -13,7 +13,7 @@ import pytest
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.trident.shapes import built, lines, split
-from transactional.groupings import CustomStreamGrouping
+from transactional.model.groupings import CustomStreamGrouping
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Max, Stream, Sum, TridentTopology, field, meeting

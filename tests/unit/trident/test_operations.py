@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.unit.trident.shapes import PAIR_ROWS, PAIRS, emitted
 from transactional.bolts import TopologyContext
 from transactional.errors import TransactionalError
-from transactional.schema import Schema
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.trident import BatchAggregator, Stream, field
 from transactional.trident.aggregates.aggregating import completed_step
-from transactional.tuples import Tuple
 
 Rows = list[tuple[Any, ...]]
 Make = Callable[[Stream], Stream]

@@ -15,9 +15,9 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.trident.shapes import PAIRS, emitted
 from transactional.bolts import TopologyContext
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
-from transactional.groupings import CustomStreamGrouping
+from transactional.model.config import TopologyConfig
+from transactional.model.groupings import CustomStreamGrouping
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.trident import Count, Stream, Sum, TridentTopology

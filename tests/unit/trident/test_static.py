@@ -12,16 +12,16 @@ import pytest
 from examples.trident_reach import FOLLOWERS, POSTED
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from transactional.attempt import TxId
-from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import BatchLost, ConfigError, FailedException, TransactionalError
-from transactional.facts import StaticVersion
+from transactional.model.attempt import TxId
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import StaticVersion
+from transactional.model.reading import StaticTable
+from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries import QueryClient
-from transactional.reading import StaticTable
-from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import BatchAggregator, Count, Stream, TridentTopology

@@ -18,8 +18,9 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.trident.shapes import PAIRS, emitted
 from transactional.bolts import MapState, TopologyContext
-from transactional.config import TopologyConfig
 from transactional.errors import FailedException
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.testing import complete_topology
 from transactional.trident import (
     Avg,
@@ -35,7 +36,6 @@ from transactional.trident import (
     Sum,
     TridentTopology,
 )
-from transactional.tuples import Tuple
 
 Rows = list[tuple[Any, ...]]
 

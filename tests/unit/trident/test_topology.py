@@ -16,9 +16,9 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.trident.shapes import PAIR_ROWS, PAIRS, Word, lines
 from tests.unit.trident.test_streams import Ends, Longest, Path
 from transactional.errors import ConfigError
+from transactional.model.user_code.tuples import Tuple
 from transactional.ports import StateKind
 from transactional.trident import Avg, Combiner, Count, Max, Min, Stream, Sum, TridentTopology, field
-from transactional.tuples import Tuple
 
 LOCK = threading.Lock()
 

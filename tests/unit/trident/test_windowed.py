@@ -19,14 +19,14 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.closing import is_planned
 from tests.unit.trident.test_streams import Longest, Path
-from transactional.batch import BatchMetadata, PartitionId
-from transactional.config import TopologyConfig
 from transactional.core.windows import Windows
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, StoreMismatch, TopologyChanged
-from transactional.facts import BatchFacts, LastSeen
+from transactional.model.batch import BatchMetadata, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import BatchFacts, LastSeen
+from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
-from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.trident import (
     Avg,

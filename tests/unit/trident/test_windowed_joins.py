@@ -11,12 +11,13 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, RetriesExhausted, SchemaMismatch, TopologyChanged
+from transactional.model.config import TopologyConfig
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import tuple_class
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports.dead_letters import values_to_json
-from transactional.schema import Schema
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.trident import (
     Collect,
@@ -31,7 +32,6 @@ from transactional.trident import (
     tumbling,
 )
 from transactional.trident.windowed_joins import KeptSide, OfWindow, keeps_lonely
-from transactional.tuples import tuple_class
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ORDERS, PAYMENTS = "id long, customer string, at timestamp", "order long, paid long, paid_at timestamp"

@@ -13,14 +13,14 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState
 from tests.unit.closing import is_planned
 from transactional import RunSummary
-from transactional.batch import BatchMetadata, PartitionId
 from transactional.commands.output.status_json import status_json, waits_of
-from transactional.config import TopologyConfig
 from transactional.console.data.reading import partitions_of
 from transactional.console.history import History
 from transactional.console.views import topology as topology_page
 from transactional.engine.driver import TopologyDriver
-from transactional.facts import Listing
+from transactional.model.batch import BatchMetadata, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.facts import Listing
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology, tumbling

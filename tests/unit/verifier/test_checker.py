@@ -19,8 +19,8 @@ from deltalake import CommitProperties, Transaction
 from state.delta.state import DeltaMapState
 from tests.contract.states import content, counts
 from tests.unit.histories import COMMITTERS, ID, LATEST, History, copied, make_history
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import Fenced
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from verifier.checker import CheckedTable, verify
 from verifier.evidence.findings import CheckImpossible, Findings, Kind
 from verifier.evidence.store import CommittedBatch, Store

@@ -17,10 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from transactional.attempt import TxId
-from transactional.batch import BatchMetadata
 from transactional.commands.output.lines import first_line, plain_console, plain_line, print_table
-from transactional.config_sources import Given, Setting
 from transactional.core.protocol import (
     Action,
     DrainRequested,
@@ -34,7 +31,10 @@ from transactional.core.protocol import (
 )
 from transactional.engine.clock import SystemClock
 from transactional.engine.history.timeline import Moment, Timeline
-from transactional.plumbing.redaction import without_login
+from transactional.model.attempt import TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.config_sources import Given, Setting
+from transactional.model.plumbing.redaction import without_login
 from transactional.store import AttemptRecord
 from transactional.topology.describing import in_lines
 from transactional.topology.topology import Topology

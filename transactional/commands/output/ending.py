@@ -8,10 +8,10 @@ import sys
 import warnings
 from typing import NoReturn
 
-from transactional.errors import LOOK, CommitStuck, TransactionalError
-from transactional.plumbing.pools import have_calls_ended
-from transactional.plumbing.redaction import without_login
-from transactional.plumbing.tracebacks import traceback_text
+from transactional.model.errors import LOOK, CommitStuck, TransactionalError
+from transactional.model.plumbing.pools import have_calls_ended
+from transactional.model.plumbing.redaction import without_login
+from transactional.model.plumbing.tracebacks import traceback_text
 
 
 def leave(error: TransactionalError) -> NoReturn:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from transactional.plumbing.redaction import without_controls
+from transactional.model.plumbing.redaction import without_controls
 
 WIDTH_MAX = 10_000
 

@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 
 from transactional.commands.output.ending import leave
-from transactional.errors import LOOK, TransactionalError
+from transactional.model.errors import LOOK, TransactionalError
 from transactional.telemetry.log_format import LogFormat, log_handler
 from transactional.telemetry.run_log import LOGGER, RunLog
 

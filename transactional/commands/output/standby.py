@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from transactional.commands.output.lines import plain_line
-from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
+from transactional.model.config import TopologyConfig
 from transactional.store.progress import Progress
 
 

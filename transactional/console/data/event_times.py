@@ -9,7 +9,7 @@ from typing import Final
 
 from transactional.console.data.figures import committed_of, event_time_in
 from transactional.console.data.tiles import Tile, ago
-from transactional.drawing.formats import NOTHING, clock, count, duration
+from transactional.model.drawing.formats import NOTHING, clock, count, duration
 from transactional.store import AttemptTimes
 
 UNKNOWN: Final = "not known yet"

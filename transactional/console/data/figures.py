@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from transactional.names import DEAD_LETTERS
+from transactional.model.names import DEAD_LETTERS
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import MinuteRecord
 from transactional.store.rules import COMMITTED, lag_in, letters_in, upkeep_in

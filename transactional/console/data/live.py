@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from transactional.attempt import TransactionAttempt, TxId
 from transactional.console.data.recent import Recent
 from transactional.core.protocol import (
     AbortAttempt,
@@ -27,6 +26,7 @@ from transactional.core.protocol import (
     StopRequested,
 )
 from transactional.engine.history.observing import Committed, Ended, Leading, Notice, Recorded
+from transactional.model.attempt import TransactionAttempt, TxId
 
 
 @dataclass(frozen=True, slots=True)

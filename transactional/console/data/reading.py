@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transactional.attempt import AttemptId, TxId
-from transactional.config import OPTIONS, TopologyConfig, unit_of
 from transactional.console.data.figures import (
     RECENT,
     PartitionRow,
@@ -19,7 +17,9 @@ from transactional.console.data.figures import (
 from transactional.console.data.live import Live
 from transactional.console.data.recent import caught_up
 from transactional.core.listing import awaited, shown
-from transactional.plumbing.redaction import SHOWN_INSTEAD, is_secret
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.config import OPTIONS, TopologyConfig, unit_of
+from transactional.model.plumbing.redaction import SHOWN_INSTEAD, is_secret
 from transactional.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.history import RunRecord
 from transactional.store.rules import times_of

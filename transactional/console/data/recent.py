@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from transactional.attempt import AttemptId, TxId
-from transactional.batch import BatchMetadata
 from transactional.console.data.figures import RECENT, committed_of
 from transactional.engine.history.timeline import Flight
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.store.rules import COMMITTED, OPEN, PROCESSED, PROCESSING, lag_in
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.console.data.figures import DAY_MS, committed_of, phases_of
-from transactional.drawing.formats import count, duration, moment, short_count
+from transactional.model.drawing.formats import count, duration, moment, short_count
 from transactional.store import AttemptTimes, TopologyStatus
 from transactional.store.history import RunRecord
 from transactional.store.rules import COMMITTED, FAILED

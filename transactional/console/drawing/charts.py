@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.console.data.figures import Series
-from transactional.drawing import svg
-from transactional.drawing.formats import clock, short_count
+from transactional.model.drawing import svg
+from transactional.model.drawing.formats import clock, short_count
 
 _WIDTH: Final = 360.0
 _HEIGHT: Final = 150.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from transactional.drawing import svg
+from transactional.model.drawing import svg
 
 CHARACTER: Final = 6.2
 """The mean width of a character of a label."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from transactional.attempt import TxId
 from transactional.console.drawing.labels import ROW, Label, before, beside, draw_labels, in_rows
-from transactional.drawing import svg
-from transactional.drawing.formats import clock, duration, moment
+from transactional.model.attempt import TxId
+from transactional.model.drawing import svg
+from transactional.model.drawing.formats import clock, duration, moment
 from transactional.store import AttemptTimes
 from transactional.store.history import RunRecord
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in

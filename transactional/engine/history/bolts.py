@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from transactional.attempt import TxId
+from transactional.model.attempt import TxId
 from transactional.ports.stream_names import origin_of, run_of
 from transactional.store.history import RunRecord
 

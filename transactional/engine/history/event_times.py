@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transactional.batch import BatchMetadata
+from transactional.model.batch import BatchMetadata
 from transactional.topology.closing import TimedWindows
 from transactional.topology.topology import Topology
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from transactional.attempt import TxId
-from transactional.batch import BatchMetadata, PartitionId
-from transactional.groupings import DEFAULT_STREAM
+from transactional.model.attempt import TxId
+from transactional.model.batch import BatchMetadata, PartitionId
+from transactional.model.groupings import DEFAULT_STREAM
 from transactional.ports.stream_names import taken_apart
 from transactional.store import StoreReader
 from transactional.store.history import RunRecord

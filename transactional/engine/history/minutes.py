@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from transactional.batch import BatchMetadata
 from transactional.engine.history.timeline import Flight
+from transactional.model.batch import BatchMetadata
 from transactional.store.history import MinuteRecord
 
 MINUTE_MS: Final = 60_000

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from transactional.attempt import TxId
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.timeline import Flight
-from transactional.guarantees import Guarantee
+from transactional.model.attempt import TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig
+from transactional.model.guarantees import Guarantee
 from transactional.store import AttemptRecord, Lease
 from transactional.store.history import RunEnd, RunRecord
 from transactional.store.progress import Progress

@@ -10,7 +10,7 @@ from pathlib import Path
 from transactional.core.coordinator import Coordinator
 from transactional.core.invariants import check
 from transactional.engine.history.journal import JournalLine, RunStarted, TakenBack, read_journal
-from transactional.errors import CorruptRecord, TransactionalError
+from transactional.model.errors import CorruptRecord, TransactionalError
 
 
 def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None) -> int:

@@ -9,11 +9,11 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from transactional.attempt import TxId
-from transactional.batch import BatchMetadata
-from transactional.config import TopologyConfig, shown_options
-from transactional.errors import TransactionalError
-from transactional.names import DISTRIBUTION
+from transactional.model.attempt import TxId
+from transactional.model.batch import BatchMetadata
+from transactional.model.config import TopologyConfig, shown_options
+from transactional.model.errors import TransactionalError
+from transactional.model.names import DISTRIBUTION
 from transactional.ports import Spout
 from transactional.store import DesiredState
 from transactional.store.history import EndedHow, Keep, RunAbout, RunEnd

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit, BatchMetadata
 from transactional.core.protocol import (
     AbortAttempt,
     Action,
@@ -21,6 +19,8 @@ from transactional.core.protocol import (
     RecordCommit,
     StartCommit,
 )
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchLimit, BatchMetadata
 from transactional.store import AttemptRecord
 from transactional.store.rules import PROCESSING
 

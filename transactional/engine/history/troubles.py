@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from transactional.attempt import TxId
 from transactional.core.protocol import Action, BatchPlanned, Event, RecordCommit, RecordFailure
 from transactional.engine.history.observing import Recovered
+from transactional.model.attempt import TxId
 
 
 class Troubles:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from transactional.batch import Offset, OffsetRange, PartitionId
-from transactional.errors import ReplayMismatch
+from transactional.model.batch import Offset, OffsetRange, PartitionId
+from transactional.model.errors import ReplayMismatch
 from transactional.ports import RefusedRecord
 
 Read = Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from transactional.errors import ConfigError
+from transactional.model.errors import ConfigError
 from transactional.ports import State
 from transactional.testing.states import CASES
 from transactional.testing.states.trial import NotOffered, StateFactory, Trial

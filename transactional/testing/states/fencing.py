@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from transactional.attempt import TransactionAttempt
-from transactional.errors import Fenced, OperatingError, TableConflict
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import Fenced, OperatingError, TableConflict
 from transactional.ports import Partials, StateKind
 from transactional.testing.states.trial import Trial, Writer, case
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from transactional.absent import ABSENT
-from transactional.errors import BeyondKept, ConfigError, Fenced, ProtocolError
 from transactional.expiry import Expiry, Time
-from transactional.facts import BatchFacts
+from transactional.model.absent import ABSENT
+from transactional.model.errors import BeyondKept, ConfigError, Fenced, ProtocolError
+from transactional.model.facts import BatchFacts
 from transactional.ports.rewinding import RewindTarget
 from transactional.testing.states.trial import NotOffered, Trial, Writer, case
 

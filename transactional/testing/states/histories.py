@@ -7,8 +7,8 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
-from transactional.absent import ABSENT
-from transactional.attempt import TransactionAttempt
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TransactionAttempt
 from transactional.ports import StateKind
 from transactional.testing.states.going import EXPIRY, SEEN, at
 from transactional.testing.states.trial import KINDS, Trial, Writer, cases

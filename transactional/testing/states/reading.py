@@ -8,16 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.absent import ABSENT
-from transactional.aggregates import Avg, Count, Max, Min, Sum
-from transactional.arrow import arrow_schema
-from transactional.attempt import TxId
-from transactional.errors import ConfigError
+from transactional.model.absent import ABSENT
+from transactional.model.aggregates import Avg, Count, Max, Min, Sum
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import TxId
+from transactional.model.errors import ConfigError
+from transactional.model.reading import StateReader
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Key
 from transactional.ports import Partials
-from transactional.reading import StateReader
-from transactional.schema import Schema
 from transactional.testing.states.trial import OWNER, NotOffered, Rows, Trial, Writer, case
-from transactional.tuples import Key
 
 
 def _reader(words: Writer) -> StateReader:

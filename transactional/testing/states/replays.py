@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from transactional.absent import ABSENT
-from transactional.errors import StoreMismatch
+from transactional.model.absent import ABSENT
+from transactional.model.errors import StoreMismatch
 from transactional.ports import StateKind
 from transactional.testing.states.opaque_rule import ABSENT as NOTHING
 from transactional.testing.states.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from transactional.errors import ProtocolError, SchemaMismatch
+from transactional.model.errors import ProtocolError, SchemaMismatch
 from transactional.ports import Partials, StateKind
 from transactional.testing.states.trial import KINDS, Trial, case, cases
 

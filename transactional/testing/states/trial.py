@@ -10,15 +10,15 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from transactional.absent import ABSENT
-from transactional.arrow import arrow_schema
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.errors import ConfigError, ProtocolError
 from transactional.expiry import Expiry
-from transactional.facts import BatchFacts
+from transactional.model.absent import ABSENT
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.errors import ConfigError, ProtocolError
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Key
 from transactional.ports import Partials, State, StateKind
-from transactional.schema import Schema
-from transactional.tuples import Key
 
 OWNER: Final = "words/count"
 KEY, VALUES = "word string", "count long"

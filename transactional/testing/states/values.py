@@ -7,7 +7,7 @@ import sys
 from decimal import Decimal
 from typing import Any, Final
 
-from transactional.errors import ConfigError, SchemaMismatch, SumOverflow
+from transactional.model.errors import ConfigError, SchemaMismatch, SumOverflow
 from transactional.ports import StateKind
 from transactional.testing.states.trial import Trial, case, cases
 

@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.aggregates import Aggregate, StoredColumns, TableAggregator
-from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.arrow.computed import ComputedColumns
 from transactional.bolts import TopologyContext
-from transactional.errors import ConfigError
-from transactional.picklable import check_picklable
-from transactional.schema import Field, Schema
+from transactional.model.aggregates import Aggregate, StoredColumns, TableAggregator
+from transactional.model.arrow import arrow_schema, batch_from_rows
+from transactional.model.arrow.computed import ComputedColumns
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Field, Schema
+from transactional.model.user_code.picklable import check_picklable
+from transactional.model.user_code.tuples import Tuple
 from transactional.trident.aggregates.collecting import Collect, bound
 from transactional.trident.aggregates.own import (
     BatchAggregator,
@@ -28,7 +29,6 @@ from transactional.trident.aggregates.own import (
 )
 from transactional.trident.pipelines.functions import many_rows, parsed, prepare_function
 from transactional.trident.pipelines.steps import Aggregated, GatheringStep
-from transactional.tuples import Tuple
 
 Aggregates = Mapping[str, Any]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transactional.errors import ConfigError, TooManyCollected
+from transactional.model.errors import ConfigError, TooManyCollected
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple, known_values
 from transactional.ports import KeepsTuples
 from transactional.ports.dead_letters import values_from_json, values_to_json
-from transactional.schema import Schema
 from transactional.trident.aggregates.own import Combiner
-from transactional.tuples import Tuple, known_values
 
 LIMIT_MAX = 100_000
 _BETWEEN = ",\n"

@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.aggregates import ValueCheck, step_of
-from transactional.aggregates.places import places_in
-from transactional.aggregates.sums import reduced
-from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.arrow.batch_tuples import tuples
-from transactional.arrow.computed import ComputedColumns
-from transactional.errors import TooManyCollected
-from transactional.groupings import DEFAULT_STREAM
-from transactional.schema import Field, Schema
-from transactional.tuples import Tuple
+from transactional.model.aggregates import ValueCheck, step_of
+from transactional.model.aggregates.places import places_in
+from transactional.model.aggregates.sums import reduced
+from transactional.model.arrow import arrow_schema, batch_from_rows
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.arrow.computed import ComputedColumns
+from transactional.model.errors import TooManyCollected
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.schema import Field, Schema
+from transactional.model.user_code.tuples import Tuple
 
 _ROW = " row"
 """Where a row stands. A blank is in no column's name."""

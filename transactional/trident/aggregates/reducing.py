@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema, batch_from_rows
-from transactional.errors import ConfigError
-from transactional.picklable import check_picklable
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema, batch_from_rows
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Schema
+from transactional.model.user_code.picklable import check_picklable
+from transactional.model.user_code.tuples import Tuple
 from transactional.trident.aggregates.own import groups_of, rows_of
 from transactional.trident.pipelines.functions import many_rows, parsed
 from transactional.trident.pipelines.joins import Meeting, Side, check_comparable
-from transactional.tuples import Tuple
 
 
 class MultiReducer(ABC):

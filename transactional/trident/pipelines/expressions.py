@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.compute import Expression
 
-from transactional.arrow.computed import type_of
-from transactional.errors import ConfigError
-from transactional.schema import Schema
+from transactional.model.arrow.computed import type_of
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Schema
 
 
 def field(name: str) -> Expression:

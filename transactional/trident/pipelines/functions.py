@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from transactional.bolts import TopologyContext
-from transactional.errors import ConfigError, SchemaMismatch
-from transactional.picklable import ADVICE_OF_FUNCTIONS, check_picklable
-from transactional.schema import Schema
+from transactional.model.errors import ConfigError, SchemaMismatch
+from transactional.model.schema import Schema
+from transactional.model.user_code.picklable import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.topology.functions import annotated_output
 
 Rows = Iterable[tuple[Any, ...]]

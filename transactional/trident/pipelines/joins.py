@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from transactional.aggregates.places import comparable
-from transactional.arrow import arrow_schema, origin_of
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
-from transactional.errors import ConfigError
-from transactional.schema import Field, Schema
+from transactional.model.aggregates.places import comparable
+from transactional.model.arrow import arrow_schema, origin_of
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import ConfigError
+from transactional.model.schema import Field, Schema
 
 KINDS = {"inner": "inner", "left": "left outer", "right": "right outer", "outer": "full outer"}
 _ROW = "row {}"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.aggregates.places import places_in, rows_at
-from transactional.arrow import arrow_schema
-from transactional.errors import ConfigError, SchemaMismatch
-from transactional.facts import StaticVersion
-from transactional.reading import Lookups, StaticTable
-from transactional.schema import Field, Schema
+from transactional.model.aggregates.places import places_in, rows_at
+from transactional.model.arrow import arrow_schema
+from transactional.model.errors import ConfigError, SchemaMismatch
+from transactional.model.facts import StaticVersion
+from transactional.model.reading import Lookups, StaticTable
+from transactional.model.schema import Field, Schema
 from transactional.topology.topology import before
 from transactional.trident.pipelines.steps import GatheringStep
 

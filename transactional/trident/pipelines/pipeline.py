@@ -10,19 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.arrow import arrow_schema, batch_from_rows, conform
-from transactional.arrow.batch_tuples import tuples
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
-from transactional.errors import SchemaMismatch
-from transactional.facts import BatchFacts
-from transactional.groupings import DEFAULT_STREAM
-from transactional.plumbing.tracebacks import place_of
+from transactional.model.arrow import arrow_schema, batch_from_rows, conform
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import SchemaMismatch
+from transactional.model.facts import BatchFacts
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.plumbing.tracebacks import place_of
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import tuple_class
 from transactional.ports import CountsLate
-from transactional.schema import Schema
 from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
 from transactional.trident.pipelines.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
-from transactional.tuples import tuple_class
 
 
 class Pipeline(ArrowBatchBolt, CountsLate):

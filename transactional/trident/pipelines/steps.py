@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyarrow.compute import Expression
 
-from transactional.arrow import arrow_schema, batch_from_rows, conform
-from transactional.arrow.computed import evaluated
 from transactional.bolts import TopologyContext
-from transactional.facts import BatchFacts
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema, batch_from_rows, conform
+from transactional.model.arrow.computed import evaluated
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.trident.pipelines.functions import appended_rows, id_name, many_rows, one_row, prepare_function
-from transactional.tuples import Tuple
 
 Rows = Iterable[tuple[Any, ...]]
 

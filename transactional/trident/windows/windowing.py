@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.core.windows import WindowTimes, times_of
-from transactional.facts import BatchFacts
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Field, Schema
 from transactional.ports import Aggregator, PersistentAggregate, State, Windowed
-from transactional.schema import Field, Schema
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.trident.pipelines.steps import TimedStep
 from transactional.trident.windows.closing import WindowCloser

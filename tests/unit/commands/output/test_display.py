@@ -14,17 +14,6 @@ from rich.console import Console
 
 from tests.unit.drivers import World
 from tests.unit.fakes import words
-from transactional.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.batch import (
-    EMPTY_BATCH,
-    BatchLimit,
-    BatchMetadata,
-    Digest,
-    Offset,
-    OffsetRange,
-    PartitionId,
-    PendingMessage,
-)
 from transactional.commands.output.display import (
     RECENT,
     Display,
@@ -36,7 +25,6 @@ from transactional.commands.output.display import (
 )
 from transactional.commands.output.lines import first_line, plain_console, print_table
 from transactional.commands.output.statuses import print_statuses, statuses_table, troubles_of
-from transactional.config_sources import Given, Setting
 from transactional.core.protocol import (
     AbortAttempt,
     Action,
@@ -59,6 +47,18 @@ from transactional.core.protocol import (
 )
 from transactional.core.report import CommitReport
 from transactional.engine.clock import SystemClock
+from transactional.model.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.batch import (
+    EMPTY_BATCH,
+    BatchLimit,
+    BatchMetadata,
+    Digest,
+    Offset,
+    OffsetRange,
+    PartitionId,
+    PendingMessage,
+)
+from transactional.model.config_sources import Given, Setting
 from transactional.store import AttemptRecord, DesiredState, TopologyStatus
 from transactional.store.history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
 from transactional.store.progress import Phase

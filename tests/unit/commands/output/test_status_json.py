@@ -18,8 +18,8 @@ from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.gears.executor import GearedExecutor
 from transactional.gears.places import ProcessingPlaces
+from transactional.model.plumbing.failures import LASTING, FailuresInARow
 from transactional.phases.local_executor import LocalExecutor
-from transactional.plumbing.failures import LASTING, FailuresInARow
 from transactional.telemetry.metrics import Metrics
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.describing import described, in_lines

@@ -8,7 +8,7 @@ from tests.unit.console.stores import START_MS, Past
 from transactional.console.data.event_times import OpenWindows, event_tiles, event_times_of
 from transactional.console.data.figures import series_of
 from transactional.console.data.tiles import of_run
-from transactional.drawing.formats import NOTHING
+from transactional.model.drawing.formats import NOTHING
 
 
 def reached(newest_s: int | None, watermark_s: int | None, **opened: int | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.console.stores import Past
 from transactional.console.data import figures
-from transactional.drawing.formats import clock, count, duration, short_count
+from transactional.model.drawing.formats import clock, count, duration, short_count
 
 
 def test_a_series_has_all_that_was_committed() -> None:

@@ -10,8 +10,6 @@ import pytest
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import START_MS, Past
 from tests.unit.drivers import DRAINED, World
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH
 from transactional.console.data.live import Live
 from transactional.console.views import version
 from transactional.core.protocol import (
@@ -32,6 +30,8 @@ from transactional.core.protocol import (
     StartProcessing,
     Tick,
 )
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH
 from transactional.store.progress import Phase
 
 

@@ -13,17 +13,17 @@ import pytest
 from tests.unit.console.stores import START_MS, Past
 from tests.unit.drivers import HookedState, World
 from tests.unit.fakes import opaque_words, words
-from transactional.attempt import TransactionAttempt
 from transactional.console.data.figures import RECENT
 from transactional.console.data.live import Live
 from transactional.console.data.recent import Recent, caught_up
 from transactional.core.protocol import Action, Event
 from transactional.engine.history.observing import Ended, Leading
 from transactional.errors import StoreUnavailable
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.user_code.tuples import Tuple
 from transactional.store import AttemptTimes, StoreReader
 from transactional.store.history import EndedHow, RunEnd
 from transactional.store.rules import FAILED
-from transactional.tuples import Tuple
 
 MANY = [[(f"word {number}",) for number in range(30)] for _ in range(2)]
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.console.stores import Past
 from transactional.console.data.figures import committed_of
 from transactional.console.data.tiles import Tile, of_run, percentile, rate_of, tiles_of
-from transactional.drawing.formats import NOTHING
+from transactional.model.drawing.formats import NOTHING
 
 
 def tiles(past: Past) -> dict[str, Tile]:

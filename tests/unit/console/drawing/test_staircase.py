@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.console.stores import START_MS, Past
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.console.drawing.labels import CHARACTER
 from transactional.console.drawing.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.store import AttemptTimes
 from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN
 

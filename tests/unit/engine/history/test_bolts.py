@@ -10,12 +10,12 @@ import pytest
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
-from transactional.attempt import Epoch, TxId
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.bolts import Bolts
 from transactional.engine.letter_spout import LetterSpout, letters_of
 from transactional.errors import ConfigError
+from transactional.model.attempt import Epoch, TxId
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.store.history import RunAbout, RunRecord

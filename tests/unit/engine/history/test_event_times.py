@@ -9,9 +9,9 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
-from transactional.config import TopologyConfig
 from transactional.core.windows import Windows, WindowTimes
 from transactional.engine.driver import TopologyDriver
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology, count, session, sliding, tumbling

@@ -10,13 +10,13 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
-from transactional.attempt import AttemptId, Epoch, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.in_flight import progress_of_program
 from transactional.errors import FailedException, RetriesExhausted
-from transactional.letters import Exclusion, Letter
+from transactional.model.attempt import AttemptId, Epoch, TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.letters import Exclusion, Letter
 from transactional.phases.local_executor import LocalExecutor
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.store.history import RunAbout, RunRecord

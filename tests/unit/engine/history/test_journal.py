@@ -16,9 +16,6 @@ import pytest
 
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import opaque_words, words
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.config import TopologyConfig
 from transactional.core.coordinator import Coordinator
 from transactional.core.protocol import (
     AbortAttempt,
@@ -44,9 +41,12 @@ from transactional.core.report import CommitReport
 from transactional.engine.history.journal import JournalWriter, RunStarted, decode, encode, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.store.progress import Phase, Progress
 from transactional.testing import ManualClock
-from transactional.tuples import Tuple
 
 ATTEMPT = TransactionAttempt(TxId(3), AttemptId(7))
 WORDS_0 = PartitionId("words", 0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.engine.history.minutes import BUCKETS_MS, MINUTE_MS, Minutes
 from transactional.engine.history.timeline import Flight, Moment
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.store.history import MinuteRecord
 
 WORDS = PartitionId("words", 0)

@@ -9,8 +9,8 @@ from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.unit.drivers import World
 from tests.unit.fakes import WORD_COUNTS, builder, counts, opaque_words
-from transactional.batch import BatchMetadata, PartitionId
 from transactional.engine.history.run_history import LAGS_MAX, lags_of
+from transactional.model.batch import BatchMetadata, PartitionId
 
 
 def details_of(world: World, topology: Any = None) -> list[Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.conversation import attempt, batch
-from transactional.attempt import TransactionAttempt
-from transactional.batch import BatchLimit
 from transactional.core.protocol import (
     AbortAttempt,
     AttemptFailed,
@@ -18,6 +16,8 @@ from transactional.core.protocol import (
     StartCommit,
 )
 from transactional.engine.history.timeline import NEVER, Moment, Timeline
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchLimit
 from transactional.store import AttemptRecord
 
 FIRST = attempt(1, 1)

@@ -14,14 +14,14 @@ from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, stored, total
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
-from transactional.arrow import origin_of
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.errors import RetriesExhausted
 from transactional.execution import emitting
 from transactional.execution.failing import faults
+from transactional.model.arrow import origin_of
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.user_code.tuples import Tuple
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.tuples import Tuple
 
 NUMBER = "number long"
 COUNT, EVERY = 100, 10

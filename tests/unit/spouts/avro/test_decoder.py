@@ -16,7 +16,7 @@ from spouts.avro.schema import AvroField, AvroSchemaError, AvroType
 from spouts.avro.wanted import of_avro
 from tests.unit.spouts.avro.differential import compared, compared_pair, damaged, same
 from tests.unit.spouts.avro.drawing import Drawn, by_fastavro, decoded, read_of, written
-from transactional.arrow.zones import naive_times_in
+from transactional.model.arrow.zones import naive_times_in
 
 
 @pytest.mark.parametrize("seed", range(20))

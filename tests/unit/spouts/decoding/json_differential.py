@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 
 from spouts.decoding.json_records import _Parser
-from transactional.schema import Schema
+from transactional.model.schema import Schema
 
 SCHEMA = Schema.parse(
     "a string, b long, c double, d decimal(5,2), e date, g array<int>, h struct<x:int,y:timestamp>, i array<double>"

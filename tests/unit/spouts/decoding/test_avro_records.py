@@ -19,8 +19,8 @@ from spouts.kafka.records import record_schema
 from spouts.registry import client
 from tests.unit.spouts.avro.drawing import written
 from tests.unit.spouts.registry.answering import Answer, Answering
-from transactional.arrow import arrow_schema
 from transactional.errors import ConfigError, SchemaMismatch
+from transactional.model.arrow import arrow_schema
 
 OLD = {
     "type": "record",

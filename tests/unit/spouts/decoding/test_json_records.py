@@ -9,7 +9,7 @@ import pytest
 
 from spouts.decoding.json_records import _Parser
 from tests.unit.spouts.decoding.json_differential import compared
-from transactional.schema import Schema
+from transactional.model.schema import Schema
 
 
 @pytest.mark.sampled(3)

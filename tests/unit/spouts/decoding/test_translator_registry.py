@@ -15,8 +15,8 @@ from spouts.kafka.translators import ByTopicTranslator, Translator
 from spouts.registry import client
 from spouts.registry.client import Registry
 from tests.unit.spouts.registry.answering import Answer, Answering
-from transactional.arrow import arrow_schema
 from transactional.errors import SchemaMismatch, SchemaUnknown
+from transactional.model.arrow import arrow_schema
 
 ANSWERS: dict[str, Answer] = {
     "/schemas/ids/1": (200, {"schemaType": "JSON", "schema": "{}"}),

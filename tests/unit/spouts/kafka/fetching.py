@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 
 import spouts.kafka.consumers as consumers
 from spouts.kafka.cluster import KafkaConnection
-from transactional.batch import Offset, OffsetRange, PartitionId
+from transactional.model.batch import Offset, OffsetRange, PartitionId
 
 ONE, OTHER = KafkaConnection("one:9092"), KafkaConnection("other:9092")
 

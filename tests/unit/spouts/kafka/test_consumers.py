@@ -17,8 +17,8 @@ import spouts.kafka.consumers as consumers
 from spouts.kafka.consumers import SKIP_MAX, SharedConsumer, place_of
 from tests.examples import examples
 from tests.unit.spouts.kafka.fetching import ONE, Client, Cluster, Log, partition, span
-from transactional.batch import OffsetRange, PartitionId
 from transactional.errors import ReplayMismatch, SourceUnavailable
+from transactional.model.batch import OffsetRange, PartitionId
 
 
 class Reading:

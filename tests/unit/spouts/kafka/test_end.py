@@ -12,8 +12,8 @@ from spouts.kafka.end import EndPositions
 from spouts.kafka.offsets import OffsetReader, Queried
 from spouts.kafka.subscription import TopicNames
 from spouts.planning import Limits, PartitionLog, bounded, plan_batch
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import BatchLost, ConfigError
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 
 A, B = PartitionId("flights#old", 0), PartitionId("flights#old", 1)
 NAMES = TopicNames(("flights",))

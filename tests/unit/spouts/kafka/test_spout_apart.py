@@ -11,8 +11,8 @@ from spouts.kafka import spout as module
 from spouts.kafka.cluster import Topic
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka.topics import TopicWatch
-from transactional.batch import EMPTY_BATCH, BatchMetadata, OffsetRange, PartitionId
 from transactional.errors import SourceUnavailable
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, OffsetRange, PartitionId
 
 BOTH = pytest.mark.parametrize("kind", [TransactionalKafkaSpout, OpaqueKafkaSpout])
 

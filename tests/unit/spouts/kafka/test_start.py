@@ -13,8 +13,8 @@ from spouts.kafka.offsets import OffsetReader, Queried
 from spouts.kafka.start import GroupOffsets, StartPositions
 from spouts.kafka.subscription import TopicNames, TopicPartitions, TopicPattern, subscription_of
 from spouts.planning import Limits, Logs, PartitionLog, plan_batch
-from transactional.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.errors import ConfigError
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 
 A, B = PartitionId("flights#old", 0), PartitionId("flights#old", 1)
 ANEW = PartitionId("flights#new", 0)

@@ -20,9 +20,9 @@ from spouts.kafka.records import record_schema
 from spouts.kafka.spout import OpaqueKafkaSpout
 from spouts.kafka.subscription import TopicPattern
 from spouts.kafka.translators import ByTopicTranslator, KafkaRecord, SimpleTranslator, Translator
-from transactional.arrow import arrow_schema
 from transactional.errors import BoltFailed, ConfigError, FailedException, SchemaMismatch
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema
+from transactional.model.schema import Schema
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 6_000, UTC)
 

@@ -15,7 +15,7 @@ from spouts.registry.framing import Unframed
 from spouts.registry.schemas import RegisteredSchema, SchemaId
 from tests.unit.spouts.registry.answering import Answer, Answering
 from transactional.errors import ConfigError, SchemaUnknown, SourceUnavailable
-from transactional.letters import Exclusion
+from transactional.model.letters import Exclusion
 
 NOT_FOUND: Answer = 404, {"error_code": 40403, "message": "Schema not found"}
 OBJECT = '{"type": "object"}'

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spouts.kafka.records import record_schema
 from spouts.registry.framing import Part, Unframed, unframed
 from spouts.registry.schemas import SchemaId
-from transactional.arrow import arrow_schema
+from transactional.model.arrow import arrow_schema
 
 GUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 NO_ID = "it has no schema id, neither in a header nor in front"

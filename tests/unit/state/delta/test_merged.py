@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from state.delta.state import DeltaMapState
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.facts import BatchFacts
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.facts import BatchFacts
 from transactional.ports import Partials
 
 TRANSACTIONS = 12

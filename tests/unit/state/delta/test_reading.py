@@ -13,8 +13,8 @@ from state.delta.reading import DeltaReader
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from tests.contract.states import OWNER, counts
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.errors import OperatingError, StoreMismatch
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 CAT = pa.table({"word": ["cat"]})
 

@@ -8,9 +8,9 @@ import pytest
 
 from state.redis.values import RowCodec
 from state.values import StoredValue
-from transactional.absent import ABSENT
-from transactional.attempt import TxId
-from transactional.schema import Schema
+from transactional.model.absent import ABSENT
+from transactional.model.attempt import TxId
+from transactional.model.schema import Schema
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KEY, VALUES = Schema.parse("word string, at timestamp, n long"), Schema.parse("share double, first date, m long")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from state.rows.columns import StateColumns
-from transactional.schema import Schema
+from transactional.model.schema import Schema
 
 
 def test_a_table_that_deletes_are_new_to_has_no_column_of_them() -> None:

@@ -18,7 +18,7 @@ from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.drivers import DRAINED, World
 from tests.unit.fakes import builder, opaque_words
 from transactional.errors import FileReplaced
-from transactional.tuples import Tuple
+from transactional.model.user_code.tuples import Tuple
 
 COUNT = QuickQuery(select(text("count(*) FROM numbers")))
 

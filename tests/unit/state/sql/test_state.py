@@ -20,7 +20,6 @@ from state.sql.registry import LAYOUT, LAYOUT_WITH_FLOORS
 from state.sql.state import SqlMapState
 from state.sql.table import ROWS_PER_STATEMENT, StateTable
 from tests.contract.states import OWNER, Place, content, counts
-from transactional.attempt import AttemptId, TxId
 from transactional.errors import (
     ConfigError,
     Fenced,
@@ -31,8 +30,9 @@ from transactional.errors import (
     SumOverflow,
     TableConflict,
 )
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.schema import Schema
 from transactional.ports import Partials, StateKind
-from transactional.schema import Schema
 
 
 @pytest.fixture

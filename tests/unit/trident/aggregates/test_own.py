@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from transactional.aggregates import Sum
-from transactional.aggregates.sums import reduced
-from transactional.arrow import arrow_schema
-from transactional.schema import Schema
+from transactional.model.aggregates import Sum
+from transactional.model.aggregates.sums import reduced
+from transactional.model.arrow import arrow_schema
+from transactional.model.schema import Schema
+from transactional.model.user_code.tuples import Tuple
 from transactional.trident.aggregates import own
 from transactional.trident.aggregates.own import Combiner, OwnAggregator, groups_of
-from transactional.tuples import Tuple
 
 INPUT = Schema.parse("word string, minute double, n long")
 

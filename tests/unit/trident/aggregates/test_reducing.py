@@ -15,9 +15,9 @@ from state.memory import MemoryMapState
 from tests.examples import examples
 from tests.unit.trident.shapes import PAIRS
 from transactional.errors import ConfigError
+from transactional.model.user_code.tuples import Tuple
 from transactional.testing import complete_topology
 from transactional.trident import Count, MultiReducer, Stream, TridentTopology, field
-from transactional.tuples import Tuple
 
 Rows = list[tuple[Any, ...]]
 FIELDS = "side int, k string, l int, n long"

@@ -15,11 +15,11 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.trident.shapes import PAIRS
-from transactional.attempt import TransactionAttempt
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
-from transactional.config import TopologyConfig
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, TransactionalError
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries import QueryClient
 from transactional.testing import MemoryCoordinatorStore, complete_topology

@@ -16,14 +16,14 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.fakes import stored
 from tests.unit.trident.shapes import LINES, Word, lines, split
-from transactional.config import TopologyConfig
 from transactional.errors import FailedException, RetriesExhausted
+from transactional.model.config import TopologyConfig
+from transactional.model.user_code.tuples import Tuple
 from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.testing import complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Max, TridentTopology, field
-from transactional.tuples import Tuple
 
 ONE_AT_A_TIME = TopologyConfig(attempts_max=3, retry_pause_ms=1)
 

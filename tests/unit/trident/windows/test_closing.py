@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from transactional.aggregates.columns import Last, Min, Sum, TableAggregator
 from transactional.core.windows import Windows
-from transactional.facts import BatchFacts
-from transactional.schema import Schema
+from transactional.model.aggregates.columns import Last, Min, Sum, TableAggregator
+from transactional.model.facts import BatchFacts
+from transactional.model.schema import Schema
 from transactional.topology.windows import EVENT, Window
 from transactional.trident.windows import closing
 from transactional.trident.windows.closing import Parts, WindowCloser

@@ -14,9 +14,9 @@ from state.delta.merging.rewriting import rewrite_files
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import storage_at
 from state.rows.columns import StateColumns
-from transactional.arrow import arrow_schema
-from transactional.attempt import TxId
-from transactional.schema import Schema
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import TxId
+from transactional.model.schema import Schema
 
 COLUMNS = StateColumns(Schema.parse("n long"), Schema.parse("count long"), {})
 

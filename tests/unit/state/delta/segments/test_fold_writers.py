@@ -13,8 +13,8 @@ from state.delta.tables.table import DeltaLocation
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from transactional import spark_jobs
-from transactional.attempt import TxId
-from transactional.schema import Schema
+from transactional.model.attempt import TxId
+from transactional.model.schema import Schema
 
 MASTERS = [
     ("local", True, [False, True]),

@@ -15,9 +15,9 @@ from state.delta.segments.folding import (
 )
 from state.delta.tables.sql import DATA_FUSION, SPARK_SQL, is_in_range
 from state.rows.columns import StateColumns
-from transactional.attempt import TxId
 from transactional.errors import ConfigError, ProtocolError
-from transactional.schema import Schema
+from transactional.model.attempt import TxId
+from transactional.model.schema import Schema
 
 
 def runs(*sizes: int, first: int = 1) -> list[Segment]:

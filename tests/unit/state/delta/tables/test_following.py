@@ -16,12 +16,12 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.entries import Entry
 from state.delta.tables.following import KnownFiles, Part
-from transactional.arrow import arrow_schema
-from transactional.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.names import fold_of
+from transactional.model.arrow import arrow_schema
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.names import fold_of
+from transactional.model.schema import Schema
 from transactional.ports import Partials
 from transactional.ports.rewinding import RewindTarget
-from transactional.schema import Schema
 
 OWNER = "topology/counts"
 WORDS = ("a", "b", "c", "d", "e", "f")

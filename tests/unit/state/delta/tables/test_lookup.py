@@ -14,8 +14,8 @@ import pytest
 from state.delta.segments.folding import SegmentColumns
 from state.delta.tables.lookup import Files, SegmentCopies, newest_rows
 from state.rows.columns import StateColumns
-from transactional.attempt import TxId
-from transactional.schema import Schema
+from transactional.model.attempt import TxId
+from transactional.model.schema import Schema
 
 NAN, TXIDS = float("nan"), [1, 2, 3]
 

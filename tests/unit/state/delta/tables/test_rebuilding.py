@@ -17,9 +17,9 @@ from state.delta.live_files import damaged_files, written_digests
 from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, write_by_files
-from transactional.attempt import AttemptId
 from transactional.errors import OperatingError
-from transactional.plumbing.failures import LASTING
+from transactional.model.attempt import AttemptId
+from transactional.model.plumbing.failures import LASTING
 
 EVERY = 4
 """Delta commits between two checkpoints."""

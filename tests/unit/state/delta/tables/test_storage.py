@@ -33,9 +33,9 @@ from state.fence import TableWrite, WriteRefused
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from tests.standing_s3 import BUCKET, FIRST_S, StandingS3
-from transactional.attempt import TxId
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
-from transactional.schema import Schema
+from transactional.model.attempt import TxId
+from transactional.model.schema import Schema
 
 
 def rows_of_a_file() -> bytes:

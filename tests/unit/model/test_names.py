@@ -1,0 +1,48 @@
+"""The stored names stay as they are, each in one place: nobody types one by hand."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.parsing import parsed
+from transactional.model import names
+
+ROOT = Path(__file__).parents[3]
+OURS = [path for package in ("transactional", "spouts", "state") for path in (ROOT / package).rglob("*.py")]
+MARKS = (
+    *("#fold", "#repair", "/joining", "dead-letters", "files_put_together", "files_made"),
+    *("transactional.owner", "transactional.combine", "transactional.logCommits", "transactional.schemaVersion"),
+    "transactional.features",
+)
+
+
+def test_the_names_are_those_of_tables_and_stores_that_exist() -> None:
+    owner = names.owner_of("orders", "totals")
+    stored = [owner, names.fold_of(owner), names.repair_of(owner), names.joining_of("totals"), names.DEAD_LETTERS]
+    assert stored == ["orders/totals", "orders/totals#fold", "orders/totals#repair", "totals/joining", "dead-letters"]
+    assert (names.OWNER_PROPERTY, names.COMBINE_PROPERTY) == ("transactional.owner", "transactional.combine")
+    assert names.LOG_COMMITS_PROPERTY == "transactional.logCommits"
+    assert names.SCHEMA_VERSION_PROPERTY == "transactional.schemaVersion"
+    features = (names.STAGED_FEATURE, names.DELETES_FEATURE, names.FLOORS_FEATURE)
+    assert (names.FEATURES_PROPERTY, features) == ("transactional.features", ("staged", "deletes", "floors"))
+    notes = (names.OWNER_NOTE, names.PUT_TOGETHER_NOTE, names.FILES_MADE_NOTE)
+    assert notes == ("owner", "files_put_together", "files_made")
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_stands_in_the_module_of_names_alone(mark: str) -> None:
+    found = [str(path.relative_to(ROOT)) for path in OURS if any(mark in text for text in strings(path))]
+    assert found == ["transactional/model/names.py"]
+
+
+@functools.cache
+def strings(path: Path) -> list[str]:
+    """The strings of a file that are no docstrings."""
+    tree = parsed(path.read_text("utf-8"))
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in said]
+    return [value for value in found if isinstance(value, str)]

@@ -1,0 +1,347 @@
+"""The batch of a transaction: a half-open offset range per partition, and its serialized form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, NewType
+
+from transactional.model.errors import CorruptRecord
+from transactional.model.facts import BatchFacts, LastSeen, Listed, Listing, StaticVersion
+from transactional.model.letters import Exclusion, Letter
+from transactional.model.plumbing.redaction import without_login
+
+Offset = NewType("Offset", int)
+
+METADATA_VERSION = 4
+_READABLE = (1, 2, 3, METADATA_VERSION)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionId:
+    """A partition of a source: a Kafka topic and partition number, or a spout's name and an index."""
+
+    source: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.source}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The offsets `start <= offset < until` of one partition.
+
+    Half-open, so that an empty range is distinct from a range of one record.
+    """
+
+    start: Offset
+    until: Offset
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.until:
+            raise ValueError(f"an offset range needs 0 <= start <= until, got [{self.start}, {self.until})")
+
+    def __len__(self) -> int:
+        return self.until - self.start
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.until})"
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What was read from one range: the number of records, a checksum (CRC-32) of their contents, and their size.
+
+    `bytes` is their size as Arrow columns; it determines how large the next batch may be, and is not compared.
+    `event_us` is the highest event time among them, in microseconds since 1970, if the spout declares one.
+    """
+
+    records: int
+    checksum: int
+    bytes: int = field(default=0, compare=False)
+    event_us: int | None = field(default=None, compare=False)
+
+
+MessageKey = tuple[PartitionId, Offset]
+"""Which message of a source it is."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PendingMessage:
+    """A message that has failed and is processed again, by itself: the record at `offset` of a partition.
+
+    `tries` is how often it has failed so far; it waits until `not_before_ms`, in milliseconds since 1970. `error` is
+    the reason of its last failure, without logins.
+    """
+
+    partition: PartitionId
+    offset: Offset
+    tries: int
+    not_before_ms: int
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error", without_login(self.error))
+
+    @property
+    def key(self) -> MessageKey:
+        """Which message it is."""
+        return self.partition, self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """What a batch contains, without the data: the input of every attempt at one transaction.
+
+    `ranges` lists every partition seen so far. A partition with nothing new, or one that has disappeared, has an empty
+    range, so that positions are always carried forward. `digests` is filled in once the batch has been processed; a
+    replay that reads something else is refused.
+
+    `metadata` is what a spout keeps per partition instead of offsets, as JSON. A range longer than `split_records` is
+    split at multiples of it, so that several tasks can read it. `excluded` are tuples set aside as dead letters,
+    `letters` those that are retried: both are part of the recorded batch, so that replays agree. So are `facts`; a
+    batch that an earlier version has recorded has none.
+
+    A committed batch also carries what later ones need: `event_times`, what is known of each partition's event times
+    up to here, and `pending`, the messages that have failed and wait to be processed again. `again` are those of
+    earlier batches that this one processes again; `lost` is the number of messages that it gives up. `static_versions`
+    are the versions of the static states that it reads, by name. `listed` are the partitions that the source had when
+    the batch was planned, and of which no event time was known by then.
+    """
+
+    ranges: Mapping[PartitionId, OffsetRange]
+    digests: Mapping[PartitionId, Digest] = field(default_factory=dict)
+    metadata: Mapping[PartitionId, Any] = field(default_factory=dict)
+    split_records: int | None = None
+    excluded: tuple[Exclusion, ...] = ()
+    letters: tuple[Letter, ...] = ()
+    facts: BatchFacts | None = None
+    event_times: Mapping[PartitionId, LastSeen] = field(default_factory=dict)
+    pending: tuple[PendingMessage, ...] = ()
+    again: tuple[PendingMessage, ...] = ()
+    lost: int = 0
+    static_versions: Mapping[str, StaticVersion] = field(default_factory=dict)
+    listed: Mapping[PartitionId, Listed] = field(default_factory=dict)
+
+    @property
+    def handed_on(self) -> BatchFacts | None:
+        """Its facts as they are handed on with it, with the versions of static tables."""
+        if self.facts is None or not self.static_versions:
+            return self.facts
+        return replace(self.facts, static_versions=self.static_versions)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no partition has an offset to read."""
+        return not any(len(offsets) for offsets in self.ranges.values())
+
+    @property
+    def offset_count(self) -> int:
+        """Number of offsets in all ranges: the number of records, or more if a log has gaps."""
+        return sum(len(offsets) for offsets in self.ranges.values())
+
+    @property
+    def record_count(self) -> int | None:
+        """Number of records that were read; None until the batch has been processed."""
+        return sum(digest.records for digest in self.digests.values()) if self.digests else None
+
+    def positions(self) -> dict[PartitionId, Offset]:
+        """The offset at which the next batch starts, per partition."""
+        return {partition: offsets.until for partition, offsets in self.ranges.items()}
+
+    def non_empty(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
+        """The partitions that have something to read, sorted."""
+        return ((partition, self.ranges[partition]) for partition in sorted(self.ranges) if len(self.ranges[partition]))
+
+    def portions(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
+        """The ranges to read, sorted and split by `split_records`: the same for every attempt at this batch."""
+        for partition, offsets in self.non_empty():
+            size = self.split_records or len(offsets)
+            first = offsets.start // size * size if self.split_records else offsets.start
+            for start in range(first, offsets.until, size):
+                cut = Offset(max(start, offsets.start)), Offset(min(start + size, offsets.until))
+                yield partition, OffsetRange(*cut)
+
+    def with_digests(self, digests: Mapping[PartitionId, Digest]) -> BatchMetadata:
+        """The same batch, with digests of what was read from it."""
+        return replace(self, digests=dict(digests))
+
+    def to_json(self) -> str:
+        """The batch as JSON, with a row `[source, index, start, until, records, checksum, bytes]` per partition, which
+        ends with the highest event time if there is one."""
+        document: dict[str, Any] = {"version": METADATA_VERSION}
+        document["partitions"] = [self._row(partition) for partition in sorted(self.ranges)]
+        if self.metadata:
+            document["metadata"] = [[p.source, p.index, self.metadata[p]] for p in sorted(self.metadata)]
+        if self.split_records is not None:
+            document["split_records"] = self.split_records
+        if self.excluded:
+            document["excluded"] = [astuple(exclusion) for exclusion in self.excluded]
+        if self.letters:
+            document["letters"] = [astuple(letter) for letter in self.letters]
+        return json.dumps(document | self._facts_as_json())
+
+    def _facts_as_json(self) -> dict[str, Any]:
+        """What format 3 has added, as far as there is any of it. In format 4 a version of a table may be a text."""
+        added = {
+            "facts": self.facts and _facts_row(self.facts),
+            "behind": [[name, *times] for name, times in sorted(self.facts.behind.items())] if self.facts else [],
+            "last_rows": [[name, ms] for name, ms in sorted(self.facts.last_row_ms.items())] if self.facts else [],
+            "event_times": [[p.source, p.index, *self.event_times[p]] for p in sorted(self.event_times)],
+            "listed": [[p.source, p.index, *self.listed[p]] for p in sorted(self.listed)],
+            "pending": [_message_row(message) for message in self.pending],
+            "again": [_message_row(message) for message in self.again],
+            "lost": self.lost,
+            "static_versions": {name: self.static_versions[name] for name in sorted(self.static_versions)},
+        }
+        return {name: value for name, value in added.items() if value}
+
+    def _row(self, partition: PartitionId) -> list[Any]:
+        offsets, digest = self.ranges[partition], self.digests.get(partition)
+        evidence: list[int | None] = [None, None, None]
+        if digest:
+            evidence = [digest.records, digest.checksum, digest.bytes]
+            evidence += [] if digest.event_us is None else [digest.event_us]
+        return [partition.source, partition.index, offsets.start, offsets.until, *evidence]
+
+    @classmethod
+    def from_json(cls, text: str) -> BatchMetadata:
+        """The inverse of `to_json`.
+
+        Raises `CorruptRecord` for anything that `to_json` did not write.
+        """
+        try:
+            document = json.loads(text)
+            if document["version"] not in _READABLE:
+                raise CorruptRecord(
+                    f"a batch was recorded in format {document['version']!r}, this version reads {METADATA_VERSION}; "
+                    "run the version of transactional that wrote it, or a newer one"
+                )
+            return cls._from_document(document)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            known = f"the recorded batch {str(text)[:200]!r} is not readable: {error!r}"
+            raise CorruptRecord(f"{known}; restore what holds it from a backup") from error
+
+    @classmethod
+    def _from_document(cls, document: Mapping[str, Any]) -> BatchMetadata:
+        metadata = {PartitionId(_text(p), whole_number(i)): value for p, i, value in document.get("metadata", [])}
+        split = document.get("split_records")
+        if split is not None and whole_number(split) < 1:
+            raise ValueError(f"split_records is {split}")
+        excluded = tuple(Exclusion(*map(_text, row)) for row in document.get("excluded", []))
+        again = document.get("letters", [])
+        letters = tuple(
+            Letter(whole_number(txid), whole_number(number), *map(_text, rest)) for txid, number, *rest in again
+        )
+        batch = cls._from_rows(document["partitions"])
+        batch = replace(batch, metadata=metadata, split_records=split, excluded=excluded, letters=letters)
+        return batch._with_facts(document)
+
+    def _with_facts(self, document: Mapping[str, Any]) -> BatchMetadata:
+        facts = document.get("facts")
+        if facts is not None:
+            time_ms, late, *before = facts
+            known = document.get("behind", [])
+            behind = {_text(name): (_number_or_none(us), _number_or_none(previous)) for name, us, previous in known}
+            last_rows = {_text(name): whole_number(ms) for name, ms in document.get("last_rows", [])}
+            numbers = map(_number_or_none, (late, *before))
+            facts = BatchFacts(whole_number(time_ms), *numbers, behind=behind, last_row_ms=last_rows)
+        times = {
+            PartitionId(_text(p), whole_number(i)): LastSeen(*map(whole_number, seen))
+            for p, i, *seen in document.get("event_times", [])
+        }
+        listed = {PartitionId(_text(p), whole_number(i)): _listed(*row) for p, i, *row in document.get("listed", [])}
+        versions = document.get("static_versions", {})
+        return replace(
+            self,
+            facts=facts,
+            event_times=times,
+            listed=listed,
+            pending=tuple(_message(*row) for row in document.get("pending", [])),
+            again=tuple(_message(*row) for row in document.get("again", [])),
+            lost=whole_number(document.get("lost", 0)),
+            static_versions={_text(name): _static_version(version) for name, version in versions.items()},
+        )
+
+    @classmethod
+    def _from_rows(cls, rows: list[list[Any]]) -> BatchMetadata:
+        ranges: dict[PartitionId, OffsetRange] = {}
+        digests: dict[PartitionId, Digest] = {}
+        for source, index, start, until, *evidence in rows:
+            partition = PartitionId(_text(source), whole_number(index))
+            if partition in ranges or len(evidence) not in (2, 3, 4) or len({part is None for part in evidence}) != 1:
+                raise ValueError(f"the row of partition {partition} is duplicated or incomplete")
+            ranges[partition] = OffsetRange(Offset(whole_number(start)), Offset(whole_number(until)))
+            if evidence[0] is not None:
+                digests[partition] = Digest(*map(whole_number, evidence))
+        return cls(ranges, digests)
+
+
+def _facts_row(facts: BatchFacts) -> list[int | None]:
+    """The time, what is late, and what is known of the previous transaction."""
+    row = [facts.time_ms, facts.late_before_us, facts.previous_time_ms, facts.previous_late_before_us]
+    return row if facts.previous_time_ms is not None else row[:2]
+
+
+def _message_row(message: PendingMessage) -> list[Any]:
+    partition, *rest = message.partition, message.offset, message.tries, message.not_before_ms, message.error
+    return [partition.source, partition.index, *rest]
+
+
+def _message(source: Any, index: Any, offset: Any, tries: Any, not_before_ms: Any, error: Any) -> PendingMessage:
+    partition, place = PartitionId(_text(source), whole_number(index)), Offset(whole_number(offset))
+    return PendingMessage(partition, place, whole_number(tries), whole_number(not_before_ms), _text(error))
+
+
+def _listed(time_ms: Any, listing: Any, is_awaited: Any) -> Listed:
+    if not isinstance(is_awaited, bool):
+        raise ValueError(f"{is_awaited!r} does not say whether a partition is waited for")
+    return Listed(whole_number(time_ms), Listing(listing), is_awaited)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not the name of a source")
+    return value
+
+
+def _static_version(value: Any) -> StaticVersion:
+    return value if isinstance(value, str) else whole_number(value)
+
+
+def _number_or_none(value: Any) -> int | None:
+    return None if value is None else whole_number(value)
+
+
+def whole_number(value: Any) -> int:
+    """A value of JSON that has to be a whole number. Raises `ValueError` for another one."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """How much the next batch may hold if `target_latency_ms` is set: this many records, and about this many `bytes`.
+
+    `record_bytes` is the average size of the last measured records; None: none were measured. `reason` explains the
+    limit in a few words.
+    """
+
+    records: int
+    record_bytes: int | None
+    reason: str
+
+    @property
+    def bytes(self) -> int | None:
+        """Twice the measured size of that many records: bounds the extra time that larger records take."""
+        return None if self.record_bytes is None else 2 * self.records * self.record_bytes
+
+    def __str__(self) -> str:
+        return f"limit {self.records} ({self.reason})"
+
+
+EMPTY_BATCH = BatchMetadata({})
+"""The batch before the first one."""

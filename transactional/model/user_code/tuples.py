@@ -1,0 +1,186 @@
+"""Tuples as bolts get them, and the keys of states."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, ClassVar, Self, SupportsIndex
+
+from transactional.model.errors import SchemaMismatch
+from transactional.model.groupings import DEFAULT_STREAM
+from transactional.model.schema import did_you_mean
+from transactional.model.user_code.storm_names import IN_BOLTS
+
+Key = tuple[Any, ...]
+"""The values of a state's key columns, in order."""
+
+
+class Tuple(tuple[Any, ...]):
+    """One tuple of a stream: values by position, by field name (`t["word"]`), or as attributes (`t.word`).
+
+    `fields` are the names of its values, `source` is the id of the component that emitted it, `stream` the name of the
+    stream it was emitted on. A field is not an attribute if its name is taken, as `count` and `index` are by Python's
+    tuples and `values` is here, or if it begins with an underscore: use `t["count"]`. Two of them are equal if fields,
+    values, source and stream are; any other tuple is compared with the values only.
+    """
+
+    __slots__ = ()
+    __match_args__ = ("fields", "values", "source", "stream")
+    fields: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str] = ""
+    stream: ClassVar[str] = DEFAULT_STREAM
+    _attribute_of: ClassVar[Mapping[str | int, str]] = {}
+    """Where each value is, by field and by position."""
+    _base: ClassVar[type[Tuple]]
+
+    def __new__(cls, fields: Iterable[str], values: Iterable[Any], source: str, stream: str = DEFAULT_STREAM) -> Self:
+        """Create one; `tuple_class` creates many of one stream."""
+        made: Self = tuple_class(tuple(fields), source, stream, cls)(values)
+        return made
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The values, in order."""
+        return tuple(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Field name to value."""
+        return dict(zip(self.fields, self, strict=True))
+
+    def __getitem__(self, field: Any) -> Any:
+        if field.__class__ is str or field.__class__ is int:
+            try:
+                return getattr(self, self._attribute_of[field])  # twice as fast as calling `tuple.__getitem__`
+            except KeyError:
+                pass
+        if isinstance(field, slice | SupportsIndex):
+            return tuple.__getitem__(self, field)
+        raise KeyError(self._no_field(field))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(self._no_field(name))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Tuple) and self._described() != other._described():
+            return False
+        return tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+    def __repr__(self) -> str:
+        fields, source, stream = self._described()
+        name = self._base.__name__
+        return f"{name}(fields={fields!r}, values={self._held()!r}, source={source!r}, stream={stream!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._base, (self.fields, self._held(), self.source, self.stream)
+
+    def _held(self) -> tuple[Any, ...]:
+        """The values as they are, which a subclass may return differently."""
+        return tuple(tuple.__iter__(self))
+
+    def _described(self) -> tuple[Any, ...]:
+        return self.fields, self.source, self.stream
+
+    def _no_field(self, field: object) -> str:
+        hint = did_you_mean(field, self.fields) if isinstance(field, str) else ""
+        if isinstance(field, str) and field.startswith("get") and field in IN_BOLTS:
+            hint = f"; here it is {IN_BOLTS[field]}"
+        return f"the tuple has no field {field!r}; its fields are {', '.join(self.fields)}{hint}"
+
+    @classmethod
+    def _value_at(cls, place: int) -> Any:
+        """A descriptor."""
+        return _descriptor(place)
+
+
+@cache
+def _descriptor(place: int) -> Any:
+    """A named tuple's descriptor for the field at a position: it gets the value in C."""
+    return vars(namedtuple("Values", [f"at_{number}" for number in range(place + 1)]))[f"at_{place}"]
+
+
+Tuple._base = Tuple
+
+
+def tuple_class(
+    fields: tuple[str, ...], source: str, stream: str, base: type[Tuple] = Tuple
+) -> Callable[[Iterable[Any]], Any]:
+    """The class of the tuples of one stream, created once, and called with only the values: as fast as a plain
+    tuple."""
+    return _made(fields, source, stream, base)
+
+
+@lru_cache(1_024)
+def _made(fields: tuple[str, ...], source: str, stream: str, base: type[Tuple]) -> type[Tuple]:
+    taken = set(dir(base))
+    attribute_of: dict[str | int, str] = {}
+    members: dict[str, Any] = {"fields": fields, "source": source, "stream": stream, "_base": base}
+    for place, name in enumerate(fields):
+        is_hidden = name in taken or name in members or name.startswith("_")
+        attribute = f"_{place}" if is_hidden else name
+        members[attribute] = base._value_at(place)
+        attribute_of.setdefault(name, attribute)
+        attribute_of[place] = attribute_of[place - len(fields)] = attribute
+    return type(
+        base.__name__, (base,), {"__slots__": (), "__new__": tuple.__new__, "_attribute_of": attribute_of, **members}
+    )
+
+
+# --- values that Arrow can represent and Python can't: times outside the years 1 to 9999 --------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondPython:
+    """Such a value: its Arrow type, and its number, or its text if it is nested."""
+
+    type: str
+    text: str
+
+
+class PartlyReadable(Tuple):
+    """A tuple with values that Python can't represent: `BeyondPython` stands for them, and no bolt ever gets one."""
+
+    __slots__ = ()
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """All values. Raises `SchemaMismatch` for the first one that Python can't represent."""
+        return tuple(self)
+
+    def __getitem__(self, field: Any) -> Any:
+        if isinstance(field, slice):
+            return tuple(map(self._readable, self._held()[field], self.fields[field]))
+        found = super().__getitem__(field)
+        return self._readable(found, self.fields[field]) if isinstance(found, BeyondPython) else found
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._readable, super().__iter__(), self.fields)
+
+    def __add__(self, other: Any) -> Any:
+        return self.values + other
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.values
+
+    def _readable(self, value: Any, field: str) -> Any:
+        if isinstance(value, BeyondPython):
+            raise SchemaMismatch(
+                f"the field {field!r} of a tuple of {self.source!r} is {value.text} ({value.type}), "
+                "which Python can't represent: its years are 1 to 9999; a bolt on Arrow batches can process it"
+            )
+        return value
+
+    @classmethod
+    def _value_at(cls, place: int) -> Any:
+        return property(lambda self: self._readable(self._held()[place], self.fields[place]))
+
+
+def known_values(row: Tuple) -> tuple[Any, ...]:
+    """The values of a tuple, with placeholders for those that Python can't represent."""
+    return row._held()
