@@ -33,7 +33,7 @@ from spouts import OpaqueKafkaSpout
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from transactional import TransactionalTopologyBuilder, start_topology
-from transactional.core.protocol import Action, CommitSucceeded, Event, RecordAttempt
+from transactional.core.machine.protocol import Action, CommitSucceeded, Event, RecordAttempt
 from transactional.engine.history.journal import JournalWriter
 from transactional.engine.history.observing import Observer
 from transactional.model.attempt import TransactionAttempt

@@ -23,11 +23,11 @@ from bench.figures import percentile
 from spouts import MemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState, SqlMapState
 from transactional import Topology
+from transactional.core.ports import Partials, Processed
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
 from transactional.model.names import owner_of
 from transactional.phases.committing import CommitPhase
-from transactional.ports import Partials, Processed
 from transactional.trident import Count, TridentTopology, tumbling
 
 KEYS = 1_000

@@ -21,8 +21,8 @@ from bench.figures import Spread
 from examples.guarantees import Split
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
-from state.store.sql_store import SqlCoordinatorStore
 from transactional import BasicBolt, OutputCollector, Topology, TopologyConfig, TransactionalTopologyBuilder, Tuple
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.model.guarantees import Guarantee
 from transactional.phases.local_executor import LocalExecutor

@@ -26,15 +26,15 @@ import pyarrow as pa
 from bench.figures import percentile
 from state import DeltaMapState, SqlMapState
 from state.delta.segments.folding import LogLayout
-from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology
+from transactional.core.ports import PartitionReader, Spout
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.loading import open_for_reading
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import PartitionReader, Spout
 from transactional.queries import Answer, QueryClient
 from transactional.trident import Count, Stream, TridentTopology
 

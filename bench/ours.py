@@ -13,11 +13,11 @@ from spouts import OpaqueKafkaSpout
 from spouts.planning import Logs, PartitionLog
 from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, run_topology
-from transactional.core.protocol import Action, CommitSucceeded, Event
+from transactional.core.machine.protocol import Action, CommitSucceeded, Event
+from transactional.core.store import AttemptRecord
 from transactional.loading import open_store
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata, Offset
-from transactional.store import AttemptRecord
 
 
 class BoundedKafkaSpout(OpaqueKafkaSpout):

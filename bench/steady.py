@@ -26,14 +26,14 @@ from bench.targets import KEYS
 from bench.workload import zipf
 from spouts.local_broker import LocalBroker
 from transactional import TopologyConfig
-from transactional.core.protocol import CommitSucceeded, Event
+from transactional.core.machine.protocol import CommitSucceeded, Event
+from transactional.core.ports import JobExecutor
+from transactional.core.store import CoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.leadership import Leadership
 from transactional.loading import open_store
-from transactional.ports import JobExecutor
 from transactional.running import make_executor
 from transactional.spark_session import spark_session
-from transactional.store import CoordinatorStore
 from transactional.topology.topology import Topology
 
 TASKS = 2

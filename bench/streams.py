@@ -22,10 +22,10 @@ from bench.tuple_wise import FIELDS, WORDS, Few, Longer, Twice
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import Topology, TransactionalTopologyBuilder, Tuple
+from transactional.core.ports import Partials, PartitionReader
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, OffsetRange, PartitionId
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Partials, PartitionReader
 from transactional.trident import Count, TridentTopology, field
 
 BATCH_ROWS = 20_000

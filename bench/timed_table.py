@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
+from transactional.core.ports import Partials
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.ports import Partials
 
 KEYS = 20_000
 """Keys that a transaction touches."""

@@ -17,12 +17,12 @@ import pyarrow as pa
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import BasicBolt, OutputCollector, Topology, TransactionalTopologyBuilder, Tuple
+from transactional.core.ports import Partials, Processed
 from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Partials, Processed
 
 FIELDS = "word string, n long"
 WORDS = 5_800

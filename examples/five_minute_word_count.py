@@ -12,7 +12,7 @@ from typing import NamedTuple
 from spouts import MemoryTransactionalSpout
 from state import DeltaMapState
 from transactional import Topology, TopologyConfig, Tuple, run_topology
-from transactional.ports import Spout
+from transactional.core.ports import Spout
 from transactional.trident import Count, TridentTopology, tumbling
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

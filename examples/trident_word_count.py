@@ -18,7 +18,7 @@ from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from transactional import OperatingError, Topology, TopologyConfig, Tuple, run_topology
 from transactional.commands.display import Display
-from transactional.ports import Spout
+from transactional.core.ports import Spout
 from transactional.trident import Count, Stream, Sum, TridentTopology, field
 
 SENTENCES = (

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Self
 
 from spouts.planning import Gap, Limits, Logs, check_ranges, early_ends, lag, lags, listed, plan_batch
+from transactional.core.ports import PartitionReader, Spout
 from transactional.model.batch import BatchLimit, BatchMetadata, Offset, PartitionId
 from transactional.model.facts import Listing
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader, Spout
 
 _log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from spouts.contract_ports import ContractOfPartitions, ContractOfParts
+from transactional.core.ports import PartitionReader
 from transactional.model.arrow import arrow_schema, batch_from_rows, conform
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import BoltFailed, CorruptRecord, ReplayMismatch, SchemaMismatch, TransactionalError
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader
 
 ROWS_PER_BATCH = 10_000
 """Tuples that are emitted one by one are collected into record batches of this many rows."""

@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
 from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attributed_to, shown
+from transactional.core.ports import Spout
 from transactional.model.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError
 from transactional.model.facts import Listing
 from transactional.model.schema import Schema
-from transactional.ports import Spout
 
 METADATA_CHARACTERS_MAX = 1_000_000
 """The maximum length of the JSON of one partition's metadata: a batch is written to the store as a whole."""
@@ -29,7 +29,7 @@ _START = Offset(0)
 
 
 class ContractSpout(Spout):
-    """The driver's side of a contract, as the engine sees it (`transactional.ports.Spout`)."""
+    """The driver's side of a contract, as the engine sees it (`transactional.core.ports.Spout`)."""
 
     def __init__(self, contract: Contract, *, replays_exactly: bool) -> None:
         self.name = type(contract).__name__

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from spouts.base import PartitionedSpout
 from spouts.planning import Limits, Logs, PartitionLog
+from transactional.core.ports import PartitionReader
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.arrow.zones import naive_times_in
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError, ReplayMismatch
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader
 
 Rows = Sequence[Sequence[Any]]
 

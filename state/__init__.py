@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from state.memory import MemoryMapState, MemoryTable
     from state.redis.state import RedisMapState
     from state.sql.state import SqlMapState
-    from state.store.sql_store import SqlCoordinatorStore
     from state.updates import StateUpdate
     from state.values import OpaqueValue, StoredValue
+    from transactional.core.store.sql.sql_store import SqlCoordinatorStore
     from transactional.model.absent import ABSENT
     from transactional.model.aggregates import Aggregate, Avg, Count, First, Last, Max, Min, Sum
 
@@ -54,7 +54,7 @@ _HOMES: Final = {
     "state.memory": "MemoryMapState MemoryTable",
     "state.redis.state": "RedisMapState",
     "state.sql.state": "SqlMapState",
-    "state.store.sql_store": "SqlCoordinatorStore",
+    "transactional.core.store.sql.sql_store": "SqlCoordinatorStore",
     "state.updates": "StateUpdate",
     "state.values": "OpaqueValue StoredValue",
     "transactional.model.absent": "ABSENT",

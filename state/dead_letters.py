@@ -7,7 +7,7 @@ from pathlib import Path
 
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 
 class DeadLetterTable(DeltaMapState):

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from transactional.core.ports.examining import Diagnosis, Problem, in_words
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import ProtocolError, SchemaMismatch, StoreMismatch
-from transactional.ports.examining import Diagnosis, Problem, in_words
 
 
 class ExaminedTable:

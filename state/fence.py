@@ -14,10 +14,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from state.rows.expiring import Floors
+from transactional.core.ports import StateKind
+from transactional.core.ports.staged import StagedFile
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import Fenced, OperatingError, StoreMismatch, TableConflict
-from transactional.ports import StateKind
-from transactional.ports.staged import StagedFile
 
 WRITE_TRIES = 20
 """So often a write is tried that others' maintenance of the table comes before; then its attempt fails."""

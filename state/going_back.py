@@ -6,9 +6,9 @@ has gone on; which is noted with its rows.
 
 from __future__ import annotations
 
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import BeyondKept, StoreMismatch
-from transactional.ports.rewinding import RewindTarget
 
 
 def undone_by(version: AttemptId | None, oldest_known: TxId, target: RewindTarget, state: str) -> TxId | None:

@@ -16,14 +16,14 @@ from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from state.values import StoredValue
+from transactional.core.ports import StateKind
+from transactional.core.ports.split import WrittenPart
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import SchemaMismatch
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import StateKind
-from transactional.ports.split import WrittenPart
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from state.rows.columns import StateColumns
+from transactional.core.ports import Partials, are_known
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.aggregates.places import have_keys_once
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.errors import ConfigError, ProtocolError, SchemaMismatch
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials, are_known
 
 _ROW_CHARACTERS = 300
 

@@ -21,11 +21,11 @@ from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
 from state.rows.sums import SumCheck
 from state.rows.value_limits import ValueLimits
 from state.values import StoredValue
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import BeyondKept
 from transactional.model.user_code.tuples import Key
-from transactional.ports.rewinding import RewindTarget
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,16 @@ from state.python_rows import PutRows, check_unique, rows_of
 from state.rows.columns import DeclaredColumns, check_time_column
 from state.rows.expiring import Floors, alive
 from state.updates import Updatable
-from transactional.expiry import Expiry
+from transactional.core.ports import Partials, StateKind
+from transactional.core.ports.expiry import Expiry
+from transactional.core.ports.split import WrittenPart
+from transactional.core.ports.staged import StagedFile
 from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.durations import Duration, microseconds
 from transactional.model.errors import ConfigError, ProtocolError, StoreMismatch, TableConflict
 from transactional.model.facts import BatchFacts
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials, StateKind
-from transactional.ports.split import WrittenPart
-from transactional.ports.staged import StagedFile
 
 TableT = TypeVar("TableT", bound=FencedTable)
 

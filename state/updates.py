@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from state.rows.columns import DeclaredColumns, StateColumns, check_names
 from state.rows.value_limits import ValueLimits
+from transactional.core.ports import PersistentAggregate, State
 from transactional.model.aggregates import (
     Aggregate,
     Avg,
@@ -21,7 +22,6 @@ from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.storm_names import NamesOfStates
-from transactional.ports import PersistentAggregate, State
 
 
 class Updatable(State, NamesOfStates):

@@ -16,10 +16,10 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactional.core.ports import COMBINES, unknown_word
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.errors import StoreMismatch
-from transactional.ports import COMBINES, unknown_word
 
 _EXACT: Final = Context(prec=100, traps=[Inexact])
 """Columns have at most 38 digits; the thread's own context would round to 28."""

@@ -18,7 +18,6 @@ from deltalake import DeltaTable
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
 from state.delta.segments.folding import LogLayout
-from state.store.sql_store import SqlCoordinatorStore
 from state.table_state import TableState
 from tests.proof.shapes import Counting
 from transactional import (
@@ -28,15 +27,16 @@ from transactional import (
     TransactionalTopologyBuilder,
     Tuple,
 )
-from transactional.core.protocol import Action, BatchPlanned, Event
+from transactional.core.machine.protocol import Action, BatchPlanned, Event
+from transactional.core.ports import Clock
+from transactional.core.store import CoordinatorStore
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.engine import rewinding
 from transactional.errors import RewindUnfinished
 from transactional.model.attempt import TxId
 from transactional.model.names import LOG_COMMITS_PROPERTY
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Clock
-from transactional.store import CoordinatorStore
 from verifier import CheckedTable, verify
 
 TRANSACTIONS = 60

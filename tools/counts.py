@@ -15,7 +15,7 @@ from pathlib import Path
 PRODUCT = ("transactional", "state", "spouts", "verifier")
 PREVIOUS = ("prev", "rolled_back")
 """What the names of a row's previous version have in them."""
-PORTS = "transactional/ports/"
+PORTS = "transactional/core/ports/"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Places = list[str]
 

@@ -22,7 +22,7 @@ from tests.changes.page import table
 from tests.journeys.page import SECTION, section
 from tests.proof.entries import Proof
 from tests.proof.page import page_of
-from transactional.core.protocol import diagram
+from transactional.core.machine.protocol import diagram
 
 ROOT = Path(__file__).parents[1]
 
@@ -188,8 +188,8 @@ PAGES = {
             "spouts.base.PartitionedSpout",
             "spouts.planning.PartitionLog",
             "spouts.planning.Limits",
-            "transactional.ports.Spout",
-            "transactional.ports.PartitionReader",
+            "transactional.core.ports.Spout",
+            "transactional.core.ports.PartitionReader",
             "transactional.model.batch.PartitionId",
             "transactional.model.batch.OffsetRange",
             "transactional.model.batch.BatchMetadata",
@@ -200,7 +200,7 @@ PAGES = {
         "The tables that committers keep, also [your own](../howto/own-state.md), what updates them without code of "
         "yours, and where progress is kept.",
         (
-            "transactional.ports.StateKind",
+            "transactional.core.ports.StateKind",
             "state.delta.state.DeltaMapState",
             "state.delta.segments.folding.LogLayout",
             "state.delta.static.StaticDeltaTable",
@@ -225,11 +225,11 @@ PAGES = {
             "state.memory.MemoryMapState",
             "state.memory.MemoryTable",
             "state.values.StoredValue",
-            "state.store.sql_store.SqlCoordinatorStore",
-            "transactional.ports.State",
-            "transactional.store.CoordinatorStore",
-            "transactional.store.DesiredState",
-            "transactional.store.Desired",
+            "transactional.core.store.sql.sql_store.SqlCoordinatorStore",
+            "transactional.core.ports.State",
+            "transactional.core.store.CoordinatorStore",
+            "transactional.core.store.DesiredState",
+            "transactional.core.store.Desired",
         ),
     ),
     "testing": Page(
@@ -368,7 +368,7 @@ def _class(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _port(name: str) -> ast.ClassDef:
-    port = _definition("transactional.store" if name == "CoordinatorStore" else "transactional.ports", name)
+    port = _definition("transactional.core.store" if name == "CoordinatorStore" else "transactional.core.ports", name)
     assert isinstance(port, ast.ClassDef)
     return port
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from transactional.background.topology_run import TopologyRun
     from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext
+    from transactional.core.ports import StateKind
     from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.run_history import RunSummary
     from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from transactional.model.groupings import CustomStreamGrouping
     from transactional.model.schema import Schema
     from transactional.model.user_code.tuples import Tuple
-    from transactional.ports import StateKind
     from transactional.running import run_topology, start_topology
     from transactional.stateful import KeyValueState, StatefulBolt
     from transactional.topology.builder import TransactionalTopologyBuilder
@@ -78,6 +78,7 @@ __all__ = [
 _HOMES: Final = {
     "background.topology_run": "TopologyRun",
     "bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext",
+    "core.ports": "StateKind",
     "engine.driver": "TopologyDriver",
     "engine.history.run_history": "RunSummary",
     "model.attempt": "AttemptId TransactionAttempt TxId",
@@ -87,7 +88,6 @@ _HOMES: Final = {
     "model.groupings": "CustomStreamGrouping",
     "model.schema": "Schema",
     "model.user_code.tuples": "Tuple",
-    "ports": "StateKind",
     "running": "run_topology start_topology",
     "stateful": "KeyValueState StatefulBolt",
     "topology.builder": "TransactionalTopologyBuilder",

@@ -15,11 +15,11 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from transactional.core.store import CoordinatorStore, StoreReader
 from transactional.model.errors import ConfigError
 from transactional.model.plumbing.entry_points import entry_points_of
 from transactional.model.plumbing.tracebacks import user_place
 from transactional.model.schema import did_you_mean
-from transactional.store import CoordinatorStore, StoreReader
 
 if TYPE_CHECKING:
     from transactional.topology.topology import Topology

@@ -11,12 +11,12 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transactional.core.ports import JobExecutor
 from transactional.loading import check_topology, open_store, reader_of
 from transactional.model.config import TopologyConfig
 from transactional.model.config_sources import ResolvedConfig, load_config
 from transactional.model.errors import ConfigError, brief_errors
 from transactional.model.names import DISTRIBUTION
-from transactional.ports import JobExecutor
 from transactional.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from spouts.kafka.cluster import KafkaConnection, id_of
 from spouts.kafka.pool import consumer_pool
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator
+from transactional.core.ports import PartitionReader, RefusedRecord
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import BoltFailed, ConfigError, SchemaMismatch
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader, RefusedRecord
 
 
 @dataclass(frozen=True, slots=True)

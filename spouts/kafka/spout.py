@@ -39,10 +39,10 @@ from spouts.kafka.subscription import Subscription, TopicNames, TopicPattern, su
 from spouts.kafka.topics import TopicWatch
 from spouts.kafka.translators import Translator, checked_translator
 from spouts.planning import Limits, Logs, PartitionLog, record_bytes
+from transactional.core.ports.examining import SourceAddress
 from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.errors import BatchLost, ConfigError, ReplayMismatch, SourceUnavailable
 from transactional.model.schema import Schema
-from transactional.ports.examining import SourceAddress
 
 _log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, en
 from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol, storage_of
 from state.delta.tables.torn import Torn, set_aside, torn_files, without
 from state.delta.writing.commit import write_entry
+from transactional.core.ports.examining import Diagnosis, Problem, in_words
 from transactional.model.attempt import AttemptId
 from transactional.model.errors import OperatingError, SchemaMismatch
 from transactional.model.names import STORE_PROPERTY, owner_of, repair_of
-from transactional.ports.examining import Diagnosis, Problem, in_words
 
 RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 

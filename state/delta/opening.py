@@ -26,12 +26,12 @@ from state.delta.writing.creating import create_table
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
+from transactional.core.ports import TornFiles
 from transactional.model.arrow import declared_schema
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_PROPERTY, STORE_PROPERTY
 from transactional.model.schema import Schema
-from transactional.ports import TornFiles
 
 _log = logging.getLogger(__name__)
 CLAIM_TRIES = 10

@@ -23,10 +23,10 @@ from state.delta.tables.table import DeltaLocation, load_table, refused, storage
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, by_delta_rs, commit_files, once
 from state.delta.writing.layout import Held
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import BeyondKept, OperatingError
 from transactional.model.names import OWNER_NOTE, REWOUND_NOTE, repair_of
-from transactional.ports.rewinding import RewindTarget
 
 _log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from state.delta.tables.staging import DRIVER_BYTES_MAX, staged_name, unwritten
+from transactional.core.ports.staged import StagedBytes
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError
-from transactional.ports.staged import StagedBytes
 
 SCRATCH_BYTES = 1024 * 1024
 """What a task leaves goes through the driver up to this size. A file here is not synced, so it costs less than one that

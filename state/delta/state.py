@@ -42,14 +42,14 @@ from state.delta.writing.commit import settle_columns
 from state.delta.writing.layout import Layout
 from state.fence import WRITE_TRIES, TableWrite, WriteRefused
 from state.table_state import TableState
+from transactional.core.ports import CommitFacts, StateKind, TornFiles
+from transactional.core.ports.examining import TableAddress
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, OperatingError
 from transactional.model.names import owner_of
 from transactional.model.schema import Schema
-from transactional.ports import CommitFacts, StateKind, TornFiles
-from transactional.ports.examining import TableAddress
-from transactional.ports.rewinding import RewindTarget
 
 if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta

@@ -13,9 +13,9 @@ from state.delta.tables.table import DeltaLocation
 from state.delta.writing.layout import Layout
 from state.python_rows import TaskRows
 from state.rows.expiring import Floors, alive
+from transactional.core.ports.split import NeedsDriver, WrittenPart
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError
-from transactional.ports.split import NeedsDriver, WrittenPart
 
 _loaded: dict[tuple[str, str, str], Layout] = {}
 """The tables that this process has read, by location, the table's own id and its columns: what they keep of a table is

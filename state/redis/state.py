@@ -20,15 +20,15 @@ from state.redis.values import RowCodec
 from state.row_table import RowTable
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
+from transactional.core.ports import StateKind
+from transactional.core.ports.examining import TableAddress
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch
 from transactional.model.names import owner_of
 from transactional.model.plumbing.redaction import without_login
 from transactional.model.schema import Schema
-from transactional.ports import StateKind
-from transactional.ports.examining import TableAddress
-from transactional.ports.rewinding import RewindTarget
 
 
 class RedisMapState(TableState[RowTable]):

@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from state.python_rows import rows_of, table_of_rows
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, alive
-from state.sql.database import Database, raising_failures
 from state.sql.registry import Registration
 from state.sql.rows import raising_ours
 from state.sql.table import StateTable, Values
+from transactional.core.store.databases.database import Database, raising_failures
 from transactional.model.attempt import TxId
 from transactional.model.errors import ConfigError, OperatingError
 from transactional.model.user_code.tuples import Key

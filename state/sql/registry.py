@@ -26,8 +26,8 @@ from state.sql.floors import floors_of, recorded
 from state.sql.floors import move as move_floors
 from state.sql.floors import note as note_expiry
 from state.sql.notes import STORES
-from state.sql.quick import QuickQuery
 from state.sql.table import StateTable
+from transactional.core.store.databases.quick import QuickQuery
 from transactional.model.attempt import AttemptId
 from transactional.model.errors import SchemaMismatch, StoreMismatch
 from transactional.model.schema import Schema

@@ -12,9 +12,9 @@ from state.fence import WriteRefused
 from state.row_rule import Rows
 from state.row_table import Change, Changes, RowStore, RowWrite
 from state.rows.expiring import Floors
-from state.sql.database import Database, DatabaseFailed
 from state.sql.notes import REWINDS
 from state.sql.registry import Registration
+from transactional.core.store.databases.database import Database, DatabaseFailed
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import ConfigError, OperatingError, SchemaMismatch
 from transactional.model.user_code.tuples import Key

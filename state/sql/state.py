@@ -16,7 +16,6 @@ from state.examined import ExaminedTable
 from state.going_back import reach_in_words, undone_by
 from state.row_table import RowTable
 from state.rows.value_limits import ValueLimits
-from state.sql.database import Database
 from state.sql.floors import recorded
 from state.sql.notes import REWINDS, STORES
 from state.sql.reading import RowsToRead, SqlReader
@@ -25,14 +24,15 @@ from state.sql.rows import SqlRows, raising_ours
 from state.sql.table import StateTable
 from state.sql.types import check_columns, check_name
 from state.table_state import TableState
+from transactional.core.ports import StateKind
+from transactional.core.ports.examining import TableAddress
+from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.store.databases.database import Database
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import SchemaMismatch, StoreMismatch
 from transactional.model.names import owner_of
 from transactional.model.schema import Schema
-from transactional.ports import StateKind
-from transactional.ports.examining import TableAddress
-from transactional.ports.rewinding import RewindTarget
 
 REMOVAL = 8
 """Rows that have expired are removed after so many transactions."""

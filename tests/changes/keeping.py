@@ -21,13 +21,13 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional import JoinBolt, TransactionalTopologyBuilder, TupleWindow, WindowedBolt, count, tumbling
 from transactional.bolts import BasicBolt
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout
 from transactional.model.aggregates import Max
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology

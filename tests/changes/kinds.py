@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.changes.places import DURABLE, PLACES
 from tests.changes.program import TYPES, Program
-from transactional.ports import StateKind
+from transactional.core.ports import StateKind
 
 SAME = "the same result"
 

@@ -12,8 +12,8 @@ from typing import Any
 from state import DeltaMapState, RedisMapState, SqlMapState
 from state.delta.segments.folding import LogLayout
 from state.memory import MemoryMapState, MemoryTable
+from transactional.core.ports import State, StateKind
 from transactional.model.attempt import TransactionAttempt
-from transactional.ports import State, StateKind
 
 PLACES = ("memory", "sqlite", "merge", "log", "postgres", "redis")
 DURABLE = PLACES[1:]

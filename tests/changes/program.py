@@ -13,9 +13,9 @@ import pyarrow as pa
 from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from spouts.planning import Logs
 from transactional import TransactionalTopologyBuilder, TupleWindow, WindowedBolt
+from transactional.core.ports import PartitionReader, State, StateKind
 from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports import PartitionReader, State, StateKind
 from transactional.topology.topology import Topology
 from transactional.topology.windows import count, session, sliding, tumbling
 from transactional.trident import Count, Max, Min, Sum, TridentTopology

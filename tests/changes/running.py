@@ -14,8 +14,8 @@ from tests.changes.kinds import COUNTED, SAME, Kind
 from tests.changes.places import Place
 from tests.changes.program import Branch, Program, Source
 from tests.changes.world import ENDINGS, World
+from transactional.core.ports import StateKind
 from transactional.errors import TransactionalError
-from transactional.ports import StateKind
 
 NAMES = ("web", "app", "shop")
 

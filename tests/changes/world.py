@@ -13,6 +13,9 @@ from typing import Any
 from tests.changes.places import Place
 from tests.changes.plain import END, Committed, Tables, in_order, letters, tables
 from tests.changes.program import ID, Lets, Program, Source, built
+from transactional.core.ports import State, StateKind
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.ports.stream_names import taken_apart
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException, RetriesExhausted
@@ -21,9 +24,6 @@ from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.names import DEAD_LETTERS
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import State, StateKind
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.ports.stream_names import taken_apart
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import (
     TOPOLOGY,
     Store,
@@ -19,9 +18,10 @@ from tests.contract.storages import (
     tried,
     wait_until,
 )
+from transactional.core.store import Lease
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import Fenced
 from transactional.model.attempt import AttemptId
-from transactional.store import Lease
 
 TAKE_OVER_AFTER = 3
 """Transactions that a coordinator leaves to its successor before it takes over again: else none would get anywhere."""

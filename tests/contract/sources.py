@@ -12,7 +12,7 @@ from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka_admin import produce
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from tests.unit.own_spouts import OpaqueWordLists, WordLists
-from transactional.ports import Spout
+from transactional.core.ports import Spout
 
 PARTITIONS = 2
 names = itertools.count(1)

@@ -20,12 +20,12 @@ from state.memory import MemoryMapState, MemoryTable
 from state.python_rows import check_unique
 from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
-from transactional.expiry import Expiry
+from transactional.core.ports import STAGEABLE, Partials, State, StateKind
+from transactional.core.ports.expiry import Expiry
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import STAGEABLE, Partials, State, StateKind
 
 AnyState = MemoryMapState | DeltaMapState | SqlMapState | RedisMapState | DuckDBMapState
 OWNER = "words/count"

@@ -14,14 +14,14 @@ from typing import Any
 
 from sqlalchemy import Connection, UpdateBase
 
-from state.sql.quick import change
-from state.store import sql_store
-from state.store.schema import topologies
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import acquire, batch_of, read, record_attempt, record_commit
+from transactional.core.store import Lease
+from transactional.core.store.databases.quick import change
+from transactional.core.store.sql import sql_store
+from transactional.core.store.sql.schema import topologies
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import TransactionalError
 from transactional.model.attempt import TransactionAttempt
-from transactional.store import Lease
 
 LEASE_MS = 2_000
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from state.store.sql_store import SqlCoordinatorStore
+from transactional.core.store import AttemptRecord, Lease
+from transactional.core.store.progress import Phase
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.store import AttemptRecord, Lease
-from transactional.store.progress import Phase
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
 Store = MemoryCoordinatorStore | SqlCoordinatorStore

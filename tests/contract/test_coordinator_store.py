@@ -28,11 +28,11 @@ from tests.contract.storages import (
     record_of,
     tried,
 )
+from transactional.core.store import AttemptRecord
+from transactional.core.store.progress import Phase, Progress
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.store import AttemptRecord
-from transactional.store.progress import Phase, Progress
 
 # --- attempts ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from state.store.schema import PHASES
 from tests.contract.storages import (
     FINGERPRINT,
     LONG_MS,
@@ -28,12 +27,13 @@ from tests.contract.storages import (
     tried,
 )
 from tests.contract.test_coordinator_store_migrations import execute
+from transactional.core.store import DesiredState, Lease
+from transactional.core.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
+from transactional.core.store.progress import Phase
+from transactional.core.store.rules import times_of
+from transactional.core.store.sql.schema import PHASES
 from transactional.errors import Fenced, ProtocolError, TopologyInUse
 from transactional.model.attempt import AttemptId, TxId
-from transactional.store import DesiredState, Lease
-from transactional.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
-from transactional.store.progress import Phase
-from transactional.store.rules import times_of
 
 pytestmark = pytest.mark.sampled(2)
 

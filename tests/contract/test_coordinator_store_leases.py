@@ -23,12 +23,12 @@ from tests.contract.storages import (
     record_attempt,
     tried,
 )
+from transactional.core.store import CoordinatorStore, Lease, StalledLease
+from transactional.core.store.history import RunAbout
+from transactional.core.store.progress import Progress
 from transactional.errors import Fenced, TopologyChanged, TopologyInUse
 from transactional.model.attempt import AttemptId, Epoch, TxId
 from transactional.model.batch import EMPTY_BATCH
-from transactional.store import CoordinatorStore, Lease, StalledLease
-from transactional.store.history import RunAbout
-from transactional.store.progress import Progress
 
 pytestmark = pytest.mark.sampled(2)
 

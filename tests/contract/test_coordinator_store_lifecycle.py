@@ -16,8 +16,8 @@ from tests.contract.storages import (
     record_attempt,
     wait_until,
 )
+from transactional.core.store import Desired, DesiredState
 from transactional.errors import Fenced, TopologyInUse
-from transactional.store import Desired, DesiredState
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
-from state.store.migrations import MIGRATIONS
-from state.store.schema import SCHEMA_VERSION
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import FINGERPRINT, TOPOLOGY, Storage, acquire, batch_of, commit, read, tried
+from transactional.core.store import Desired, DesiredState
+from transactional.core.store.sql.migrations import MIGRATIONS
+from transactional.core.store.sql.schema import SCHEMA_VERSION
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.attempt import AttemptId, TxId
-from transactional.store import Desired, DesiredState
 
 FOLDER = Path(__file__).parent
 VERSIONS = range(1, SCHEMA_VERSION)

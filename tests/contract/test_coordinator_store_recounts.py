@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.storages import TOPOLOGY, Store, acquire, batch_of, commit, read, record_attempt
+from transactional.core.store import Lease
 from transactional.errors import Fenced, ProtocolError
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.store import Lease
 
 pytestmark = pytest.mark.sampled(2)
 

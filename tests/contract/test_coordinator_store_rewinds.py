@@ -18,11 +18,11 @@ from tests.contract.storages import (
     record_attempt,
     record_commit,
 )
+from transactional.core.store import Lease
+from transactional.core.store.history import Keep
+from transactional.core.store.progress import Phase
 from transactional.errors import Fenced, ProtocolError, RewindUnfinished
 from transactional.model.attempt import AttemptId, TxId
-from transactional.store import Lease
-from transactional.store.history import Keep
-from transactional.store.progress import Phase
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -12,13 +12,13 @@ from sqlalchemy import create_engine, text
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.sql.state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.storages import Storage
+from transactional.core.ports.examining import Diagnosis, Problem
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.repairs import repair
 from transactional.engine.history.journal import JournalWriter
 from transactional.errors import OperatingError, StoreMismatch, TransactionalError
-from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -21,8 +21,9 @@ from state.sql.state import SqlMapState
 from state.values import StoredValue
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, AnyState, Place, content
+from transactional.core.ports import Partials, StateKind
+from transactional.core.ports.expiry import Expiry, Time
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch
-from transactional.expiry import Expiry, Time
 from transactional.model.absent import ABSENT
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt, TxId
@@ -30,7 +31,6 @@ from transactional.model.facts import BatchFacts
 from transactional.model.reading import StateReader
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials, StateKind
 
 pytestmark = pytest.mark.sampled(9)
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]

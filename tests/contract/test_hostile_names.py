@@ -10,12 +10,12 @@ import pytest
 from state.sql.state import SqlMapState
 from tests.contract.states import OWNER, Place
 from tests.contract.storages import Storage
+from transactional.core.ports import StateKind
+from transactional.core.store import AttemptRecord, DesiredState
+from transactional.core.store.progress import Phase
 from transactional.errors import ConfigError
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.ports import StateKind
-from transactional.store import AttemptRecord, DesiredState
-from transactional.store.progress import Phase
 
 HOSTILE = (
     "x'; DROP TABLE transactional_states; --",

@@ -18,11 +18,11 @@ import pytest
 
 from tests.contract.places import ENGINES, place_of
 from tests.contract.states import AnyState, Place, content, counts
-from transactional.expiry import Expiry, Time
+from transactional.core.ports import Partials
+from transactional.core.ports.expiry import Expiry, Time
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.facts import BatchFacts
-from transactional.ports import Partials
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = 1_200

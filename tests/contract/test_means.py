@@ -18,9 +18,10 @@ from deltalake import DeltaTable, QueryBuilder
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, LogLayout, MemoryMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import AnyState, Place
 from transactional import TransactionalTopologyBuilder, Tuple
+from transactional.core.ports import Partials
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.checked_tables import checked_tables
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
@@ -30,7 +31,6 @@ from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Partials
 from transactional.queries.as_of import as_of
 from transactional.topology.topology import Topology
 from transactional.trident import field

@@ -27,11 +27,11 @@ from state.sql.state import SqlMapState
 from state.values import StoredValue
 from tests.contract import places
 from tests.contract.states import OWNER, write_by_files
+from transactional.core.ports import Partials, State
 from transactional.model.absent import ABSENT
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
-from transactional.ports import Partials, State
 from transactional.testing.states.opaque_rule import ABSENT as NOTHING
 from transactional.testing.states.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
 

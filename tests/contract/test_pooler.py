@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import BigInteger, bindparam, make_url, select, text
 
 from spouts.memory import MemoryTransactionalSpout
-from state.sql.database import Database
-from state.sql.quick import QuickQuery
 from state.sql.state import SqlMapState
 from tests.contract.pgbouncer import pooled_database
 from tests.unit.command_line import Command, command, module
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.store.databases.database import Database
+from transactional.core.store.databases.quick import QuickQuery
 from transactional.doctor.examine import examine
 from transactional.engine.history.observing import Committed, Notice
 from transactional.loading import open_for_reading

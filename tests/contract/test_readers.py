@@ -15,11 +15,11 @@ from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, AnyState, Place, counts
+from transactional.core.ports import Partials
 from transactional.errors import ConfigError, OperatingError
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId
 from transactional.model.reading import StateReader
-from transactional.ports import Partials
 
 pytestmark = pytest.mark.sampled(3)
 ENGINES = [

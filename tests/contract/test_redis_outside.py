@@ -13,7 +13,6 @@ import pytest
 
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.places import NUMBERS
 from tests.contract.states import OWNER, Place, counts
 from tests.contract.test_floors import at, expiring
@@ -22,6 +21,8 @@ from tests.contract.test_redis import place
 from tests.rewinding import build, contents, expected, run, store_url
 from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states
+from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import examine
 from transactional.engine.rewinding import rewind
@@ -29,7 +30,6 @@ from transactional.errors import BeyondKept, OperatingError
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.facts import BatchFacts
-from transactional.ports.rewinding import RewindTarget
 from transactional.topology.topology import Topology
 from verifier import verify
 

@@ -22,15 +22,15 @@ from tests.contract.test_floors import History
 from tests.contract.test_key_values import live_through
 from tests.contract.test_redis import RIGHT, place, topology_over, unknown
 from tests.unit.drivers import DRAINED
-from transactional.core.protocol import AttemptFailed, RecordCommit
+from transactional.core.machine.protocol import AttemptFailed, RecordCommit
+from transactional.core.ports import StateKind
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import BeyondKept, ConfigError, OperatingError, StoreMismatch
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import StateKind
-from transactional.ports.rewinding import RewindTarget
 from transactional.testing import MemoryCoordinatorStore
 from transactional.testing.states.trial import KINDS
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
 from state.table_state import TableState
 from tests.contract.storages import Storage
 from tests.rewinding import Died, Steps, build, contents, dies_at, end_lease, expected, run, stepping, store_url
+from transactional.core.ports.examining import Problem
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, Fenced
 from transactional.model.attempt import TxId
-from transactional.ports.examining import Problem
 from transactional.topology.topology import Topology
 from verifier import CheckedSqlTable, verify
 

@@ -9,15 +9,15 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.rewinding import contents, store_url
+from transactional.core.ports import StateKind
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.rewinding import rewind
 from transactional.errors import StoreMismatch
 from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import StateKind
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 

@@ -29,10 +29,10 @@ from tests.contract.sources import (
     Source,
     names,
 )
+from transactional.core.ports import Spout
 from transactional.errors import OperatingError
 from transactional.model.arrow import arrow_schema
 from transactional.model.batch import EMPTY_BATCH, METADATA_VERSION, BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.ports import Spout
 
 REAL = [pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("opaque kafka", marks=pytest.mark.kafka)]
 LOGS = ["memory", "opaque memory", *REAL]

@@ -17,9 +17,6 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from state.store.schema import SCHEMA_VERSION
-from state.store.sql_store import SqlCoordinatorStore
-from state.store.statements import ATTEMPTS_AT
 from tests.contract.stopped_leader import LEASE_MS
 from tests.contract.storages import (
     TOPOLOGY,
@@ -37,6 +34,10 @@ from tests.contract.storages import (
     wait_until,
 )
 from tests.integration.postgres import LossyProxy
+from transactional.core.store import Lease
+from transactional.core.store.sql.schema import SCHEMA_VERSION
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.core.store.sql.statements import ATTEMPTS_AT
 from transactional.errors import (
     ConfigError,
     CorruptRecord,
@@ -45,7 +46,6 @@ from transactional.errors import (
     TopologyInUse,
 )
 from transactional.model.attempt import TxId
-from transactional.store import Lease
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state.sql.state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import unexamined
 from transactional.errors import ConfigError

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.contract.states import AnyState, Place, content
 from tests.examples import examples
+from transactional.core.ports import Partials
 from transactional.errors import SumOverflow
 from transactional.model.aggregates import Count, Sum, TableAggregator
 from transactional.model.arrow import arrow_schema, arrow_type
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema
-from transactional.ports import Partials
 
 pytestmark = pytest.mark.sampled(6)
 """Tests are rows, engines columns: every test meets half of the engines, every engine half of the tests."""

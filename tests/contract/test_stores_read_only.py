@@ -11,16 +11,16 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import inspect, make_url
 
-from state.sql.database import Database, DatabaseFailed
-from state.store import reader as reader_module
-from state.store.reader import SqlStoreReader
-from state.store.schema import SCHEMA_VERSION
 from tests.contract.storages import TOPOLOGY, Storage, acquire, commit
 from tests.contract.test_coordinator_store_migrations import VERSIONS, engine_of, execute, statements
+from transactional.core.store import DesiredState, Position, StoreReader
+from transactional.core.store.databases.database import Database, DatabaseFailed
+from transactional.core.store.sql import reader as reader_module
+from transactional.core.store.sql.reader import SqlStoreReader
+from transactional.core.store.sql.schema import SCHEMA_VERSION
 from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
 from transactional.loading import open_existing_store, open_for_reading
 from transactional.model.attempt import AttemptId, TxId
-from transactional.store import DesiredState, Position, StoreReader
 
 
 @contextmanager

@@ -23,10 +23,10 @@ from state.delta.writing.layout import Layout
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, STAGED, Place, always, look_up_always
+from transactional.core.ports import Partials, StateKind
 from transactional.errors import Fenced, SchemaMismatch, TopologyChanged
 from transactional.model.aggregates import Aggregate, Count, Max, Sum
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.ports import Partials, StateKind
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

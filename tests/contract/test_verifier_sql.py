@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.conftest import DATABASES
 from tests.integration.postgres import url_of
 from tests.unit.histories import ID, go_through_everything
 from tests.unit.sql_histories import COMMITTED, FALSIFIED, SqlHistory
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from verifier.checker import verify
 from verifier.evidence.findings import CheckImpossible, Kind
 from verifier.evidence.store import Store

@@ -13,14 +13,14 @@ from state.delta.segments.folding import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place
+from transactional.core.ports import Partials
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials
-from transactional.ports.rewinding import RewindTarget
 
 BEFORE = {"dog": 2, "cat": 1, "cow": 1}
 AFTER = {"dog": 3, "cat": 1, "cow": 1, "bird": 5}

@@ -14,11 +14,11 @@ from state.memory import MemoryMapState, MemoryRows, MemoryTable
 from state.row_rule import RowRule, Rows
 from state.row_table import Change, Changes, RowTable, RowWrite
 from state.values import StoredValue
+from transactional.core.ports import Partials, State, StateKind
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials, State, StateKind
-from transactional.ports.rewinding import RewindTarget
 
 
 class InMemory(MemoryMapState):

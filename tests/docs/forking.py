@@ -30,7 +30,7 @@ IMPORTED = (
         "state",
         "verifier",
     ),
-    *("state.store.sql_store", "tests.docs.run_page"),
+    *("transactional.core.store.sql.sql_store", "tests.docs.run_page"),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.docs.pages import ROOT, blocks
 from tests.journeys.page import SECTION, section
 from tools.make_reference import PAGES, page_of_changes, proof_page, reference_page
-from transactional.core.protocol import diagram
+from transactional.core.machine.protocol import diagram
 from transactional.errors import TransactionalError
 from transactional.model import errors
 

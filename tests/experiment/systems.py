@@ -12,15 +12,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench import tables
-from state.store.sql_store import SqlCoordinatorStore
 from tests.experiment import ours, peer
 from tests.experiment.load import PARTITIONS
 from tests.experiment.machines import kill_machine
 from tests.experiment.timeline import Reached
 from tests.integration.programs import CLI, SPARK_DEFAULTS, Program
+from transactional.core.store import AttemptRecord
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.clock import SystemClock
 from transactional.model.batch import BatchMetadata
-from transactional.store import AttemptRecord
 
 ROOT = Path(__file__).parents[2]
 CONF = f"{SPARK_DEFAULTS}spark.executor.memory 768m\nspark.driver.memory 1g\nspark.cores.max {PARTITIONS}\n"

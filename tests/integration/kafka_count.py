@@ -12,10 +12,10 @@ from pathlib import Path
 
 from examples.flights import flights
 from spouts.local_broker import LocalBroker
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.programs import Program
 from tests.integration.tables import counts
-from transactional.store import AttemptRecord
+from transactional.core.store import AttemptRecord
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 
 TOPIC = "flights"
 """Shared by tests: the example fills it when it is not there."""

@@ -18,8 +18,8 @@ from state.delta.segments.folding import LogLayout
 from tests.journeys.matrix import BOLTS
 from tests.journeys.sources import APP, FIELDS, SOURCES, WEB
 from transactional import BasicBolt, JoinBolt, OutputCollector, Topology, TransactionalTopologyBuilder, Tuple
-from transactional.ports import Spout, SpoutMaker
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.ports import Spout, SpoutMaker
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.trident import Count, Stream, Sum, TridentTopology, sliding, tumbling
 
 TOPOLOGY = "sales"

@@ -27,7 +27,7 @@ from spouts.local_registry import register
 from tests.integration.kafka_topics import put
 from tests.journeys.matrix import BOLTS, QUEUE
 from tests.unit.spouts.avro.drawing import written
-from transactional.ports import Spout, SpoutMaker
+from transactional.core.ports import Spout, SpoutMaker
 from transactional.reliable import QueueSpout
 
 WEB, APP = "web", "app"

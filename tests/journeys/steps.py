@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import pytest
 from starlette.testclient import TestClient
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.journeys.journey import BUILD, MENDED, SWAPPED, Journey
 from tests.journeys.matrix import COMMANDS, Outcome, cell
 from tests.journeys.sales import TOPOLOGY
 from tests.unit.command_line import Command
 from transactional.console.app import Console, application
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.history.journal import JournalWriter
 from transactional.engine.history.observing import Committed, Notice
 from transactional.loading import load_topology, open_for_reading

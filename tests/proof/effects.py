@@ -31,10 +31,10 @@ from state.delta.writing import commit as delta_commit
 from state.delta.writing import creating as delta_creating
 from state.delta.writing import layout as delta_layout
 from state.delta.writing.staged import StagedOrphans
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import write_by_files
+from transactional.core.store import Lease
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.batch import BatchMetadata
-from transactional.store import Lease
 
 BEFORE, AFTER = "before", "after"
 WHENS = (BEFORE, AFTER)

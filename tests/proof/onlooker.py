@@ -13,8 +13,8 @@ from typing import Any
 
 from tests.integration.programs import CLI, Program
 from tests.proof.watcher import Watcher
+from transactional.core.store.history import EndedHow
 from transactional.loading import open_for_reading
-from transactional.store.history import EndedHow
 
 PAGES = ("", "t/{id}/", "t/{id}/?charts=hour", "t/{id}/attempts", "t/{id}/runs", "t/{id}/doctor", "t/{id}/letters")
 PAUSE_S = 0.1

@@ -20,10 +20,10 @@ from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
 from state.delta.tables.apart import WorkApart
 from state.delta.writing import layout as delta_layout
-from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.crashing import LEASE_MS
 from tests.proof.effects import done_at_once
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.model.batch import BatchMetadata
 from transactional.phases.local_executor import LocalExecutor

@@ -15,11 +15,11 @@ from random import Random
 from deltalake import DeltaTable
 
 from state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.programs import CLI, Program
 from tests.integration.tables import counts
 from tests.proof.arriving import ArrivingWords
 from tests.proof.soaking import LEASE_MS, OPTIONS, SPREAD, TOPOLOGY, expected_buckets, first_key
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import Fenced
 from transactional.model.names import fold_of
 

@@ -25,9 +25,9 @@ from tests.proof.coverage import Coverage
 from tests.proof.crashing import crash_and_go_on, live
 from tests.proof.effects import AFTER, WHENS, Crash, Effects, NumberedStore, Point, numbered_delta
 from tests.proof.shapes import Setting
+from transactional.core.store import CoordinatorStore
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
-from transactional.store import CoordinatorStore
 
 SHAPES = ("counts", "words", "letters")
 SETTINGS = [Setting(*each) for each in itertools.product(SHAPES, (False, True), (1, 2, 3, 4))]

@@ -16,7 +16,7 @@ from tests.contract.redis_server import RedisServer
 from tests.contract.states import STAGED, Place
 from tests.contract.test_key_values import live_through
 from tests.integration.postgres import new_schema, postgres_server, url_of
-from transactional.ports import StateKind
+from transactional.core.ports import StateKind
 from transactional.testing.states.trial import KINDS
 
 HISTORIES = 1_000

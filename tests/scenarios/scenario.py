@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from transactional.core.coordinator import Coordinator
-from transactional.core.invariants import check
-from transactional.core.protocol import (
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.machine.invariants import check
+from transactional.core.machine.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
@@ -47,11 +47,11 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.core.store.progress import Progress
 from transactional.errors import ProtocolError
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
-from transactional.store.progress import Progress
 
 SOURCE = "log"
 SEPARATOR = "----"

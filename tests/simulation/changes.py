@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from tests.simulation.source import OUTPUT
+from transactional.core.ports import PersistentAggregate
 from transactional.model.aggregates import Sum, TableAggregator, aggregates_shown
 from transactional.model.arrow import arrow_schema
 from transactional.model.schema import Schema
-from transactional.ports import PersistentAggregate
 
 CHANGES = "changes"
 """The table that adds up what the totals of a word were after each transaction that has changed them."""

@@ -17,6 +17,7 @@ from state.values import StoredValue
 from tests.simulation.changes import SimulatedUpdate
 from tests.simulation.source import OUTPUT
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
+from transactional.core.ports import Windowed
 from transactional.model.absent import ABSENT
 from transactional.model.aggregates import Max, Sum, TableAggregator, aggregates_shown
 from transactional.model.arrow import arrow_schema
@@ -24,7 +25,6 @@ from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Windowed
 
 GONE = "gone"
 """The table into which passes what expires."""

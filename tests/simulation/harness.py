@@ -26,7 +26,7 @@ from tests.simulation.shapes import Shape, shape_of
 from tests.simulation.source import SimulatedSpout, Source, shown
 from tests.simulation.store import Line
 from tests.simulation.tables import LATE, TOTAL, SimulatedLetters, SimulatedState, SimulatedTable, nowhere
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitSucceeded,
@@ -35,12 +35,12 @@ from transactional.core.protocol import (
     ProgressMade,
     StopRequested,
 )
+from transactional.core.ports import StateKind
+from transactional.core.store import DesiredState
+from transactional.core.store.progress import Phase, Progress
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
-from transactional.ports import StateKind
-from transactional.store import DesiredState
-from transactional.store.progress import Phase, Progress
 from transactional.testing import MemoryCoordinatorStore
 from transactional.testing.memory_topology import progress_of
 

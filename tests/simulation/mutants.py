@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation.process import WatchedCoordinator
-from transactional.core.coordinator import ActiveAttempt
-from transactional.core.protocol import (
+from transactional.core.machine.coordinator import ActiveAttempt
+from transactional.core.machine.protocol import (
     Action,
     AttemptEvent,
     AttemptFailed,
@@ -25,10 +25,10 @@ from transactional.core.protocol import (
     StartCommit,
     Trigger,
 )
+from transactional.core.store.progress import Phase
 from transactional.errors import RetriesExhausted
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
-from transactional.store.progress import Phase
 
 
 class RemovesBeforeItCompares(WatchedCoordinator):

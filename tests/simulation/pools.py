@@ -15,11 +15,11 @@ from tests.simulation.faults import Faults
 from tests.simulation.source import Source, digest_of, poison_in, read_batch
 from tests.simulation.stateful import tuples_of
 from tests.simulation.tables import TOTAL, Counts
+from transactional.core.ports import DeadLetter, Processed
 from transactional.errors import AttemptLost, FailedException
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.facts import BatchFacts
-from transactional.ports import DeadLetter, Processed
 
 
 class Scheduler(Protocol):

@@ -22,9 +22,9 @@ from tests.simulation.segments import SegmentedTable
 from tests.simulation.source import OUTPUT
 from tests.simulation.stateful import Adding
 from tests.simulation.tables import SimulatedTable
-from transactional.core.coordinator import ActiveAttempt, Coordinator
-from transactional.core.invariants import check
-from transactional.core.protocol import (
+from transactional.core.machine.coordinator import ActiveAttempt, Coordinator
+from transactional.core.machine.invariants import check
+from transactional.core.machine.protocol import (
     Action,
     AttemptEvent,
     AttemptFailed,
@@ -38,6 +38,8 @@ from transactional.core.protocol import (
     Tick,
     Trigger,
 )
+from transactional.core.ports import UpdateKind
+from transactional.core.store.progress import Phase
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.fencing import one_by_one
 from transactional.engine.runner import Fatal, PhaseRunner
@@ -51,8 +53,6 @@ from transactional.errors import (
 )
 from transactional.model.groupings import Grouping, GroupingKind
 from transactional.model.schema import Schema
-from transactional.ports import UpdateKind
-from transactional.store.progress import Phase
 from transactional.topology.topology import CLOSED, Component, Topology
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from tests.simulation.faults import Faults, demand
 from tests.simulation.oracle import Oracle
 from tests.simulation.pools import SimulatedExecutor
 from tests.simulation.source import Source, digest_of
+from transactional.core.ports import Processed
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PendingMessage
 from transactional.model.guarantees import Guarantee
 from transactional.model.messages import FailedMessage
-from transactional.ports import Processed
 
 Message = tuple[PartitionId, int]
 

@@ -17,11 +17,11 @@ from state.orphans import NotedOrphans
 from tests.simulation.faults import demand
 from tests.simulation.pools import SimulatedExecutor
 from tests.simulation.tables import Before, Counts, SimulatedState, SimulatedTable
+from transactional.core.ports import Partials, Processed
+from transactional.core.ports.staged import StagedFile
 from transactional.errors import FailedException, OperatingError
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
-from transactional.ports import Partials, Processed
-from transactional.ports.staged import StagedFile
 
 TASKS_MAX = 3
 RETENTION_S = 2.0

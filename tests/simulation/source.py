@@ -16,12 +16,12 @@ import pyarrow as pa
 from spouts.base import PartitionedSpout
 from spouts.planning import Limits, Logs, PartitionLog
 from tests.simulation.faults import Faults, demand
+from transactional.core.ports import PartitionReader
 from transactional.errors import ReplayMismatch, SourceUnavailable
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.model.letters import Exclusion
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader
 
 KEYS = ("apple", "banana", "cat", "dog", "emu")
 PARTITIONS_MAX = 5

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tests.simulation.source import OUTPUT
+from transactional.core.ports import LateTuples
 from transactional.model.arrow import arrow_schema
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports import LateTuples
 from transactional.stateful import KeyValueState, StatefulBolt
 
 FULL = 2

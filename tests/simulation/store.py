@@ -7,10 +7,7 @@ from typing import Any
 
 from tests.simulation.faults import Faults
 from tests.simulation.source import shown
-from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
-from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.batch import BatchMetadata
-from transactional.store import (
+from transactional.core.store import (
     AttemptRecord,
     AttemptTimes,
     Desired,
@@ -20,8 +17,11 @@ from transactional.store import (
     StalledLease,
     TopologyStatus,
 )
-from transactional.store.history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
-from transactional.store.progress import Phase
+from transactional.core.store.history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
+from transactional.core.store.progress import Phase
+from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.testing import MemoryCoordinatorStore
 
 

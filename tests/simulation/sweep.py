@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.harness import Simulation, SimulationFailed
 from tests.simulation.shapes import shape_of
-from transactional.core.protocol import LATE, TRANSITIONS, Trigger
-from transactional.store.progress import Phase
+from transactional.core.machine.protocol import LATE, TRANSITIONS, Trigger
+from transactional.core.store.progress import Phase
 
 
 @dataclass(slots=True)

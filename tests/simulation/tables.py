@@ -24,13 +24,13 @@ from state.rows.sums import SumCheck
 from state.values import StoredValue
 from tests.simulation.changes import counts_of
 from tests.simulation.faults import Faults
+from transactional.core.ports import Partials, StateKind
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.ports.staged import StagedFile
 from transactional.errors import FailedException, Fenced, TableConflict
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials, StateKind
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.ports.staged import StagedFile
 
 TOTAL = "total"
 """The table that counts all records under one key; the others count by key."""

@@ -12,6 +12,9 @@ from tests.simulation.faults import Faults
 from tests.simulation.process import INPUTS, UPDATE
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
+from transactional.core.ports import StateKind
+from transactional.core.store import AttemptRecord, Lease
+from transactional.core.store.progress import Phase
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import FENCE_TRIES
 from transactional.engine.leadership import Leadership
@@ -20,9 +23,6 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
-from transactional.ports import StateKind
-from transactional.store import AttemptRecord, Lease
-from transactional.store.progress import Phase
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Component, Topology
 

@@ -18,7 +18,7 @@ from tests.simulation.faults import CONSEQUENCES, RATES_MAX
 from tests.simulation.harness import Simulation, SimulationFailed
 from tests.simulation.mutants import StartsAttemptsAnew
 from tests.simulation.sweep import Sweep, run_some
-from transactional.core.protocol import TRANSITIONS
+from transactional.core.machine.protocol import TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 25

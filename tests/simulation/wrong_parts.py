@@ -19,13 +19,13 @@ from state.values import StoredValue
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.store import Line
 from tests.simulation.tables import Handle, SimulatedState, SimulatedTable
+from transactional.core.ports import StateKind
+from transactional.core.store import Lease
 from transactional.errors import Fenced, StoreUnavailable, TableConflict
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.user_code.tuples import Key
-from transactional.ports import StateKind
-from transactional.store import Lease
 from transactional.testing import MemoryCoordinatorStore
 
 # --- tables -----------------------------------------------------------------------------------------------------------

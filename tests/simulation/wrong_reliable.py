@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from tests.simulation.process import WatchedCoordinator
 from tests.simulation.reliable import Message, ReliableExecutor
-from transactional.core.coordinator import ActiveAttempt
-from transactional.core.protocol import Action, CommitSucceeded, ProcessingSucceeded
+from transactional.core.machine.coordinator import ActiveAttempt
+from transactional.core.machine.protocol import Action, CommitSucceeded, ProcessingSucceeded
+from transactional.core.ports import Processed
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange
 from transactional.model.guarantees import Guarantee
-from transactional.ports import Processed
 
 
 class _Takes(WatchedCoordinator):

@@ -11,11 +11,11 @@ from state.values import StoredValue
 from tests.simulation.changes import AGGREGATOR, CHANGES, counts_of, rows_of
 from tests.simulation.segments import FoldApart, Loaded, SegmentedState, StagingExecutor
 from tests.simulation.tables import Counts, SimulatedState
+from transactional.core.ports import Processed
+from transactional.core.ports.staged import StagedFile
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
-from transactional.ports import Processed
-from transactional.ports.staged import StagedFile
 
 
 class KeepsSegmentsOfDeadAttempts(SegmentedState):

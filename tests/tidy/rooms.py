@@ -12,15 +12,16 @@ FLOORS = (
     ("transactional.model",),
     ("transactional.model.user_code", "transactional.model.drawing"),
     ("transactional.model.arrow", "transactional"),
-    ("transactional.store", "transactional.web"),
-    ("transactional.model.aggregates", "transactional.ports"),
-    ("transactional.core", "spouts", "spouts.avro", "spouts.registry", "state.rows"),
+    ("transactional.core.store", "transactional.web"),
+    ("transactional.model.aggregates", "transactional.core.ports", "transactional.core.store.databases"),
+    ("transactional.core.machine", "transactional.core.store.sql"),
+    ("spouts", "spouts.avro", "spouts.registry", "state.rows"),
     ("transactional.topology", "transactional.execution.failing", "spouts.kafka", "state"),
     ("transactional.execution", "spouts.decoding", "state.delta.tables", "state.redis", "state.sql"),
     (
         *("transactional.phases", "transactional.sending", "transactional.engine.history"),
         *("transactional.trident.pipelines",),
-        *("state.delta.merging", "state.store"),
+        "state.delta.merging",
     ),
     (
         *("transactional.engine", "transactional.spark", "transactional.workers"),
@@ -57,10 +58,13 @@ DOORS = {
 }
 """`from transactional import …` and the like; what they need stands below them."""
 FOR_ADAPTERS = {
-    *("transactional", "transactional.model", "transactional.ports", "transactional.store"),
+    *("transactional", "transactional.model", "transactional.core.ports", "transactional.core.store"),
+    "transactional.core.store.databases",
     *(f"transactional.model.{room}" for room in ("aggregates", "arrow", "plumbing", "user_code")),
 }
 """What spouts and states may import of `transactional`."""
+FOR_DOORS = {"transactional.core.store.sql"}
+"""What `from state import …` has besides."""
 ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples")
 """The independent checker is worth something only if it shares nothing with what it checks; these ask it."""
 
@@ -114,7 +118,8 @@ HOMES = {
     "redis": {"state.redis", "verifier.redis_tables"},
     "rich": {"transactional.commands", "transactional.commands.output"},
     "sqlalchemy": {
-        *("state.sql", "state.store", "verifier.evidence.store", "verifier.evidence.databases"),
+        *("state.sql", "transactional.core.store.databases", "transactional.core.store.sql"),
+        *("verifier.evidence.store", "verifier.evidence.databases"),
         *("verifier.redis_tables", "verifier.sql_tables"),
     },
     "starlette": {"transactional.console", "transactional.web", "transactional.queries.serving"},
@@ -124,7 +129,7 @@ HOMES = {
 }
 """The folders, or the single files, that may import a third-party package."""
 PURE = {
-    *("transactional.core", "transactional.topology", "spouts.planning", "state.values"),
+    *("transactional.core.machine", "transactional.topology", "spouts.planning", "state.values"),
     *(
         "transactional.model.attempt",
         "transactional.model.batch",
@@ -133,7 +138,7 @@ PURE = {
     ),
     *("transactional.model.facts", "transactional.model.guarantees", "transactional.model.messages"),
     *("transactional.model.groupings", "transactional.model.letters", "transactional.model.names"),
-    "transactional.store.progress",
+    "transactional.core.store.progress",
     *("transactional.model.plumbing.redaction", "transactional.model.schema"),
     *("transactional.engine.cost_estimate", "transactional.engine.sizing"),
 }

@@ -9,7 +9,7 @@ import pytest
 from tests.tidy.files import ROOT
 
 FILES = {
-    "transactional/ports/states.py": """
+    "transactional/core/ports/states.py": """
 @runtime_checkable
 class Port(Protocol):
     def version(self): ...

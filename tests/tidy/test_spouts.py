@@ -14,10 +14,10 @@ from spouts.contract_spout import ContractSpout
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.memory import MemoryPartitionReader
 from tests.tidy.rooms import PACKAGES
+from transactional.core.ports import PartitionReader, Spout
+from transactional.core.ports.several import SeveralReaders, SeveralSpouts
 from transactional.engine.letter_spout import LetterSpout
 from transactional.execution.program import NoReader
-from transactional.ports import PartitionReader, Spout
-from transactional.ports.several import SeveralReaders, SeveralSpouts
 from transactional.reliable.queue_spout import QueueInstances, QueueReader
 from transactional.testing.rows_spout import RowsReader, RowsSpout
 from transactional.trident.questions import QuestionReader, Questions
@@ -92,7 +92,7 @@ def test_no_ability_is_probed_for() -> None:
 
 def test_the_base_has_no_protocol_beside_it() -> None:
     """An optional ability is a method of the base."""
-    tree = ast.parse(Path("transactional/ports/spouts.py").read_text())
+    tree = ast.parse(Path("transactional/core/ports/spouts.py").read_text())
     protocols = [
         each.name
         for each in tree.body

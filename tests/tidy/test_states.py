@@ -17,7 +17,7 @@ from state.sql.state import SqlMapState
 from tests.tidy.files import ROOT, python_files
 from tests.tidy.parsing import nodes_of, parsed
 from tests.tidy.test_counts import counts
-from transactional.ports import State
+from transactional.core.ports import State
 
 __all__ = ["counts"]
 
@@ -56,7 +56,7 @@ def test_few_protocols_are_looked_for(counts: ModuleType, checkout: Any) -> None
 
 
 def test_an_optional_ability_is_a_method_of_the_base() -> None:
-    tree = ast.parse(Path("transactional/ports/states.py").read_text())
+    tree = ast.parse(Path("transactional/core/ports/states.py").read_text())
     assert not [each.name for each in tree.body if isinstance(each, ast.ClassDef) and "Protocol" in ast.unparse(each)]
 
 
@@ -68,17 +68,17 @@ def test_every_state_of_ours_is_one(kind: type) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "transactional.ports:TransactionState",
-        "transactional.ports:DiskState",
-        "transactional.ports.examining:Examinable",
-        "transactional.ports.rewinding:RewindableState",
+        "transactional.core.ports:TransactionState",
+        "transactional.core.ports:DiskState",
+        "transactional.core.ports.examining:Examinable",
+        "transactional.core.ports.rewinding:RewindableState",
     ],
 )
 def test_an_old_name_still_is_the_state_and_says_so(name: str) -> None:
     module, _, old = name.partition(":")
-    with pytest.warns(DeprecationWarning, match=f"{old} is deprecated: use State of transactional.ports"):
+    with pytest.warns(DeprecationWarning, match=f"{old} is deprecated: use State of transactional.core.ports"):
         assert getattr(import_module(module), old) is State
 
 
 def test_what_never_was_there_is_not_there() -> None:
-    assert not hasattr(import_module("transactional.ports"), "Stated")
+    assert not hasattr(import_module("transactional.core.ports"), "Stated")

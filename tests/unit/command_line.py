@@ -29,9 +29,9 @@ import threading
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.loading import open_store
-from transactional.ports import StateKind
+from transactional.core.ports import StateKind
 from transactional.topology.builder import TransactionalTopologyBuilder
 
 ROWS = [[("cat",), ("dog",)], [("cat",)]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from transactional.core.coordinator import Coordinator
-from transactional.core.invariants import check
-from transactional.core.protocol import (
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.machine.invariants import check
+from transactional.core.machine.protocol import (
     Action,
     AttemptFailed,
     BatchPlanned,
@@ -16,10 +16,10 @@ from transactional.core.protocol import (
     ProcessingSucceeded,
     Tick,
 )
+from transactional.core.store.progress import Phase, Progress
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
-from transactional.store.progress import Phase, Progress
 
 WORDS = PartitionId("words", 0)
 THREE_AT_ONCE = TopologyConfig(max_spout_pending=3, retry_pause_ms=100, retry_pause_max_ms=1_000, idle_pause_ms=50)

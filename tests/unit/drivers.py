@@ -10,7 +10,10 @@ from typing import Any, TypeVar
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, builder, words
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.ports import Partials, StateKind
+from transactional.core.store import AttemptRecord, Desired, Lease
+from transactional.core.store.history import RunEnd
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import StoreUnavailable
@@ -18,9 +21,6 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Partials, StateKind
-from transactional.store import AttemptRecord, Desired, Lease
-from transactional.store.history import RunEnd
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

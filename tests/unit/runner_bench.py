@@ -15,14 +15,11 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import everything, processed
 from tests.unit.fakes import Total, builder
-from transactional.core.protocol import (
-    Event,
-    ProcessingSucceeded,
-)
+from transactional.core.machine.protocol import Event, ProcessingSucceeded
+from transactional.core.ports import Partials, Processed
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
-from transactional.ports import Partials, Processed
 from transactional.testing import ManualClock
 from transactional.topology.topology import Topology
 

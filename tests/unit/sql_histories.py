@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from state.sql.state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.histories import COUNTING, ID, History
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from verifier.checker import verify
 from verifier.evidence.findings import Kind, Report
 from verifier.sql_tables import CheckedSqlTable

@@ -21,7 +21,7 @@ from transactional.bolts import (
     OutputCollector,
     TopologyContext,
 )
-from transactional.core.protocol import RecordCommit
+from transactional.core.machine.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
 from transactional.model.attempt import TransactionAttempt

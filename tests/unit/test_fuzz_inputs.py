@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 
 from spouts.decoding.json_records import JsonTranslator
 from spouts.kafka.records import FIELD_TYPES, record_schema
-from state.store.sql_store import SqlCoordinatorStore
 from tests.examples import examples
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AttemptFailed,
     BatchPlanned,
     ProcessingSucceeded,
@@ -32,6 +31,10 @@ from transactional.core.protocol import (
     RecordFailure,
     Tick,
 )
+from transactional.core.ports.dead_letters import values_from_json, values_to_json
+from transactional.core.store import AttemptRecord
+from transactional.core.store.progress import Phase, Progress
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.history.journal import RunStarted, encode, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import TransactionalError
@@ -42,9 +45,6 @@ from transactional.model.config import OPTIONS, TopologyConfig
 from transactional.model.config_sources import load_config
 from transactional.model.letters import Exclusion, Letter
 from transactional.model.schema import Schema
-from transactional.ports.dead_letters import values_from_json, values_to_json
-from transactional.store import AttemptRecord
-from transactional.store.progress import Phase, Progress
 from verifier.evidence.delta_log import LogBroken, read_log
 from verifier.evidence.storage import FolderStorage
 

@@ -24,10 +24,11 @@ from state.dead_letters import DeadLetterTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.sql.state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
 from transactional.commands.output.ending import show_warnings_briefly
-from transactional.core.protocol import AttemptFailed
+from transactional.core.machine.protocol import AttemptFailed
+from transactional.core.store.history import EndedHow, RunEnd
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.history.journal import JournalWriter
 from transactional.errors import OperatingError, TransactionalError
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -36,7 +37,6 @@ from transactional.model.errors import TRY_AGAIN
 from transactional.model.letters import Exclusion
 from transactional.model.messages import ERROR_CHARACTERS, first_root, messages_of
 from transactional.model.plumbing.redaction import is_secret, reason_of, without_login
-from transactional.store.history import EndedHow, RunEnd
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 
@@ -182,7 +182,7 @@ def test_what_commands_print_and_leave_behind(
 
 IN_USER_CODE = """
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from state.memory import MemoryMapState, MemoryTable
 from transactional.topology.builder import TransactionalTopologyBuilder
 

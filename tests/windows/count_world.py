@@ -10,7 +10,7 @@ from typing import Any
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from tests.windows.plain import Read
 from tests.windows.world import FIELDS, Fails, Parts, World
-from transactional.ports import StateKind
+from transactional.core.ports import StateKind
 from transactional.topology.topology import Topology
 from transactional.trident import Collect, Count, Last, Sum, TridentTopology, collected, count
 

@@ -21,12 +21,12 @@ from tests.windows.cascade_world import CascadeWorld
 from tests.windows.count_world import CountWorld
 from tests.windows.seeds import HAPPENINGS, MANY, SEEDS, situations
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, World, run_seeds, since_1970
-from transactional.core.listing import listed_after
-from transactional.core.windows import WindowsBehind, with_windows_behind
+from transactional.core.machine.listing import listed_after
+from transactional.core.machine.windows import WindowsBehind, with_windows_behind
+from transactional.core.ports import StateKind
 from transactional.engine import runner
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.facts import BatchFacts, Listed, facts_after
-from transactional.ports import StateKind
 from transactional.topology import windowing
 from transactional.topology.windowing import _first_of as first_of
 from transactional.topology.windows import CountWindow

@@ -18,7 +18,9 @@ from typing import Any
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.windows.plain import SECOND, Committed, Plain, Read
-from transactional.core.coordinator import Coordinator
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.ports import StateKind
+from transactional.core.store import AttemptRecord
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.errors import FailedException
@@ -27,8 +29,6 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import StateKind
-from transactional.store import AttemptRecord
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Max, Sum, TridentTopology, session, sliding, tumbling

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from transactional.core.protocol import Action, Event, RecordFailure
+from transactional.core.machine.protocol import Action, Event, RecordFailure
 from transactional.engine.history.observing import Committed, Ended, Leading, Notice, Recovered, StandingBy
 from transactional.model.attempt import TxId
 

@@ -81,11 +81,11 @@ def _replay(
     resolved: ResolvedConfig,
     journal: Path | None,
 ) -> None:
+    from transactional.core.ports.stream_names import RUNS_MAX
     from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.journal import JournalWriter
     from transactional.engine.history.observing import Observer
     from transactional.engine.letter_spout import LetterSpout, letters_of
-    from transactional.ports.stream_names import RUNS_MAX
     from transactional.running import make_executor
     from transactional.telemetry.run_log import RunLog
 

@@ -16,7 +16,7 @@ from transactional.commands.output.lines import plain_line
 from transactional.loading import load_topology, open_for_reading, open_store
 
 if TYPE_CHECKING:
-    from transactional.ports.examining import Diagnosis
+    from transactional.core.ports.examining import Diagnosis
 
 
 def doctor(

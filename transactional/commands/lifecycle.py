@@ -12,9 +12,9 @@ import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
 from transactional.commands.output.lines import plain_line
+from transactional.core.store import DesiredState, TopologyStatus
 from transactional.loading import open_existing_store
 from transactional.model.errors import ConfigError
-from transactional.store import DesiredState, TopologyStatus
 
 
 def activate(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:

@@ -57,15 +57,15 @@ from transactional.commands.reset import reset
 from transactional.commands.rewind import rewind, savepoint
 from transactional.commands.serve import serve
 from transactional.commands.verify import verify
-from transactional.core.listing import shown
+from transactional.core.machine.listing import shown
+from transactional.core.store.rules import FAILED
+from transactional.core.store.set_aside import set_aside_of
+from transactional.core.store.troubles import retry_at_stop
 from transactional.loading import load_topology, open_for_reading, open_store
 from transactional.model.config_sources import load_config
 from transactional.model.errors import TransactionalError
 from transactional.model.plumbing.redaction import without_controls
 from transactional.model.plumbing.tracebacks import with_place
-from transactional.store.rules import FAILED
-from transactional.store.set_aside import set_aside_of
-from transactional.store.troubles import retry_at_stop
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 

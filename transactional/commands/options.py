@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from transactional.core.store import StoreReader, TopologyStatus
 from transactional.model.errors import ConfigError
 from transactional.model.schema import did_you_mean
-from transactional.store import StoreReader, TopologyStatus
 from transactional.telemetry.log_format import LogFormat
 
 DEFAULT_STORE = "sqlite:///transactional.db"

@@ -13,11 +13,11 @@ import typer
 
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, statuses_of
 from transactional.commands.output.lines import plain_line
+from transactional.core.store import CoordinatorStore
 from transactional.loading import load_topology, open_existing_store
 from transactional.model.attempt import TxId
 from transactional.model.errors import ConfigError
 from transactional.model.schema import did_you_mean
-from transactional.store import CoordinatorStore
 
 
 def rewind(

@@ -13,7 +13,7 @@ from transactional.commands.output.display import Display
 from transactional.commands.output.lines import plain_line
 from transactional.commands.output.logs import Logs
 from transactional.commands.output.standby import StandbyReporter
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
 from transactional.engine.history.observing import Leading, Notice, Observer, StandingBy

@@ -27,13 +27,13 @@ from transactional.console.history import History
 from transactional.console.pace import pause_s
 from transactional.console.rendering import STATIC, render
 from transactional.console.slugs import id_of
+from transactional.core.ports import Clock
+from transactional.core.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.engine.clock import SystemClock
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import OperatingError, TransactionalError
-from transactional.ports import Clock
-from transactional.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
 from transactional.web.connections import LIMITS
 from transactional.web.guard import Access, Guard

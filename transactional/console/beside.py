@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from transactional.console.app import Console, application
 from transactional.console.data.live import Live
-from transactional.store import StoreReader
+from transactional.core.store import StoreReader
 from transactional.topology.topology import Topology
 from transactional.web.guard import access_of
 from transactional.web.server import Address, beside, bind, url_of

@@ -7,8 +7,8 @@ import re
 from transactional.console import views
 from transactional.console.history import History
 from transactional.console.rendering import STATIC, render
+from transactional.core.store import StoreReader, TopologyStatus
 from transactional.model.drawing.formats import moment
-from transactional.store import StoreReader, TopologyStatus
 
 _LINK = re.compile(r'(<a\b[^>]*?) href="/[^"]*"')
 

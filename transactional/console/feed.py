@@ -20,10 +20,10 @@ from transactional.console.data.live import Live
 from transactional.console.data.recent import caught_up
 from transactional.console.pace import Pace
 from transactional.console.rendering import render
+from transactional.core.ports import Clock
+from transactional.core.store import StoreReader, TopologyStatus
+from transactional.core.store.set_aside import RecentLetters, set_aside_of
 from transactional.model.attempt import TxId
-from transactional.ports import Clock
-from transactional.store import StoreReader, TopologyStatus
-from transactional.store.set_aside import RecentLetters, set_aside_of
 
 PARTS_SHARE: Final = 0.008
 """Of the run's processor time, for the parts that change often and for sending them."""

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from transactional.core.ports.examining import Diagnosis
+from transactional.core.store import DesiredState, StoreReader, TopologyStatus
+from transactional.core.store.history import EndedHow
+from transactional.core.store.rules import COMMITTED, OPEN, upkeep_in
+from transactional.core.store.troubles import retry_at_stop
 from transactional.doctor.examine import examine, unexamined
 from transactional.doctor.store import examine_rows
 from transactional.model.drawing.formats import duration, first_line, moment
 from transactional.model.errors import TransactionalError
-from transactional.ports.examining import Diagnosis
-from transactional.store import DesiredState, StoreReader, TopologyStatus
-from transactional.store.history import EndedHow
-from transactional.store.rules import COMMITTED, OPEN, upkeep_in
-from transactional.store.troubles import retry_at_stop
 from transactional.topology.topology import Topology
 
 _LONG_MS: Final = 300_000

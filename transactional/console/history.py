@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from transactional.console.data.figures import SPANS, Series, series_of_minutes
-from transactional.store import StoreReader
+from transactional.core.store import StoreReader
 
 _FRESH: Final = 1 / 8
 """What was read is shown again for this share of a slot: a month is 43,200 rows, of which a minute changes one."""

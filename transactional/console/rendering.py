@@ -11,10 +11,10 @@ import jinja2
 
 from transactional.console.errors_page import with_links
 from transactional.console.slugs import slug_of
+from transactional.core.store import TopologyStatus
+from transactional.core.store.rules import state_of
 from transactional.model.drawing import formats
 from transactional.model.durations import windows_in_words
-from transactional.store import TopologyStatus
-from transactional.store.rules import state_of
 
 STATIC: Final = Path(__file__).with_name("static")
 

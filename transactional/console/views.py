@@ -25,13 +25,13 @@ from transactional.console.findings import Examination, at_a_glance
 from transactional.console.history import History
 from transactional.console.letters import TRANSACTIONS_MAX, letters_by_component, table_of, with_letters
 from transactional.console.slugs import slug_of
+from transactional.core.store import AttemptTimes, StoreReader, TopologyStatus
+from transactional.core.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in, upkeep_in
+from transactional.core.store.set_aside import RecentLetters, set_aside_of
+from transactional.core.store.troubles import retry_at_stop
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.drawing.graph import graph_of
 from transactional.model.drawing.rows import draw_graph
-from transactional.store import AttemptTimes, StoreReader, TopologyStatus
-from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in, upkeep_in
-from transactional.store.set_aside import RecentLetters, set_aside_of
-from transactional.store.troubles import retry_at_stop
 from transactional.topology.topology import Topology
 
 View = Mapping[str, Any]

@@ -1,1 +1,1 @@
-"""The pure machine: the coordinator, its protocol, and its invariants."""
+"""What is decided, and what is promised: the pure coordinator, the ports of spouts, states and executors, the store."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from transactional.core.ports.examining import TableAddress
+from transactional.core.ports.expiry import Time
 from transactional.doctor.counted_records import CountedRecords
-from transactional.expiry import Time
 from transactional.model.aggregates import Count
 from transactional.model.groupings import GroupingKind
-from transactional.ports.examining import TableAddress
 from transactional.topology.topology import Component, Topology
 from verifier.checker import CheckedTable
 from verifier.floors import Expires

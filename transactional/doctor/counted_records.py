@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from transactional.core.ports.stream_names import of_stream, taken_apart
 from transactional.model.batch import PartitionId
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.ports.stream_names import of_stream, taken_apart
 from transactional.topology.topology import Topology
 
 

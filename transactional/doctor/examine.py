@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from transactional.core.agreement import Disagreement, of_another_store
+from transactional.core.machine.agreement import Disagreement, of_another_store
+from transactional.core.ports.examining import Diagnosis, Examined, Problem
+from transactional.core.store import StoreReader, TopologyStatus
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_logs, examine_store
 from transactional.engine.fencing import known_txid, wrong_place, wrong_without
 from transactional.model.attempt import NO_TRANSACTION, TxId
-from transactional.ports.examining import Diagnosis, Examined, Problem
-from transactional.store import StoreReader, TopologyStatus
 from transactional.topology.topology import Topology
 
 UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE, Problem.TABLE_FOREIGN)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from transactional.core.ports import PersistentAggregate
+from transactional.core.ports.expiry import Time
 from transactional.doctor.replaying import expiry_of
-from transactional.expiry import Time
 from transactional.model.aggregates import Aggregate, step_of
 from transactional.model.groupings import GroupingKind
-from transactional.ports import PersistentAggregate
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from transactional.trident.pipelines.pipeline import Pipeline
 from transactional.trident.windows.sessions import InSessions, SessionUpdate

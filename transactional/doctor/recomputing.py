@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from transactional.core.store import AttemptRecord, StoreReader
 from transactional.doctor.recomputable import KeysAgain, WindowsAgain, kept_columns, keys_of, windows_of
 from transactional.doctor.replaying import Replay, expiry_of, only_for
 from transactional.engine.fencing import close_tables
@@ -16,7 +17,6 @@ from transactional.engine.streams import stream_names
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
-from transactional.store import AttemptRecord, StoreReader
 from transactional.topology.topology import Component, Topology
 from transactional.trident.windows.times import numbers_of
 from verifier.evidence.findings import Findings, Report

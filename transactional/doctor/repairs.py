@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from transactional.core.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
+from transactional.core.machine.protocol import ProcessingSucceeded, RecordAttempt, RecordCommit
+from transactional.core.ports.examining import Diagnosis, Problem
+from transactional.core.store import AttemptRecord, CoordinatorStore, Lease
+from transactional.core.store.rules import PROCESSING
 from transactional.doctor.examine import Table, tables_of
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import committed_by
@@ -17,9 +20,6 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import joining_of
-from transactional.ports.examining import Diagnosis, Problem
-from transactional.store import AttemptRecord, CoordinatorStore, Lease
-from transactional.store.rules import PROCESSING
 from transactional.topology.topology import Topology
 
 LEASE_MS = 60_000

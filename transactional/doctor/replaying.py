@@ -7,13 +7,13 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from transactional.core.ports.expiry import Expiry
+from transactional.core.ports.providing import provided_state
+from transactional.core.store import AttemptRecord
 from transactional.execution.program import Record
-from transactional.expiry import Expiry
 from transactional.model.attempt import AttemptId, TxId
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports.providing import provided_state
-from transactional.store import AttemptRecord
 from transactional.topology.topology import Component, Topology, committer_of
 
 IN_MEMORY = "memory"

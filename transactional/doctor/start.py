@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from transactional.core.agreement import refusal, removal
+from transactional.core.machine.agreement import refusal, removal
+from transactional.core.ports.examining import Problem
+from transactional.core.store import CoordinatorStore
 from transactional.model.errors import StoreMismatch, TransactionalError
-from transactional.ports.examining import Problem
-from transactional.store import CoordinatorStore
 from transactional.topology.topology import Topology
 
 OUT_OF_PLACE = (Problem.STORE_WIPED, Problem.TABLE_AHEAD, Problem.TABLE_BEHIND, Problem.TABLE_MISSING)

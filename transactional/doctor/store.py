@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 
+from transactional.core.ports.examining import Diagnosis, Problem, TableAddress
+from transactional.core.ports.stream_names import StreamNames
+from transactional.core.store import StoreReader
 from transactional.engine.streams import stream_names
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError, OperatingError, StoreUnavailable
-from transactional.ports.examining import Diagnosis, Problem, TableAddress
-from transactional.ports.stream_names import StreamNames
-from transactional.store import StoreReader
 from transactional.topology.topology import Topology
 from verifier.evidence.delta_log import LogBroken, TableLog, read_log
 from verifier.evidence.findings import CheckImpossible, Findings, Kind

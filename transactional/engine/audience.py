@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from transactional.core.coordinator import Coordinator
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.ports import Clock
+from transactional.core.store.progress import Progress
 from transactional.engine.history.observing import Leading, Notice, NoticeObserver, Observer, RunObserver
 from transactional.model.config import TopologyConfig
-from transactional.ports import Clock
-from transactional.store.progress import Progress
 
 
 class Audience:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
-from transactional.core.coordinator import Coordinator
-from transactional.core.protocol import (
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.machine.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
@@ -32,6 +32,9 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.core.ports import Clock, JobExecutor
+from transactional.core.store import CoordinatorStore, Desired, DesiredState
+from transactional.core.store.history import RunEnd
 from transactional.engine.audience import Audience
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import close_tables
@@ -64,9 +67,6 @@ from transactional.model.errors import (
 )
 from transactional.model.guarantees import Guarantee
 from transactional.phases.committing import CommitPhase
-from transactional.ports import Clock, JobExecutor
-from transactional.store import CoordinatorStore, Desired, DesiredState
-from transactional.store.history import RunEnd
 from transactional.topology.closing import windows_left_open
 from transactional.topology.places import check_places
 from transactional.topology.topology import Topology

@@ -7,14 +7,14 @@ from contextlib import suppress
 from functools import partial
 from uuid import uuid4
 
-from transactional.core.agreement import Disagreement, as_torn, disagreement, of_another_store, refusal, removal
+from transactional.core.machine.agreement import Disagreement, as_torn, disagreement, of_another_store, refusal, removal
+from transactional.core.ports import State, TornFiles
+from transactional.core.ports.examining import Problem
+from transactional.core.store import CoordinatorStore, Lease, StoreReader
+from transactional.core.store.rules import COMMITTED, REWOUND
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
 from transactional.model.errors import StoreMismatch, TableConflict
 from transactional.model.names import joining_of, owner_of
-from transactional.ports import State, TornFiles
-from transactional.ports.examining import Problem
-from transactional.store import CoordinatorStore, Lease, StoreReader
-from transactional.store.rules import COMMITTED, REWOUND
 from transactional.topology.topology import Component, Topology
 
 FENCE_TRIES = 10

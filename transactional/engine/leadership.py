@@ -17,7 +17,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from transactional.core.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
+from transactional.core.machine.protocol import Action, RecordAttempt, RecordCommit, RecordFailure, RecordProcessed
+from transactional.core.ports import Clock
+from transactional.core.store import AttemptRecord, CoordinatorStore, Lease, StalledLease, TopologyStatus
+from transactional.core.store.history import EndedHow, RunEnd, RunRecord
+from transactional.core.store.rules import CARRIED_OUT, STALLED_LEASES, check_fingerprint, lag_in
 from transactional.engine.fencing import SideBySide, fence_tables
 from transactional.engine.history.event_times import event_time_of
 from transactional.engine.history.in_flight import progress_of_program
@@ -40,10 +44,6 @@ from transactional.model.errors import (
 )
 from transactional.model.guarantees import Guarantee
 from transactional.model.plumbing.pools import DaemonPool
-from transactional.ports import Clock
-from transactional.store import AttemptRecord, CoordinatorStore, Lease, StalledLease, TopologyStatus
-from transactional.store.history import EndedHow, RunEnd, RunRecord
-from transactional.store.rules import CARRIED_OUT, STALLED_LEASES, check_fingerprint, lag_in
 from transactional.topology.topology import Topology
 
 LOOK_EVERY_MS_MAX: Final = 500

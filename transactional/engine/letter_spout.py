@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from transactional.core.ports import PartitionReader, Spout
+from transactional.core.ports.examining import SourceAddress
+from transactional.core.ports.stream_names import origin_today
+from transactional.core.store.history import RunRecord
 from transactional.engine.history.bolts import Bolts
 from transactional.engine.message_letters import messages_of_letters
 from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
@@ -15,10 +19,6 @@ from transactional.model.guarantees import Guarantee
 from transactional.model.letters import Letter
 from transactional.model.messages import FailedMessage
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader, Spout
-from transactional.ports.examining import SourceAddress
-from transactional.ports.stream_names import origin_today
-from transactional.store.history import RunRecord
 from transactional.topology.describing import described
 from transactional.topology.topology import Topology
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from transactional.core.ports import DeadLetter, PartitionReader
+from transactional.core.ports.dead_letters import values_from_json, values_to_json
 from transactional.model.batch import Offset, OffsetRange, PendingMessage
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.letters import Exclusion, Letter
 from transactional.model.messages import MESSAGE, message_at, place_of
-from transactional.ports import DeadLetter, PartitionReader
-from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.topology.topology import Topology
 
 

@@ -10,6 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from transactional.core.ports import Spout, State
+from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.store import CoordinatorStore, Lease, TopologyStatus
+from transactional.core.store.history import EndedHow, RunAbout, RunEnd
+from transactional.core.store.rules import COMMITTED, COMMITTERS, fingerprint_changes
 from transactional.engine.clock import SystemClock
 from transactional.engine.fencing import close_tables, committed_by, fence, known_txid, open_table
 from transactional.engine.history.journal import JournalWriter, TakenBack
@@ -18,11 +23,6 @@ from transactional.engine.streams import stream_names
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
-from transactional.ports import Spout, State
-from transactional.ports.rewinding import RewindTarget
-from transactional.store import CoordinatorStore, Lease, TopologyStatus
-from transactional.store.history import EndedHow, RunAbout, RunEnd
-from transactional.store.rules import COMMITTED, COMMITTERS, fingerprint_changes
 from transactional.topology.describing import described
 from transactional.topology.topology import Component, Topology
 

@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-from transactional.core.listing import listed_after
-from transactional.core.protocol import (
+from transactional.core.machine.listing import listed_after
+from transactional.core.machine.protocol import (
     AttemptFailed,
     BatchPlanned,
     CommitDelayed,
@@ -24,7 +24,8 @@ from transactional.core.protocol import (
     ProcessingSucceeded,
     ProgressMade,
 )
-from transactional.core.windows import with_windows_behind
+from transactional.core.machine.windows import with_windows_behind
+from transactional.core.ports import Clock, JobExecutor, Processed
 from transactional.engine.clock import SystemClock
 from transactional.engine.history.observing import Maintained, Notice
 from transactional.engine.message_letters import letters_of_messages
@@ -39,7 +40,6 @@ from transactional.model.messages import PENDING_MAX, due, tried
 from transactional.model.plumbing.pools import DaemonPool
 from transactional.model.plumbing.tracebacks import raised, shown_if_noticed, traceback_text
 from transactional.phases.committing import CommitPhase
-from transactional.ports import Clock, JobExecutor, Processed
 from transactional.topology.closing import ClosingRule, windows_behind
 from transactional.topology.topology import Topology
 

@@ -5,9 +5,9 @@ Anybody may note a savepoint at any time, so the store is queried as it is for t
 
 from __future__ import annotations
 
+from transactional.core.store import CoordinatorStore
 from transactional.engine.rewinding import target_of
 from transactional.engine.tidying import Targets
-from transactional.store import CoordinatorStore
 from transactional.topology.topology import Topology
 
 

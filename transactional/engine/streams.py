@@ -12,12 +12,12 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, overload
 
+from transactional.core.ports.stream_names import RUNS_MAX, StreamNames, taken_apart
+from transactional.core.store import StoreReader
+from transactional.core.store.history import RunRecord
+from transactional.core.store.progress import Progress
 from transactional.model.attempt import NO_TRANSACTION
 from transactional.model.errors import TopologyChanged
-from transactional.ports.stream_names import RUNS_MAX, StreamNames, taken_apart
-from transactional.store import StoreReader
-from transactional.store.history import RunRecord
-from transactional.store.progress import Progress
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)

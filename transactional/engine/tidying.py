@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from transactional.core.ports import State
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.plumbing.failures import FailuresInARow
-from transactional.ports import State
-from transactional.ports.rewinding import RewindTarget
 
 _log = logging.getLogger(__name__)
 Targets = Mapping[str, Sequence[RewindTarget]]

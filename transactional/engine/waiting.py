@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import timedelta
 
-from transactional.core.listing import awaited, shown
+from transactional.core.machine.listing import awaited, shown
 from transactional.model.batch import PartitionId
 from transactional.model.facts import EMPTY_MS, EventTime, Listed
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 
+from transactional.core.ports import Aggregator
 from transactional.execution.items import Subscription
 from transactional.execution.program import TaskProgram
 from transactional.execution.spreading import Spreader
@@ -18,7 +19,6 @@ from transactional.model.plumbing.tracebacks import calling_place
 from transactional.model.schema import Schema, did_you_mean
 from transactional.model.user_code.failures import guarded
 from transactional.model.user_code.storm_names import StormNames
-from transactional.ports import Aggregator
 from transactional.topology.stages import StageEdge
 
 ROWS_PER_BATCH = 10_000

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactional.core.ports import PartitionReader
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.messages import STRIDE, first_root, signed
-from transactional.ports import PartitionReader
 from transactional.topology.topology import HIDDEN
 
 _MIX = signed(0xBF58476D1CE4E5B9)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
+from transactional.core.ports import DeadLetter
+from transactional.core.ports.staged import SplitRows, StagedBytes, StagedFile
 from transactional.model.batch import Digest, OffsetRange, PartitionId
 from transactional.model.letters import Exclusion
 from transactional.model.messages import Unfinished
-from transactional.ports import DeadLetter
-from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 
 Order = tuple[int, int, int]
 """The stage and the task that have sent an item, and its number among those of this task: makes the received items

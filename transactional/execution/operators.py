@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt, TopologyContext
+from transactional.core.ports import CountsLate, DeadLetter
 from transactional.execution.emitting import Emitter
 from transactional.execution.failing.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text
 from transactional.execution.items import Subscription
@@ -22,7 +23,6 @@ from transactional.model.letters import Exclusion
 from transactional.model.messages import Unfinished
 from transactional.model.user_code.failures import TaskFailed, guarded
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports import CountsLate, DeadLetter
 from transactional.topology.following_bolt import FollowingBolt
 
 SEARCHED_PARTS = 16

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactional.core.ports.split import NeedsDriver, TaskState, WrittenPart
 from transactional.model.absent import Absent
 from transactional.model.arrow import arrow_schema, batch_from_rows, task_of_rows
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports.split import NeedsDriver, TaskState, WrittenPart
 from transactional.topology.steps import Step
 
 

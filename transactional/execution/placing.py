@@ -10,6 +10,7 @@ import cloudpickle
 import pyarrow as pa
 
 from transactional.bolts import BasicBolt, BatchBolt, BoltMetrics, MapState, TopologyContext
+from transactional.core.ports import Aggregator
 from transactional.execution.emitting import Emitter
 from transactional.execution.map_state import DeferredLookups, DeferredState
 from transactional.execution.operators import (
@@ -31,7 +32,6 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.facts import BatchFacts
 from transactional.model.letters import Exclusion
 from transactional.model.reading import Lookups
-from transactional.ports import Aggregator
 from transactional.stateful import StatefulBolt
 from transactional.topology.following_bolt import FollowingBolt
 from transactional.topology.functions import BoltFunction, FunctionKind

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from transactional.bolts import TopologyContext
+from transactional.core.ports import Windowed
 from transactional.execution.emitting import Emitter
 from transactional.execution.map_state import ReadState
 from transactional.execution.operators import TupleOperator, left_out_by
@@ -18,7 +19,6 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.user_code.failures import TaskFailed, guarded
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Windowed
 from transactional.stateful import StatefulBolt
 
 

@@ -10,6 +10,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from transactional.core.ports.split import NeedsDriver, TaskState, WrittenPart
+from transactional.core.ports.staged import Scratch, StagedBytes
 from transactional.execution.items import Item
 from transactional.execution.program import TaskProgram
 from transactional.model.arrow import from_ipc
@@ -18,8 +20,6 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import TransactionalError
 from transactional.model.facts import BatchFacts
 from transactional.model.letters import Exclusion
-from transactional.ports.split import NeedsDriver, TaskState, WrittenPart
-from transactional.ports.staged import Scratch, StagedBytes
 from transactional.topology.steps import Step
 
 Waiting = tuple[Sequence[pa.RecordBatch] | bytes | StagedBytes, str, str]

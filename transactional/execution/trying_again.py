@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from transactional.core.ports import DeadLetter
+from transactional.core.ports.dead_letters import values_from_json
+from transactional.core.ports.stream_names import origin_today
 from transactional.execution.program import TaskProgram
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.arrow.conversions import fit_value
 from transactional.model.errors import CorruptRecord, SchemaMismatch
 from transactional.model.groupings import Grouping, GroupingKind
 from transactional.model.letters import Exclusion, Letter
-from transactional.ports import DeadLetter
-from transactional.ports.dead_letters import values_from_json
-from transactional.ports.stream_names import origin_today
 
 
 def letter_today(program: TaskProgram, letter: Letter) -> Letter:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
+from transactional.core.ports import JobExecutor, Processed
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.gears.places import ProcessingPlace, ProcessingPlaces
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.errors import FatalError, WorkerDied
-from transactional.ports import JobExecutor, Processed
 
 _REMEMBERED = 1_000
 """Of so many transactions it is known where they were processed: more than can be in flight."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from transactional.core.report import IN_WORKERS, ON_SPARK
+from transactional.core.machine.report import IN_WORKERS, ON_SPARK
 from transactional.model.plumbing.moving_median import MovingMedian
 
 JOB_MS: Final = 40.0

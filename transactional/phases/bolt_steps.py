@@ -9,6 +9,8 @@ from functools import partial
 import pyarrow as pa
 
 from transactional.bolts import Bolt
+from transactional.core.ports import Partials, Processed
+from transactional.core.ports.split import WrittenPart
 from transactional.execution.map_state import MapStateView
 from transactional.execution.placing import TaskInfo
 from transactional.execution.stateful import KeyValues, StatefulOperator, overrides_rollback
@@ -23,8 +25,6 @@ from transactional.phases.fault_finding import Inputs, find_faults
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.passing import Passing
 from transactional.phases.step_tasks import BoltWork
-from transactional.ports import Partials, Processed
-from transactional.ports.split import WrittenPart
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import Topology, committer_of
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from transactional.core.ports import Aggregator, are_known
 from transactional.execution.map_state import ReadState
 from transactional.model.aggregates.places import places_in, rows_at
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.schema import Schema
-from transactional.ports import Aggregator, are_known
 from transactional.topology.topology import old_name
 
 

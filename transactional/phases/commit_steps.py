@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
+from transactional.core.ports.split import TaskState, WrittenPart
+from transactional.core.ports.staged import Scratch
 from transactional.execution.placing import TaskInfo
 from transactional.execution.program import TaskProgram
 from transactional.execution.step_work import StepExecutor, StepFailure, StepWork, TaskDone
@@ -17,8 +19,6 @@ from transactional.model.user_code.failures import TaskFailed, error_of, rank_fa
 from transactional.phases.passing import Passing
 from transactional.phases.staging import scratch_of
 from transactional.phases.step_places import StepPlace, StepPlaces
-from transactional.ports.split import TaskState, WrittenPart
-from transactional.ports.staged import Scratch
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component, Topology
 

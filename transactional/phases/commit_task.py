@@ -8,6 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from transactional.core.ports import DeadLetter
 from transactional.execution.emitting import Emitter, make_emitter
 from transactional.execution.map_state import MapStateView, ReadState
 from transactional.execution.operators import Operator
@@ -16,7 +17,6 @@ from transactional.execution.program import TaskProgram
 from transactional.execution.stateful import KeyValues
 from transactional.execution.task_loop import TaskLoop
 from transactional.model.attempt import TransactionAttempt
-from transactional.ports import DeadLetter
 from transactional.stateful import StatefulBolt
 from transactional.topology.stages import StageEdge
 

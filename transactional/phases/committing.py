@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from transactional.core.report import CommitReport
+from transactional.core.machine.report import CommitReport
+from transactional.core.ports import Processed, State
+from transactional.core.ports.dead_letters import letter_rows
 from transactional.execution.program import NoReader, Record, make_program
 from transactional.execution.step_work import StepExecutor
 from transactional.execution.trying_again import batch_of_letter, subscription, takes_letters
@@ -19,8 +21,6 @@ from transactional.phases.commit_steps import CommitContext, CommitStep, error_o
 from transactional.phases.passing import Passing
 from transactional.phases.step_places import StepPlace
 from transactional.phases.update_steps import update_step
-from transactional.ports import Processed, State
-from transactional.ports.dead_letters import letter_rows
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import Topology, WorkPhase
 

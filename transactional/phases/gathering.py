@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from transactional.core.ports import DeadLetter, LateTuples, Partials, Processed
+from transactional.core.ports.staged import SplitRows, StagedBytes, StagedFile
 from transactional.execution.items import (
     Item,
     NotFinished,
@@ -29,8 +31,6 @@ from transactional.model.errors import ReplayMismatch, TuplesLost
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.messages import messages_of
 from transactional.model.user_code.failures import error_of, rank_failure, summed_up
-from transactional.ports import DeadLetter, LateTuples, Partials, Processed
-from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 
 
 def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *, place: str = "") -> Processed:

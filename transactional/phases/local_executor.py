@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from transactional.core.report import IN_DRIVER
+from transactional.core.machine.report import IN_DRIVER
+from transactional.core.ports import Processed
 from transactional.execution.items import Item, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, Record, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
@@ -16,7 +17,6 @@ from transactional.model.reading import Lookups
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, staged, stagers_of
 from transactional.phases.tasks import run_task
-from transactional.ports import Processed
 from transactional.topology.topology import Topology
 
 

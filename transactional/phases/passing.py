@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from transactional.core.ports import DeadLetter, Partials, Processed
+from transactional.core.ports.staged import SplitRows, StagedBytes, StagedFile
 from transactional.execution.items import (
     Item,
     PartialAggregates,
@@ -22,8 +24,6 @@ from transactional.execution.step_work import Waiting
 from transactional.model.arrow import table_from_ipc
 from transactional.model.attempt import TransactionAttempt
 from transactional.phases.split_rows import Waits
-from transactional.ports import DeadLetter, Partials, Processed
-from transactional.ports.staged import SplitRows, StagedBytes, StagedFile
 from transactional.topology.stages import StageEdge
 
 Addressed = Iterable[tuple[StageEdge, int, list[pa.RecordBatch]]]

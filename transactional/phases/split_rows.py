@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from transactional.core.ports.staged import Scratch, SplitRows, StagedBytes
 from transactional.execution.step_work import Waiting, bytes_of
 from transactional.model.arrow import rows_by_task, table_from_ipc, task_of_rows, to_ipc
-from transactional.ports.staged import Scratch, SplitRows, StagedBytes
 
 Waits: TypeAlias = "pa.Table | SplitRows"
 """Partial aggregates of one task: here, or where it has left them, split."""

@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeGuard
 
+from transactional.core.ports import STAGEABLE
+from transactional.core.ports.staged import Scratch, SplitRows, StagedBytes, Stager
 from transactional.execution.items import (
     Item,
     PartialAggregates,
@@ -28,8 +30,6 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError, SumOverflow
 from transactional.model.names import owner_of
 from transactional.phases.split_rows import split_bytes
-from transactional.ports import STAGEABLE
-from transactional.ports.staged import Scratch, SplitRows, StagedBytes, Stager
 from transactional.topology.steps import emitted_by, plan_steps
 from transactional.topology.topology import CLOSED, Component, Topology
 

@@ -10,6 +10,8 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactional.core.ports import DeadLetter, are_known
+from transactional.core.ports.split import Closer, NeedsDriver
 from transactional.execution.emitting import Emitter
 from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure, TuplesToCommit
 from transactional.execution.part_of_state import PartOfState
@@ -27,8 +29,6 @@ from transactional.phases.fault_finding import find_faults
 from transactional.phases.passing import Addressed
 from transactional.phases.split_rows import in_order
 from transactional.phases.staging import staged
-from transactional.ports import DeadLetter, are_known
-from transactional.ports.split import Closer, NeedsDriver
 from transactional.topology.topology import CLOSED
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.core.ports import DeadLetter, RefusedRecord
+from transactional.core.ports.dead_letters import values_from_json, values_to_json
 from transactional.execution.emitting import Emitter
 from transactional.execution.failing.losses import past_losses
 from transactional.execution.following import followed
@@ -53,8 +55,6 @@ from transactional.model.errors import CorruptRecord
 from transactional.model.letters import Exclusion, Letter
 from transactional.model.messages import Unfinished
 from transactional.model.user_code.failures import TaskFailed, guarded
-from transactional.ports import DeadLetter, RefusedRecord
-from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Stage, StageEdge
 from transactional.topology.topology import WorkPhase
 

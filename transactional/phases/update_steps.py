@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.core.ports import Merged, Partials, UpdateKind, are_known
+from transactional.core.ports.split import WrittenPart
 from transactional.execution.placing import TaskInfo
 from transactional.execution.step_work import StepWork, TaskInput
 from transactional.model.absent import ABSENT, Absent
@@ -27,8 +29,6 @@ from transactional.phases.commit_task import emit_tables
 from transactional.phases.passing import Passing
 from transactional.phases.split_rows import in_order_of_tasks, inputs_of, size_of, whole
 from transactional.phases.step_tasks import ChangingWork, ClosingWork
-from transactional.ports import Merged, Partials, UpdateKind, are_known
-from transactional.ports.split import WrittenPart
 from transactional.topology.steps import Step, emitted_by
 from transactional.topology.topology import CLOSED, Component
 

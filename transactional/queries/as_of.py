@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.core.store import StoreReader
 from transactional.loading import check_topology, open_for_reading
 from transactional.model.attempt import TxId
 from transactional.queries.pinning import Tables
 from transactional.queries.showing import view_of
-from transactional.store import StoreReader
 from transactional.topology.topology import Topology
 
 

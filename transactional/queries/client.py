@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from transactional.core.store import StoreReader
 from transactional.engine.clock import SystemClock
 from transactional.loading import check_topology, open_for_reading
 from transactional.model.arrow import arrow_schema, batch_from_rows
@@ -34,7 +35,6 @@ from transactional.model.schema import did_you_mean
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries.pinning import Tables
 from transactional.queries.showing import view_of
-from transactional.store import StoreReader
 from transactional.topology.topology import Query, Topology
 from transactional.trident.questions import batch_of
 

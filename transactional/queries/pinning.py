@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from transactional.core.store import Position, StoreReader
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import NO_TRANSACTION, TxId
 from transactional.model.errors import ConfigError, OperatingError, QueryFailed
 from transactional.model.names import owner_of
 from transactional.model.reading import StateReader
 from transactional.model.schema import Schema
-from transactional.store import Position, StoreReader
 from transactional.topology.topology import Component, Topology
 
 TRIES = 200

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from transactional.bolts import BasicBolt, Bolt
+from transactional.core.ports import PersistentAggregate, State
+from transactional.core.ports.dead_letters import check_dead_letters
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.model.guarantees import Guarantee
 from transactional.model.schema import Schema, did_you_mean
-from transactional.ports import PersistentAggregate, State
-from transactional.ports.dead_letters import check_dead_letters
 from transactional.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.reliable.bolts import RichBolt
 from transactional.reliable.running import RunningBolt, UntrackedBolt

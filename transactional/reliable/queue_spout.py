@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from transactional.core.ports import PartitionReader, Spout
+from transactional.core.ports.dead_letters import values_from_json, values_to_json
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.arrow.zones import naive_times_in
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
@@ -18,8 +20,6 @@ from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.messages import FailedMessage
 from transactional.model.schema import Schema
 from transactional.model.user_code.storm_names import check_names
-from transactional.ports import PartitionReader, Spout
-from transactional.ports.dead_letters import values_from_json, values_to_json
 
 _log = logging.getLogger(__name__)
 _SOURCE = "queue"

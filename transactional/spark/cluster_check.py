@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from pyspark import SparkContext
 
+from transactional.core.ports.staged import Stager
 from transactional.model.errors import ConfigError, OperatingError
-from transactional.ports.staged import Stager
 from transactional.spark_internals import log_level
 from transactional.spark_jobs import reason_of
 

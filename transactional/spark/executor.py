@@ -23,7 +23,8 @@ from typing import Any
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
-from transactional.core.report import ON_SPARK
+from transactional.core.machine.report import ON_SPARK
+from transactional.core.ports import Processed
 from transactional.execution.items import Item, TaskTime, is_for_level
 from transactional.execution.program import AttemptInput, TaskProgram, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
@@ -34,7 +35,6 @@ from transactional.model.plumbing.garbage import collect_less_garbage
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, staged, stagers_of, stagers_of_steps
 from transactional.phases.tasks import run_task
-from transactional.ports import Processed
 from transactional.sending.by_value import sent_by_value
 from transactional.sending.packing import Packing
 from transactional.spark.cluster_check import check_executors, check_folders, check_program

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.store.progress import Progress
 from transactional.engine.history.observing import Ended, Leading, Notice, StandingBy
 from transactional.model.config import TopologyConfig
-from transactional.store.progress import Progress
 
 TICKS = 3
 

@@ -17,8 +17,10 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from transactional.bolts import COUNTERS_MAX
-from transactional.core.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure
-from transactional.core.report import IN_DRIVER, IN_WORKERS, ON_SPARK
+from transactional.core.machine.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure
+from transactional.core.machine.report import IN_DRIVER, IN_WORKERS, ON_SPARK
+from transactional.core.store.history import EndedHow
+from transactional.core.store.rules import upkeep_in
 from transactional.engine.history.observing import (
     Committed,
     Ended,
@@ -32,8 +34,6 @@ from transactional.engine.history.observing import (
 from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import Flight, Moment, Timeline
 from transactional.model.batch import BatchMetadata
-from transactional.store.history import EndedHow
-from transactional.store.rules import upkeep_in
 from transactional.telemetry.trace_ids import trace_id_of
 
 BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)

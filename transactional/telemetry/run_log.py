@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     Action,
     DrainRequested,
     Event,
@@ -19,8 +19,8 @@ from transactional.core.protocol import (
     ResumeRequested,
     StopRequested,
 )
+from transactional.core.store.history import EndedHow
 from transactional.engine.history.observing import Ended, Leading, Maintained, Notice, Recovered, StandingBy
-from transactional.store.history import EndedHow
 
 LOGGER: Final = "transactional.run"
 LONG_MS: Final = 1_000

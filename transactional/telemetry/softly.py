@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.store.progress import Progress
 from transactional.engine.history.observing import Notice, NoticeObserver, Observer, RunObserver
 from transactional.model.config import TopologyConfig
-from transactional.store.progress import Progress
 
 _log: Final = logging.getLogger(__name__)
 

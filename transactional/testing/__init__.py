@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from transactional.core.protocol import Action, Event, RecordCommit
+from transactional.core.machine.protocol import Action, Event, RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.model.arrow.zones import naive_times_in
 from transactional.model.attempt import TransactionAttempt

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 
-from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.model.batch import BatchMetadata
-from transactional.ports import Clock
-from transactional.store import (
+from transactional.core.ports import Clock
+from transactional.core.store import (
     AttemptRecord,
     AttemptTimes,
     Desired,
@@ -22,7 +20,7 @@ from transactional.store import (
     StalledLease,
     TopologyStatus,
 )
-from transactional.store.history import (
+from transactional.core.store.history import (
     EndedHow,
     Keep,
     MinuteRecord,
@@ -32,8 +30,8 @@ from transactional.store.history import (
     Savepoint,
     summed_up,
 )
-from transactional.store.progress import Phase
-from transactional.store.rules import (
+from transactional.core.store.progress import Phase
+from transactional.core.store.rules import (
     CARRIED_OUT,
     COMMITTED,
     FAILED,
@@ -57,6 +55,8 @@ from transactional.store.rules import (
     times_of,
     trouble_after,
 )
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.batch import BatchMetadata
 from transactional.testing.clock import ManualClock
 from transactional.testing.memory_topology import (
     NO_ATTEMPT,

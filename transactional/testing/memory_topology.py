@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from uuid import uuid4
 
-from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.model.batch import EMPTY_BATCH, BatchMetadata
-from transactional.store import AttemptRecord, DesiredState
-from transactional.store.history import (
+from transactional.core.store import AttemptRecord, DesiredState
+from transactional.core.store.history import (
     TRIMMED_PER_COMMIT,
     Keep,
     MinuteRecord,
@@ -19,16 +17,10 @@ from transactional.store.history import (
     Savepoint,
     Trouble,
 )
-from transactional.store.progress import Progress
-from transactional.store.rules import (
-    COMMITTED,
-    GIVEN_UP,
-    OPEN,
-    PROCESSED,
-    REWOUND,
-    given_up_text,
-    storable,
-)
+from transactional.core.store.progress import Progress
+from transactional.core.store.rules import COMMITTED, GIVEN_UP, OPEN, PROCESSED, REWOUND, given_up_text, storable
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 
 NO_EPOCH, NO_ATTEMPT = Epoch(0), AttemptId(0)
 

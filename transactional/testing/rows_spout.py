@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.core.ports import PartitionReader, Spout
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader, Spout
 
 _PARTITION = PartitionId("rows", 0)
 

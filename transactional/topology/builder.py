@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
+from transactional.core.ports import PersistentAggregate, Spout, SpoutMaker, State
+from transactional.core.ports.dead_letters import check_dead_letters
 from transactional.model.arrow.zones import check_naive_times
 from transactional.model.config import checked_options
 from transactional.model.config_sources import load_config
@@ -16,8 +18,6 @@ from transactional.model.groupings import DEFAULT_STREAM, CustomStreamGrouping, 
 from transactional.model.names import DEAD_LETTERS
 from transactional.model.plumbing.tracebacks import calling_place
 from transactional.model.user_code.storm_names import NamesOfBuilders
-from transactional.ports import PersistentAggregate, Spout, SpoutMaker, State
-from transactional.ports.dead_letters import check_dead_letters
 from transactional.stateful import StatefulBolt
 from transactional.topology.declared_spouts import DeclaredSpouts
 from transactional.topology.declared_state import (

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from transactional.core.windows import WindowsAbove, WindowsBehind
+from transactional.core.machine.windows import WindowsAbove, WindowsBehind
+from transactional.core.ports import Windowed
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import BatchFacts, Listed, follows_clock
 from transactional.model.groupings import Grouping
-from transactional.ports import Windowed
 from transactional.topology.topology import Topology
 
 PAUSE_MS = 1_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from transactional.core.ports import Spout
+from transactional.core.ports.several import SeveralSpouts
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM, Grouping
-from transactional.ports import Spout
-from transactional.ports.several import SeveralSpouts
 
 
 class DeclaredSpouts:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from transactional.core.ports import PersistentAggregate, State
+from transactional.core.ports.providing import provided_state
 from transactional.model.aggregates import Aggregate
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
-from transactional.ports import PersistentAggregate, State
-from transactional.ports.providing import provided_state
 from transactional.stateful import StatefulBolt
 
 STATE_EXAMPLE = "state=DeltaMapState('tables/totals', key='name string', values='total long')"

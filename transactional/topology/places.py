@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
+from transactional.core.ports import State
 from transactional.model.errors import ConfigError
-from transactional.ports import State
 from transactional.topology.topology import Topology
 
 _ONE_STORAGE = {"s3a": "s3", "abfs": "abfss"}

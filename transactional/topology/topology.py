@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from transactional.bolts import Bolt
+from transactional.core.ports import KeepsTuples, PersistentAggregate, Spout, State, Windowed
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.batch import PartitionId
 from transactional.model.config import TopologyConfig
@@ -32,13 +33,6 @@ from transactional.model.names import (
 from transactional.model.plumbing.redaction import without_login
 from transactional.model.reading import StaticTable
 from transactional.model.schema import Schema
-from transactional.ports import (
-    KeepsTuples,
-    PersistentAggregate,
-    Spout,
-    State,
-    Windowed,
-)
 from transactional.stateful import StatefulBolt
 from transactional.topology.functions import BoltFunction, FunctionKind
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from transactional.bolts import OutputCollector, TopologyContext
-from transactional.core.windows import Windows, WindowTimes, times_of
+from transactional.core.machine.windows import Windows, WindowTimes, times_of
+from transactional.core.ports import CountsLate, Windowed
 from transactional.model.aggregates.places import comparable_key
 from transactional.model.arrow.kept_rows import rows_from_ipc, rows_to_ipc
 from transactional.model.errors import ConfigError
@@ -21,7 +22,6 @@ from transactional.model.facts import BatchFacts
 from transactional.model.groupings import DEFAULT_STREAM, Grouping
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.tuples import Key, Tuple, tuple_class
-from transactional.ports import CountsLate, Windowed
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.event_times import check_time
 from transactional.topology.topology import Component, Topology

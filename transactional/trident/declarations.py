@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from transactional.core.ports import State
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
-from transactional.ports import State
 from transactional.topology.places import table_of
 from transactional.topology.wiring import check_id
 from transactional.trident.graph import Cut, Persisted, StreamGraph, StreamNode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from transactional.core.ports import State
 from transactional.model.groupings import CustomStreamGrouping, GroupingKind
 from transactional.model.schema import Schema
-from transactional.ports import State
 from transactional.trident.pipelines.joins import Meeting
 from transactional.trident.pipelines.steps import StreamStep
 

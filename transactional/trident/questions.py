@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.core.ports import PartitionReader, Spout
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader, Spout
 
 _PARTITION = PartitionId("questions", 0)
 

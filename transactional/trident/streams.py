@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
+from transactional.core.ports import PersistentAggregate
 from transactional.model.aggregates import Last, Min, StoredColumns
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.storm_names import OF_STREAMS, NamesOfStreams
-from transactional.ports import PersistentAggregate
 from transactional.topology.topology import NEW_AND_OLD, old_name
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.topology.wiring import check_parallelism

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
+from transactional.core.ports import Spout, SpoutMaker, State
+from transactional.core.ports.dead_letters import check_dead_letters
+from transactional.core.ports.several import SeveralSpouts
 from transactional.model.arrow.zones import check_naive_times
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError
@@ -13,9 +16,6 @@ from transactional.model.facts import EventTime
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.reading import StaticTable
 from transactional.model.user_code.storm_names import NamesOfStreams
-from transactional.ports import Spout, SpoutMaker, State
-from transactional.ports.dead_letters import check_dead_letters
-from transactional.ports.several import SeveralSpouts
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.event_times import event_time as declared_time
 from transactional.topology.topology import Topology

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pyarrow.compute import field
 
-from transactional.expiry import Expiry, Time
+from transactional.core.ports.expiry import Expiry, Time
 from transactional.model.aggregates import Max, StoredColumns
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema

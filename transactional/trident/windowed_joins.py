@@ -9,13 +9,13 @@ from hashlib import blake2b
 from operator import and_
 from typing import Any
 
+from transactional.core.ports.dead_letters import values_to_json
 from transactional.model.arrow import arrow_schema
 from transactional.model.arrow.conversions import fit_value
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.storm_names import NamesOfStreams
 from transactional.model.user_code.tuples import Tuple, known_values
-from transactional.ports.dead_letters import values_to_json
 from transactional.topology.windows import Window
 from transactional.trident.aggregates.collecting import Collect, collected
 from transactional.trident.lineage import given_name, source_names

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import cloudpickle
 
-from transactional.core.report import IN_WORKERS
+from transactional.core.machine.report import IN_WORKERS
+from transactional.core.ports import Processed
 from transactional.execution.items import Item, TaskTime, is_for_level, is_for_task
 from transactional.execution.program import AttemptInput, check_sendable, make_program
 from transactional.execution.step_work import StepWork, TaskDone
@@ -22,7 +23,6 @@ from transactional.model.errors import ConfigError, WorkerDied
 from transactional.model.guarantees import Guarantee
 from transactional.phases.gathering import gather
 from transactional.phases.staging import scratch_of, stagers_of
-from transactional.ports import Processed
 from transactional.sending.by_value import sent_by_value
 from transactional.sending.packing import Packing
 from transactional.topology.topology import Topology

@@ -30,11 +30,11 @@ from state.delta.writing.commit import commit_files, noted
 from state.delta.writing.staged import check_there, replaced
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
+from transactional.core.ports.staged import StagedFile
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.names import fold_of
 from transactional.model.plumbing.pools import DaemonPool
-from transactional.ports.staged import StagedFile
 
 APART_ROWS = 500_000
 """Folds of so many rows are written apart; one takes about 100 ms, which the next transaction would wait for."""

@@ -39,13 +39,13 @@ from state.delta.writing.staged import StagedOrphans, check_staged, commit_stage
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import TIME, Floors, time_scalar
 from state.rows.sums import SumBounds, SumCheck
+from transactional.core.ports import CommitFacts
+from transactional.core.ports.staged import StagedFile
 from transactional.model.aggregates.sums import largest
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.names import COMBINE_PROPERTY, STAGED_FEATURE, fold_of
 from transactional.model.schema import Field
-from transactional.ports import CommitFacts
-from transactional.ports.staged import StagedFile
 
 SWEEP_INTERVAL_S = 60.0
 """How long after each other staged files are looked for that nobody commits any more."""

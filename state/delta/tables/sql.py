@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from state.rows.columns import StateColumns
 from state.rows.seen import Seen
+from transactional.core.ports import unknown_word
 from transactional.model.attempt import TxId
-from transactional.ports import unknown_word
 
 _TIME = """'Timestamp(Microsecond, Some("UTC"))'"""
 _NO_TIME = f"arrow_cast(NULL, {_TIME})"

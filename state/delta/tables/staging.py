@@ -21,13 +21,13 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from state.delta.tables.data_files import footer_statistics, statistics, table_writer
+from transactional.core.ports.staged import StagedFile
 from transactional.model.aggregates.sums import largest, limits_of
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.plumbing.syncing import sync
 from transactional.model.schema import Schema
-from transactional.ports.staged import StagedFile
 
 RUNS: Final = "_runs"
 """The folder of staged files, in the table's."""

@@ -23,10 +23,10 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 
 from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
+from transactional.core.ports import TornFiles
 from transactional.model.attempt import AttemptId
 from transactional.model.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 from transactional.model.plumbing.syncing import sync
-from transactional.ports import TornFiles
 
 _FIRST = entry_name(0)
 _HINT = "_last_checkpoint"

@@ -26,11 +26,11 @@ from state.delta.writing.commit import as_attempt, commit_files, settle_expiry
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import Floors, alive, in_range
 from state.rows.sums import SumCheck
+from transactional.core.ports import CommitFacts
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError, TransactionalError
 from transactional.model.names import STORE_PROPERTY
 from transactional.model.plumbing.failures import LASTING, FailuresInARow
-from transactional.ports import CommitFacts
 
 _log = logging.getLogger(__name__)
 VACUUM_INTERVAL = 1_000

@@ -27,11 +27,11 @@ from state.delta.writing.commit import as_attempt, commit_files
 from state.fence import TableWrite
 from state.orphans import NotedOrphans
 from state.rows.columns import StateColumns
+from transactional.core.ports.staged import StagedFile
 from transactional.model.aggregates.sums import Step, reduced
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError, ProtocolError
-from transactional.ports.staged import StagedFile
 
 _OF_DRIVERS = (f"{RUNS}/mark-", f"{RUNS}/job-")
 _NOBODY = AttemptId(0)

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.signals import is_first, send, wait_at
 from transactional import (
     BatchBolt,
@@ -27,12 +26,13 @@ from transactional import (
     run_topology,
 )
 from transactional.commands.display import Display
+from transactional.core.store import Lease
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.gears.executor import GearedExecutor
 from transactional.gears.places import ProcessingPlace, ProcessingPlaces
 from transactional.model.batch import BatchMetadata
 from transactional.running import make_executor
 from transactional.spark.executor import SparkExecutor
-from transactional.store import Lease
 from transactional.workers.executor import WorkerExecutor
 
 PARTITIONS, ROWS, TAKE = 2, 300, 100

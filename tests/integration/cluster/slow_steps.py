@@ -14,7 +14,6 @@ from contextlib import closing
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.delta.segments.folding import LogLayout
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.signals import is_first, send, wait_at
 from transactional import (
     KeyValueState,
@@ -27,6 +26,7 @@ from transactional import (
     TransactionalTopologyBuilder,
     Tuple,
 )
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.running import make_executor
 from transactional.spark_session import spark_session
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from state.delta.state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.cluster.killed_executor import MEETS, PARTITIONS, ROWS, TAKE, expected
 from tests.integration.cluster.one_driver import OneDriver
 from tests.integration.cluster.spark_cluster import kill_executor
 from tests.integration.signals import Gate, Signals
 from tests.integration.tables import counts, rows
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.cluster.dying_mails import WORDS
 from tests.integration.cluster.one_driver import OneDriver
 from tests.integration.cluster.spark_cluster import kill_executor
 from tests.integration.kafka_count import end_lease
 from tests.integration.reliable_bolts import sent
 from tests.integration.signals import Gate, Signals
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.spark.run_once import STAGE_ATTEMPTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

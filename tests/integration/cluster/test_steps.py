@@ -13,12 +13,12 @@ from deltalake import DeltaTable
 
 from state import DeltaMapState
 from state.delta.tables.staging import RUNS, attempt_of
-from state.store.sql_store import SqlCoordinatorStore
 from tests.contract.states import content
 from tests.integration.cluster.slow_steps import EXECUTIONS, expected
 from tests.integration.cluster.spark_cluster import Cluster, executor_of, kill_executor
 from tests.integration.programs import Program
 from tests.integration.signals import Gate, Signals
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.attempt import TransactionAttempt
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

@@ -8,7 +8,7 @@ from spouts import MemoryTransactionalSpout, OpaqueKafkaSpout
 from state import DeltaMapState
 from tests.integration.signals import send, wait_at
 from transactional import Topology, TransactionalTopologyBuilder, Tuple
-from transactional.ports import Spout
+from transactional.core.ports import Spout
 
 WORDS = [[("cat",), ("dog",), ("cat",)]]
 

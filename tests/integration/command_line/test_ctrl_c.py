@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.command_line.many_words import TRANSACTIONS, expected
 from tests.integration.programs import CLI, Program
 from tests.integration.tables import counts
 from tests.unit.command_line import RUN, Command
-from transactional.core.protocol import PlanBatch, RecordAttempt, StartCommit, StartProcessing, StopRequested
+from transactional.core.machine.protocol import PlanBatch, RecordAttempt, StartCommit, StartProcessing, StopRequested
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.history.journal import RunStarted, read_journal
 
 COMMITTED = r"transaction (\d+):\d+ committed"

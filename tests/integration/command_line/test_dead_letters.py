@@ -14,8 +14,8 @@ from state.rows.value_limits import ValueLimits
 from tests.integration.programs import CLI, finished
 from tests.integration.tables import counts, rows
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.loading import load_topology
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 pytestmark = pytest.mark.spark
 

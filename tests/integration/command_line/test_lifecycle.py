@@ -6,15 +6,15 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.command_line.growing_words import WORDS_FILE, expected
 from tests.integration.kafka_count import end_lease
 from tests.integration.programs import CLI, Program, finished
 from tests.integration.tables import counts
 from tests.unit.command_line import Command
-from transactional.core.protocol import PauseRequested, PlanBatch, RecordCommit, ResumeRequested
+from transactional.core.machine.protocol import PauseRequested, PlanBatch, RecordCommit, ResumeRequested
+from transactional.core.store import TopologyStatus
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.history.journal import RunStarted, read_journal
-from transactional.store import TopologyStatus
 
 ID = "growing-words"
 RUN = [*CLI, "run", "tests.integration.command_line.growing_words:build", "--master", "none", "--set", "lease_ms=1500"]

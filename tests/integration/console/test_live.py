@@ -19,9 +19,9 @@ from tests.integration.console.test_pages import PAGES, TOKEN, Visit, a_past, br
 from tests.unit.console.stores import Past
 from transactional import TransactionalTopologyBuilder
 from transactional.console.app import Console, application
+from transactional.core.store import StoreReader
 from transactional.loading import open_for_reading
 from transactional.running import console_of_run, run_topology
-from transactional.store import StoreReader
 from transactional.web.guard import Access
 from transactional.web.server import Address, beside, bind
 

@@ -16,7 +16,7 @@ from tests.integration.console.chromium import chromium
 from tests.unit.console.stores import HOSTILE, Past
 from transactional.console.app import Console, application
 from transactional.console.slugs import slug_of
-from transactional.store import DesiredState
+from transactional.core.store import DesiredState
 from transactional.web.guard import Access
 from transactional.web.server import Address, beside, bind
 

@@ -24,8 +24,8 @@ from state.delta.tables.table import DeltaLocation
 from tests.contract.adversary import ALWAYS, HARMFUL, HARMLESS, Adversary, Others
 from tests.contract.states import OWNER, Place, write_by_files
 from tests.contract.writing import BEFORE, EVERY_WAY, Way, adds
+from transactional.core.ports.examining import Diagnosis, Problem
 from transactional.errors import BeyondKept, Fenced, OperatingError, StoreMismatch, TableConflict
-from transactional.ports.examining import Diagnosis, Problem
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,12 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import Floors
 from tests.contract.states import Place, content, write_by_files
 from tests.delta_merge import merge_into
-from transactional.expiry import Expiry, Time
+from transactional.core.ports import Partials
+from transactional.core.ports.expiry import Expiry, Time
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
-from transactional.ports import Partials
 
 NOW = TxId(7)
 COMBINE = {"count": "sum"}

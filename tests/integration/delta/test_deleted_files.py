@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.rewinding import Kept, World, store_url
+from transactional.core.ports.examining import Problem
 from transactional.doctor.examine import examine
 from transactional.errors import StoreMismatch
-from transactional.ports.examining import Problem
 from verifier import CheckedTable, Kind, verify
 
 LENGTH = 8

@@ -24,9 +24,9 @@ from state.fence import Fence, Verdict, WriteRefused
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, always, content, counts, write_by_files
 from tests.proof.effects import done_at_once
+from transactional.core.ports import StateKind
 from transactional.errors import Fenced, OperatingError, TableConflict
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.ports import StateKind
 
 
 class World(Place):

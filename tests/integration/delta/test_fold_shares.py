@@ -24,10 +24,10 @@ from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place
 from tests.contract.test_floors import History
 from tests.integration.delta.test_staged import segments
+from transactional.core.ports import Partials, StateKind
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema
-from transactional.ports import Partials, StateKind
 
 pytestmark = pytest.mark.long("tests/integration/delta/test_folds_apart.py")
 

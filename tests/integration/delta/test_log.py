@@ -34,11 +34,11 @@ from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
 from tests.integration.delta import folding
+from transactional.core.ports import Partials
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch, SumOverflow
 from transactional.model.arrow import arrow_type
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
-from transactional.ports import Partials
 from transactional.testing.states.values import KEYS
 
 NEVER = LogLayout(fold_after=None)

@@ -17,9 +17,9 @@ from state.delta.state import DeltaMapState
 from tests.contract.adversary import Adversary
 from tests.contract.states import content, counts
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
+from transactional.core.ports.examining import Problem
 from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.ports.examining import Problem
 
 pytestmark = [pytest.mark.spark, pytest.mark.sampled(9)]
 OURS = 1_000

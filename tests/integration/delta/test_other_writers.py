@@ -18,7 +18,7 @@ from tests.integration.delta.many_keys import KEYS, TRANSACTIONS
 from tests.integration.programs import CLI, Program
 from tests.integration.tables import counts as counts_in
 from transactional import TransactionalTopologyBuilder
-from transactional.core.protocol import Action, Event, RecordCommit
+from transactional.core.machine.protocol import Action, Event, RecordCommit
 from transactional.errors import Fenced, StoreMismatch
 from transactional.model.attempt import AttemptId
 from transactional.running import run_topology

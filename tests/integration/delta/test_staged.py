@@ -24,14 +24,14 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import DRIVER_BYTES_MAX, RUNS, FileStager, attempt_of
 from tests.contract.states import OWNER, Place, content, counts
+from transactional.core.ports import Partials, StateKind
+from transactional.core.ports.examining import Problem
+from transactional.core.ports.staged import StagedFile
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SumOverflow
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Partials, StateKind
-from transactional.ports.examining import Problem
-from transactional.ports.staged import StagedFile
 from transactional.running import run_topology
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder

@@ -24,9 +24,9 @@ from state.delta.tables.table import DeltaLocation, catalog_table
 from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import settle_feature
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
+from transactional.core.ports import StateKind
 from transactional.errors import ConfigError, OperatingError, ProtocolError, SchemaMismatch, StoreMismatch
 from transactional.model.names import STAGED_FEATURE
-from transactional.ports import StateKind
 
 
 @pytest.fixture

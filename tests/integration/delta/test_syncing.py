@@ -15,10 +15,10 @@ from state.delta.merging import change as delta_small
 from state.delta.segments.folding import LogLayout
 from state.delta.tables import log as delta_log
 from state.delta.tables.apart import WorkApart
-from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.effects import done_at_once
 from tests.synced_disk import SyncedDisk
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import OperatingError
 from transactional.model.attempt import TransactionAttempt
 

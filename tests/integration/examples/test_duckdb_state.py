@@ -15,13 +15,13 @@ import pytest
 from examples.duckdb_state import DuckDBMapState
 from spouts.kafka_admin import produce
 from spouts.local_broker import LocalBroker
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.examples import dying_duckdb
 from tests.integration.kafka_count import end_lease
 from tests.integration.kafka_topics import new_topic
 from tests.integration.programs import Program
 from tests.rewinding import build, contents, expected, run, store_url
 from transactional import Topology
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import unexamined
 from transactional.engine.rewinding import rewind

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from examples import transactional_global_count
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.programs import finished
 from tests.integration.tables import rows
 from tests.unit.command_line import Command
-from transactional.store import TopologyStatus
+from transactional.core.store import TopologyStatus
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 
 
 def status(folder: Path) -> TopologyStatus:

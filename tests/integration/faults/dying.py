@@ -15,12 +15,12 @@ from typing import Any
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder, TransactionAttempt
+from transactional.core.ports import Partials
+from transactional.core.store import Lease
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.batch import BatchMetadata
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Partials
-from transactional.store import Lease
 
 WORDS = [[("cat",), ("dog",), ("cat",), ("bird",), ("cat",), ("dog",)], [("cat",), ("fish",)]]
 EXPECTED = {"cat": 4, "dog": 2, "bird": 1, "fish": 1}

@@ -12,10 +12,10 @@ import pytest
 
 from state import MemoryMapState, RedisMapState, SqlMapState
 from state.memory import MemoryTable
-from state.store.sql_store import SqlCoordinatorStore
 from state.table_state import TableState
 from tests.rewinding import LAYOUTS, States, build, contents, delta_states, expected
 from transactional import Topology, TopologyConfig, TopologyDriver
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.engine.fencing import one_by_one

@@ -23,10 +23,6 @@ from state.delta import merged as delta_merged
 from state.delta.merging import change as delta_small
 from state.delta.tables import files as delta_files
 from state.fence import TableWrite
-from state.sql.quick import change
-from state.store import sql_store
-from state.store.schema import topologies
-from state.store.sql_store import SqlCoordinatorStore
 from transactional import (
     StateKind,
     Topology,
@@ -35,14 +31,18 @@ from transactional import (
     TransactionalTopologyBuilder,
     TransactionAttempt,
 )
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.ports import Processed
+from transactional.core.store import Lease
+from transactional.core.store.databases.quick import change
+from transactional.core.store.progress import Progress
+from transactional.core.store.sql import sql_store
+from transactional.core.store.sql.schema import topologies
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import TransactionalError
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Processed
-from transactional.store import Lease
-from transactional.store.progress import Progress
 
 WORDS = [
     [("cat",), ("dog",), ("bird",), ("owl",), ("cat",), ("dog",)],

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.proof.crashing import LEASE_MS, check_at_the_end, store_url
 from tests.proof.effects import Effects, NumberedStore, numbered_delta
 from tests.proof.shapes import OTHER_TAKE, TAKE, Setting, build
 from tests.rewinding import end_lease
 from transactional import TopologyConfig, TopologyDriver
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.engine.fencing import one_by_one
 from transactional.errors import TransactionalError

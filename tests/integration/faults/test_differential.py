@@ -19,13 +19,13 @@ from spouts import OpaqueKafkaSpout
 from spouts.kafka_admin import create_topic, delete_topic
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.faults.foreach_batch import Peer
 from tests.integration.kafka_topics import new_topic, put
 from tests.integration.tables import counts
 from transactional import FatalError, Topology, TransactionalTopologyBuilder, TransactionAttempt, run_topology
+from transactional.core.ports import Partials
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import StoreMismatch
-from transactional.ports import Partials
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

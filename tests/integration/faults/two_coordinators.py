@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.faults.standing_still import EXPECTED, IN_STORE, LEADING, LEADS, LEASE_MS, STANDS_STILL, TABLES
 from tests.integration.programs import Program
 from tests.integration.tables import counts, rows
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 
 ROOT = Path(__file__).parents[3]
 SPOUTS = ("opaque", "transactional")

@@ -16,7 +16,8 @@ from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState
 from tests.integration.kafka_topics import new_topic, put
 from transactional import FailedException, TopologyConfig, TransactionalTopologyBuilder, Tuple
-from transactional.core.protocol import BatchPlanned
+from transactional.core.machine.protocol import BatchPlanned
+from transactional.core.store import CoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.engine.history.replay import replay
@@ -24,7 +25,6 @@ from transactional.engine.history.timeline import Flight
 from transactional.engine.sizing import BatchSizer
 from transactional.model.batch import BatchLimit, BatchMetadata
 from transactional.phases.local_executor import LocalExecutor
-from transactional.store import CoordinatorStore
 from transactional.testing import MemoryCoordinatorStore
 
 pytestmark = pytest.mark.kafka

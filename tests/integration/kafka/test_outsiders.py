@@ -17,14 +17,14 @@ from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaS
 from state.delta.state import DeltaMapState
 from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, group_offsets, new_topic, put, put_at
 from transactional import FailedException, TopologyConfig, TransactionalTopologyBuilder, run_topology
+from transactional.core.ports import Partials
+from transactional.core.ports.examining import Problem
 from transactional.doctor.checked_tables import checked_sources, checked_tables
 from transactional.doctor.examine import examine
 from transactional.engine.rewinding import rewind
 from transactional.errors import ConfigError, RetriesExhausted
 from transactional.loading import open_for_reading, open_store
 from transactional.model.attempt import TransactionAttempt, TxId
-from transactional.ports import Partials
-from transactional.ports.examining import Problem
 from transactional.topology.topology import Topology
 from verifier.checker import verify
 from verifier.evidence.findings import Kind, Report

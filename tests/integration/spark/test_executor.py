@@ -31,11 +31,11 @@ from transactional import (
     run_topology,
 )
 from transactional.bolts import Bolt
+from transactional.core.ports import Processed
 from transactional.errors import AttemptLost, ConfigError
 from transactional.model.attempt import AttemptId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.plumbing.garbage import OBJECTS_BETWEEN_COLLECTIONS
-from transactional.ports import Processed
 from transactional.spark.executor import SparkExecutor
 from transactional.spark.results import InFile, ResultFiles, unpacked
 from transactional.spark_session import require_classic

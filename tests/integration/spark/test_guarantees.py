@@ -16,13 +16,13 @@ from spouts.local_broker import LocalBroker
 from spouts.memory import MemoryTransactionalSpout
 from tests.integration.kafka_topics import new_topic, put
 from tests.integration.reliable_bolts import Send, sent
+from transactional.core.ports import Processed
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import OperatingError
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Processed
 from transactional.reliable import TopologyBuilder
 from transactional.spark.executor import SparkExecutor
 from transactional.testing import MemoryCoordinatorStore

@@ -12,15 +12,21 @@ from pyspark.sql import SparkSession
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.programs import CLI, finished
 from tests.integration.signals import Gate, Signals
 from tests.integration.spark.bolts import Waits
 from tests.integration.tables import counts
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TxId, run_topology
-from transactional.core.protocol import CommitSucceeded, ProcessingSucceeded, RecordCommit, StartCommit, StartProcessing
+from transactional.core.machine.protocol import (
+    CommitSucceeded,
+    ProcessingSucceeded,
+    RecordCommit,
+    StartCommit,
+    StartProcessing,
+)
+from transactional.core.store import AttemptRecord
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.history.journal import JournalWriter, read_journal
-from transactional.store import AttemptRecord
 
 pytestmark = pytest.mark.spark
 

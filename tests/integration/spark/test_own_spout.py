@@ -12,9 +12,9 @@ from state import DeltaMapState
 from tests.docs.pages import ROOT, blocks
 from tests.integration.tables import counts
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
+from transactional.core.store import AttemptRecord
 from transactional.errors import RetriesExhausted
 from transactional.loading import open_store
-from transactional.store import AttemptRecord
 
 pytestmark = pytest.mark.spark
 

@@ -17,11 +17,11 @@ from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaS
 from spouts.kafka_admin import create_topic, delete_records, delete_topic
 from state.dead_letters import DeadLetterTable
 from state.delta.state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
+from transactional.core.ports.examining import Problem
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.checked_tables import checked_sources, checked_tables
 from transactional.doctor.examine import examine
-from transactional.ports.examining import Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

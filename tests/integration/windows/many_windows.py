@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from spouts import JsonTranslator, OpaqueKafkaSpout
 from state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from transactional import (
     Topology,
     TopologyConfig,
@@ -23,11 +22,12 @@ from transactional import (
     WindowedBolt,
     tumbling,
 )
+from transactional.core.store import Lease
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import FatalError
 from transactional.model.aggregates import Count, Last, Sum
 from transactional.model.batch import BatchMetadata
 from transactional.running import make_executor
-from transactional.store import Lease
 from transactional.trident import Collect, TridentTopology, count, session
 
 PARTITIONS, BATCH = 3, 400

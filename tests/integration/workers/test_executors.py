@@ -17,12 +17,12 @@ from tests.integration.spark.bolts import Lengths, NeverEnds, Waits
 from tests.unit.fakes import WORDS
 from transactional import Topology, TransactionalTopologyBuilder, TransactionAttempt, TxId
 from transactional.bolts import BasicBolt, Bolt, OutputCollector, TopologyContext
+from transactional.core.ports import JobExecutor, Processed
 from transactional.errors import AttemptLost
 from transactional.model.attempt import AttemptId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import JobExecutor, Processed
 from transactional.workers.executor import WorkerExecutor
 
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))

@@ -15,12 +15,12 @@ from deltalake import DeltaTable
 from tests.proof.effects import Effects
 from tests.proof.shapes import SHAPES, TAKE, Setting, build
 from transactional import TopologyConfig
+from transactional.core.ports import JobExecutor
 from transactional.engine.clock import SystemClock
 from transactional.engine.driver import TopologyDriver
 from transactional.gears.executor import GearedExecutor
 from transactional.gears.places import ProcessingPlace, ProcessingPlaces
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import JobExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.workers.executor import WorkerExecutor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
-from transactional.store import Desired, DesiredState, Lease
+from transactional.core.store import Desired, DesiredState, Lease
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 
 STORE = "sqlite:///transactional.db"
 LATER = "(not running; the next run will pick this up)\n"

@@ -7,9 +7,9 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
 from tests.unit.console.stores import Past
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.batch import PartitionId
 from transactional.model.facts import Listed, Listing
 

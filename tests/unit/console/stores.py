@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from transactional.core.store import AttemptRecord, Lease
+from transactional.core.store.history import RunAbout, RunEnd
+from transactional.core.store.progress import Phase
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.model.facts import Listed
-from transactional.store import AttemptRecord, Lease
-from transactional.store.history import RunAbout, RunEnd
-from transactional.store.progress import Phase
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
 START_MS = 1_763_800_000_000

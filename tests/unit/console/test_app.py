@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import BASE, TOKEN, browser
 from tests.unit.console.stores import HOSTILE, START_MS, Past
 from transactional.console.slugs import slug_of
+from transactional.core.store.history import EndedHow, RunEnd
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import CorruptRecord, StoreUnavailable
 from transactional.model.batch import PartitionId
 from transactional.model.drawing.formats import clock, iso, moment
 from transactional.model.facts import Listed, Listing
-from transactional.store.history import EndedHow, RunEnd
 
 PAGES = (
     *("", "?charts=hour", "attempts", "attempts?phase=failed", "transactions/7", "partitions", "states"),

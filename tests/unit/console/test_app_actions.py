@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import HOSTILE, Past
 from transactional.console.slugs import slug_of
-from transactional.store import DesiredState
+from transactional.core.store import DesiredState
 
 OURS = {"sec-fetch-site": "same-origin"}
 

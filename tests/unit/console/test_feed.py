@@ -18,10 +18,10 @@ from transactional.console.app import LISTENERS_MAX, Console, application
 from transactional.console.data.live import Live
 from transactional.console.feed import PAGES_EVERY_S, PAGES_SHARE, PARTS_EVERY_S, PARTS_SHARE, Feed, Listener, Showing
 from transactional.console.views import CHANGING
+from transactional.core.store import DesiredState
+from transactional.core.store.history import EndedHow, RunEnd
 from transactional.engine.history.observing import Ended, Leading
 from transactional.errors import StoreUnavailable
-from transactional.store import DesiredState
-from transactional.store.history import EndedHow, RunEnd
 from transactional.web.connections import LIMITS
 from transactional.web.guard import Access
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import Past
 from tests.unit.drivers import DRAINED, World
 from transactional.commands.output.statuses import troubles_of
 from transactional.console.export import exported
 from transactional.console.findings import at_a_glance
+from transactional.core.ports.examining import Diagnosis, Problem
+from transactional.core.store import DesiredState
+from transactional.core.store.history import EndedHow, RunEnd
+from transactional.core.store.rules import state_of
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.core.store.troubles import retry_at_stop
 from transactional.model.attempt import TxId
-from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
-from transactional.store import DesiredState
-from transactional.store.history import EndedHow, RunEnd
-from transactional.store.rules import state_of
-from transactional.store.troubles import retry_at_stop
 
 
 def text_of(page: str) -> str:

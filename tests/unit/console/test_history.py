@@ -8,8 +8,8 @@ from tests.unit.console.browsing import browser
 from tests.unit.console.stores import START_MS, Past
 from transactional.console.data.figures import SPANS, series_of_minutes
 from transactional.console.history import History
-from transactional.store import StoreReader
-from transactional.store.history import MinuteRecord
+from transactional.core.store import StoreReader
+from transactional.core.store.history import MinuteRecord
 
 MINUTE = 60_000
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from state.store import reader
-from state.store.rows import times_of
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.console.browsing import browser
 from tests.unit.console.stores import HOSTILE, Past
 from tests.unit.drivers import World
 from transactional.commands.output.status_json import status_json
 from transactional.commands.output.statuses import letters_lines
+from transactional.core.store import AttemptTimes
+from transactional.core.store.rules import letters_in
+from transactional.core.store.set_aside import TRANSACTIONS_MAX, set_aside_of
+from transactional.core.store.sql import reader
+from transactional.core.store.sql.rows import times_of
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import StoreUnavailable
 from transactional.model.names import DEAD_LETTERS
-from transactional.store import AttemptTimes
-from transactional.store.rules import letters_in
-from transactional.store.set_aside import TRANSACTIONS_MAX, set_aside_of
 
 
 def text_of(page: str) -> str:

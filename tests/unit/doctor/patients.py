@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
+from transactional.core.ports.examining import Diagnosis, Problem
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.engine.history.journal import JournalWriter
-from transactional.ports.examining import Diagnosis, Problem
 from transactional.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -19,10 +19,12 @@ from deltalake import TableFeatures
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from state.table_state import TableState
 from tests.unit.doctor.patients import TABLES, WORDS, Patient, move
 from tests.unit.drivers import DRAINED, WAIT_S, in_background
+from transactional.core.ports.examining import Problem
+from transactional.core.store import TopologyStatus
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.doctor.start import refuse_early
@@ -31,9 +33,7 @@ from transactional.engine.history.journal import JournalWriter
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
 from transactional.model.batch import Offset, OffsetRange
 from transactional.model.config import TopologyConfig
-from transactional.ports.examining import Problem
 from transactional.running import make_executor, run_topology
-from transactional.store import TopologyStatus
 from transactional.testing import MemoryCoordinatorStore
 
 

@@ -12,13 +12,13 @@ from deltalake import DeltaTable
 
 from state.delta.state import DeltaMapState
 from state.delta.tables.log import first_empty
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.doctor.test_examine_torn import STARTS, entries, everything, run_by_driver
+from transactional.core.ports.examining import Problem
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine import rewinding
 from transactional.errors import BeyondKept, OperatingError, StoreMismatch
 from transactional.model.attempt import TxId
-from transactional.ports.examining import Problem
 from verifier.checker import CheckedTable, verify
 
 pytestmark = pytest.mark.sampled(2)

@@ -12,11 +12,11 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state import DeltaMapState, SqlMapState
 from transactional import Topology, TransactionalTopologyBuilder, run_topology
+from transactional.core.ports.examining import Problem
 from transactional.doctor.examine import examine
 from transactional.errors import SchemaMismatch
 from transactional.loading import open_for_reading
 from transactional.model.aggregates import Count, Max
-from transactional.ports.examining import Problem
 
 ROWS = [("a", datetime(2099, 1, 1, tzinfo=UTC)), ("b", datetime(2020, 1, 1, tzinfo=UTC)), ("a", None)]
 LAYOUTS = ("merge", "log", "sqlite")

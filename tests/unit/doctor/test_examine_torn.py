@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.drivers import DRAINED
+from transactional.core.ports.examining import Problem
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine import rewinding
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import StoreMismatch
 from transactional.model.attempt import TxId
-from transactional.ports.examining import Problem
 from transactional.running import make_executor, run_topology
 
 pytestmark = pytest.mark.sampled(2)

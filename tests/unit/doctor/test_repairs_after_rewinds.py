@@ -7,14 +7,14 @@ from contextlib import closing
 import pytest
 from deltalake import DeltaTable
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
+from transactional.core.ports.examining import Problem
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine import rewinding
 from transactional.engine.history.journal import JournalWriter, TakenBack, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import StoreMismatch
 from transactional.model.attempt import TxId
-from transactional.ports.examining import Problem
 
 
 def take_back(patient: Patient, txid: int, *, journal: bool = True) -> None:

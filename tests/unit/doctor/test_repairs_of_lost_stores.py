@@ -13,9 +13,9 @@ import pytest
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.state import DeltaMapState
 from state.examined import ExaminedTable
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.doctor.patients import TABLES, WORDS, Patient, move
 from tests.unit.drivers import DRAINED
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import Table
 from transactional.doctor.repairs import Journal, take_over
 from transactional.engine.driver import TopologyDriver

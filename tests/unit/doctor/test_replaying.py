@@ -6,10 +6,10 @@ from typing import Any
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
+from transactional.core.store import AttemptRecord
 from transactional.doctor.replaying import Replay
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.store import AttemptRecord
 from transactional.topology.builder import TransactionalTopologyBuilder
 
 WORDS = [("cat",), ("dog",), ("cat",), ("cat",)]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import WORD_COUNTS, WORDS, opaque_words, stored, words
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
@@ -27,14 +27,14 @@ from transactional.core.protocol import (
     StartProcessing,
     Tick,
 )
+from transactional.core.ports import StateKind
+from transactional.core.store.progress import Phase
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import FailedException, OperatingError, SourceUnavailable
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import StateKind
-from transactional.store.progress import Phase
 from transactional.testing import ManualClock
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, HookedStore, Recorder, World, in_background, silent
 from tests.unit.fakes import WORD_COUNTS, opaque_words, stored, words
-from transactional.core.protocol import Halt, RecordCommit, RecordFailure
+from transactional.core.machine.protocol import Halt, RecordCommit, RecordFailure
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import (
     CommitStuck,

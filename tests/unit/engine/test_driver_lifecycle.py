@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background, silent
 from tests.unit.fakes import WORD_COUNTS, stored, words
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     DrainRequested,
     Event,
     PauseRequested,
@@ -23,6 +23,8 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
+from transactional.core.ports import Processed
+from transactional.core.store import DesiredState
 from transactional.engine.driver import LOOK_EVERY_MS, TopologyDriver
 from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError, Fenced
@@ -30,8 +32,6 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Processed
-from transactional.store import DesiredState
 from transactional.testing import ManualClock
 from transactional.topology.topology import Topology
 

@@ -15,7 +15,9 @@ from tests.unit.drivers import DRAINED, Recorder, World
 from tests.unit.fakes import stored, words
 from tests.unit.own_spouts import Span, WordLists, span
 from transactional.commands.display import Display
-from transactional.core.protocol import Action, BatchPlanned, RecordAttempt, RecordFailure
+from transactional.core.machine.protocol import Action, BatchPlanned, RecordAttempt, RecordFailure
+from transactional.core.ports import PartitionReader, Processed, Spout
+from transactional.core.store import AttemptRecord
 from transactional.engine.letter_spout import LETTERS_PER_TRANSACTION, LetterSpout
 from transactional.errors import ConfigError, FailedException
 from transactional.model.attempt import TransactionAttempt
@@ -23,8 +25,6 @@ from transactional.model.batch import BatchLimit, BatchMetadata
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import PartitionReader, Processed, Spout
-from transactional.store import AttemptRecord
 from transactional.testing import ManualClock
 
 TARGET_MS = 400

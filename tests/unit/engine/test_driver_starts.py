@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from state.memory import MemoryMapState, MemoryTable
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.drivers import DRAINED, HookedState, HookedStore, World
 from tests.unit.fakes import WORD_COUNTS, WORDS, builder, stored, words
+from transactional.core.store import Lease
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.fencing import FENCE_TRIES, fence_tables
 from transactional.engine.history.run_history import RunSummary
@@ -19,7 +20,6 @@ from transactional.errors import FatalError, Fenced, StoreMismatch, TableConflic
 from transactional.model.aggregates import Count, Last
 from transactional.model.attempt import AttemptId, TxId
 from transactional.phases.local_executor import LocalExecutor
-from transactional.store import Lease
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

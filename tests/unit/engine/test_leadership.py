@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.command_line import RUN, Command
 from tests.unit.drivers import DRAINED, WAIT_S, HookedStore, World, in_background
 from tests.unit.fakes import WORD_COUNTS, stored
 from transactional.commands import running
+from transactional.core.store import DesiredState, Lease, StalledLease, TopologyStatus
+from transactional.core.store.history import RunAbout
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.run_history import RunSummary
 from transactional.engine.leadership import Leadership, Standby
 from transactional.errors import Fenced, StoreUnavailable, StoreWentBack, TopologyChanged, TopologyInUse
 from transactional.model.config import TopologyConfig
-from transactional.store import DesiredState, Lease, StalledLease, TopologyStatus
-from transactional.store.history import RunAbout
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 
 LEASE_MS = 1_000

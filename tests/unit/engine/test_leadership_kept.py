@@ -12,13 +12,13 @@ import pytest
 from state.memory import MemoryTable
 from tests.unit.drivers import DRAINED, WAIT_S, HookedState, HookedStore, World, in_background
 from tests.unit.fakes import WORD_COUNTS, builder, stored, words
+from transactional.core.store import Lease
+from transactional.core.store.history import EndedHow
 from transactional.engine.leadership import Leadership
 from transactional.errors import Fenced, StoreMismatch, StoreUnavailable, TableConflict
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.plumbing.pools import DaemonPool
 from transactional.phases.local_executor import LocalExecutor
-from transactional.store import Lease
-from transactional.store.history import EndedHow
 from transactional.testing import ManualClock
 from transactional.topology.topology import Topology
 

@@ -10,13 +10,13 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.rewinding import build, run, store_url
+from transactional.core.store import Lease
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.rewinding import read_again, rewind
 from transactional.errors import BeyondKept
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.store import Lease
 from transactional.topology.topology import Topology
 
 

@@ -10,12 +10,7 @@ import pytest
 
 from tests.unit.fakes import Total, builder, stored, total
 from tests.unit.runner_bench import ODD, WAIT_S, Bench, BenchSpout, attempt, committing, raising
-from transactional.core.protocol import (
-    AttemptFailed,
-    BatchPlanned,
-    CommitSucceeded,
-    ProcessingSucceeded,
-)
+from transactional.core.machine.protocol import AttemptFailed, BatchPlanned, CommitSucceeded, ProcessingSucceeded
 from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.errors import (
     AttemptLost,

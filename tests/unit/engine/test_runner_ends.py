@@ -5,12 +5,7 @@ from __future__ import annotations
 import threading
 
 from tests.unit.runner_bench import WAIT_S, Bench, Held, attempt, committing
-from transactional.core.protocol import (
-    AttemptFailed,
-    CommitSucceeded,
-    ProcessingSucceeded,
-    ProgressMade,
-)
+from transactional.core.machine.protocol import AttemptFailed, CommitSucceeded, ProcessingSucceeded, ProgressMade
 from transactional.errors import (
     AttemptLost,
 )

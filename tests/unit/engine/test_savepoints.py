@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.drivers import HookedState, World
 from tests.unit.fakes import WORDS, words
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.engine.savepoints import Savepoints
 from transactional.engine.tidying import Tidying
 from transactional.errors import StoreUnavailable
 from transactional.model.attempt import TxId
-from transactional.ports.rewinding import RewindTarget
 
 
 def away_once(monkeypatch: pytest.MonkeyPatch, store: Any, call: str) -> None:

@@ -12,7 +12,7 @@ from statistics import mean
 
 import pytest
 
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     BatchPlanned,
     PlanBatch,
     ProcessingSucceeded,

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import stored, words
 from tests.unit.runner_bench import Bench, Held, attempt, committing, raising
-from transactional.core.protocol import CommitDelayed, CommitSucceeded, RecordCommit, StartCommit
+from transactional.core.machine.protocol import CommitDelayed, CommitSucceeded, RecordCommit, StartCommit
 from transactional.engine.runner import Fatal
 from transactional.errors import Fenced
 from transactional.model.attempt import TxId

@@ -28,6 +28,7 @@ from tests.unit.poisoned import (
 )
 from transactional import TransactionalTopologyBuilder
 from transactional.bolts import OutputCollector, TopologyContext
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json, values_to_json
 from transactional.engine.letter_spout import LetterSpout, all_letters, letters_of
 from transactional.errors import ConfigError, FailedException
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -35,7 +36,6 @@ from transactional.model.batch import BatchMetadata
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json, values_to_json
 
 
 @pytest.mark.parametrize("where", ["processing", "commit"])

@@ -10,7 +10,8 @@ import pytest
 
 from state.memory import MemoryTable
 from tests.unit.fakes import WORD_COUNTS, builder, counts, opaque_words, stored, words
-from transactional.core.protocol import RecordCommit
+from transactional.core.machine.protocol import RecordCommit
+from transactional.core.ports import Processed
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import AttemptLost, ConfigError, FatalError, WorkerDied
 from transactional.gears.executor import GearedExecutor
@@ -19,7 +20,6 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Processed
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

@@ -13,10 +13,10 @@ import pytest
 from state import Count, DeltaMapState, Max, MemoryMapState, SqlMapState, Sum
 from state.table_state import TableState
 from state.updates import StateUpdate
+from transactional.core.ports import Partials
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
 from transactional.phases.changed_rows import changed_rows
-from transactional.ports import Partials
 
 INPUT = Schema.parse("word string, day int, n long")
 KINDS = ["memory", "delta", "sql"]

@@ -12,13 +12,13 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import processed
 from tests.unit.fakes import Total, Upper, builder, counts, stored, total, words
 from transactional.bolts import BatchBolt, MapState, OutputCollector, TopologyContext
+from transactional.core.ports import StateKind
 from transactional.errors import BoltFailed, Fenced, SchemaMismatch
 from transactional.execution.map_state import MapStateView
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.user_code.tuples import Key, Tuple
 from transactional.phases.committing import CommitPhase
-from transactional.ports import StateKind
 from transactional.topology.topology import Topology
 
 NOTHING = BatchMetadata({PartitionId("memory", 0): OffsetRange(Offset(0), Offset(0))})

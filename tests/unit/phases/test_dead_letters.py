@@ -28,12 +28,12 @@ from tests.unit.poisoned import (
     try_again,
 )
 from transactional import TransactionalTopologyBuilder
+from transactional.core.ports import StateKind
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import ConfigError, FailedException, RetriesExhausted
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports import StateKind
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 
 @pytest.mark.parametrize("opaque", [True, False])

@@ -17,6 +17,7 @@ from tests.unit.fakes import stored
 from tests.unit.poisoned import found, run, try_again
 from transactional import StatefulBolt, TransactionalTopologyBuilder
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import RetriesExhausted
 from transactional.execution.items import Item, PartialAggregates, SetAside, TaskFailure
 from transactional.execution.program import AttemptInput, TaskProgram, make_program
@@ -24,7 +25,6 @@ from transactional.model.arrow import from_ipc
 from transactional.model.letters import Exclusion
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.tasks import run_dataframe_task
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 HUGE = 10**30
 ROWS = [[("cat", 1), ("dog", 2), ("huge", 3), ("cat", 4)], [("a\0b", 5), ("owl", 6), ("huge", 7)]]

@@ -23,11 +23,11 @@ from tests.unit.fakes import stored
 from tests.unit.poisoned import letters, try_again
 from tests.unit.spouts.registry.answering import Answering
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
+from transactional.core.ports import PartitionReader, RefusedRecord
 from transactional.engine.letter_spout import all_letters
 from transactional.errors import ConfigError
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader, RefusedRecord
 
 NUMBER = "number long"
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)

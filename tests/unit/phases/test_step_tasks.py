@@ -20,6 +20,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.contract.states import content
 from tests.unit.fakes import builder, counts, opaque_words, stored
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
+from transactional.core.ports import State
 from transactional.errors import BoltFailed, Fenced, TableConflict, TuplesLost, WorkerDied
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -29,7 +30,6 @@ from transactional.model.user_code.tuples import Tuple
 from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import State
 from transactional.stateful import StatefulBolt
 from transactional.topology.topology import Topology
 

@@ -18,6 +18,8 @@ from state.delta.tables.staging import RUNS
 from state.memory import MemoryTable
 from tests.unit.fakes import builder
 from tests.unit.phases.test_step_tasks import attempt, live_files, opened
+from transactional.core.ports import Processed
+from transactional.core.ports.staged import SplitRows
 from transactional.errors import AttemptLost, BoltFailed, SumOverflow, TableConflict
 from transactional.execution.step_work import StepWork, TaskDone
 from transactional.model.aggregates import StoredColumns
@@ -26,8 +28,6 @@ from transactional.model.user_code.tuples import Tuple
 from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import Processed
-from transactional.ports.staged import SplitRows
 from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import NEW_AND_OLD, Topology
 from transactional.trident import Combiner, Last

@@ -17,7 +17,8 @@ from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState
 from state.delta.segments.folding import LogLayout
 from state.delta.tables.staging import RUNS
-from transactional.core.report import CommitReport
+from transactional.core.machine.report import CommitReport
+from transactional.core.ports import Processed
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import AttemptLost, RetriesExhausted
 from transactional.execution.step_work import StepWork, TaskDone
@@ -26,7 +27,6 @@ from transactional.model.config import TopologyConfig
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.staging import stagers_of
-from transactional.ports import Processed
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import CLOSED, Topology

@@ -17,6 +17,8 @@ from tests.examples import examples
 from tests.unit.attempts import FIRST, everything, processed
 from tests.unit.fakes import WORD_COUNTS, WORDS, Total, Upper, builder, counts, opaque_words, total, words
 from tests.unit.shapes import topologies
+from transactional.core.ports import Partials, PartitionReader, Processed
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import (
     AttemptLost,
     BoltFailed,
@@ -43,8 +45,6 @@ from transactional.model.letters import Exclusion
 from transactional.phases.gathering import gather
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.tasks import run_task
-from transactional.ports import Partials, PartitionReader, Processed
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.topology.topology import Topology
 
 

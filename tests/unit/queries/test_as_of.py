@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from state.delta.state import DeltaMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.queries.words import run, word_count
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError
 from transactional.queries import as_of
 from transactional.queries.showing import ROWS_MAX

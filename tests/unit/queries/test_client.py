@@ -20,13 +20,13 @@ from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
 from tests.unit.queries.words import run, word_count
+from transactional.core.ports import State
+from transactional.core.store import CoordinatorStore, Position
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, OperatingError, QueryFailed
 from transactional.model.attempt import TxId
-from transactional.ports import State
 from transactional.queries import QueryClient, as_of
-from transactional.store import CoordinatorStore, Position
 from transactional.testing import MemoryCoordinatorStore
 
 BATCHES: list[list[tuple[Any, ...]]] = [[("the", 3), ("dog", 3)], [("the", 3), ("cat", 3)], [("a", 1)]]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from transactional.core.store import Position
 from transactional.errors import ConfigError
 from transactional.model.attempt import TxId
 from transactional.queries.pinning import Tables
-from transactional.store import Position
 
 
 class Reader:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
+from transactional.core.ports import State
+from transactional.core.store import CoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports import State
-from transactional.store import CoordinatorStore
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Avg, Count, Stream, Sum, TridentTopology

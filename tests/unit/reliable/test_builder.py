@@ -14,11 +14,11 @@ from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState
 from tests.unit.fakes import Total, counts
 from transactional.bolts import BasicBolt, OutputCollector
+from transactional.core.ports import PartitionReader
 from transactional.errors import ConfigError
 from transactional.model.groupings import CustomStreamGrouping
 from transactional.model.guarantees import Guarantee
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports import PartitionReader
 from transactional.reliable import RichBolt, TopologyBuilder
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import complete_topology

@@ -14,12 +14,12 @@ from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.reliable.runs import committed, fresh, mails, run
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
-from transactional.core.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
+from transactional.core.machine.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.errors import BoltFailed, ConfigError, OperatingError, RetriesExhausted
 from transactional.model.user_code.failures import TaskFailed
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.reliable import TopologyBuilder
 from transactional.testing import MemoryCoordinatorStore
 

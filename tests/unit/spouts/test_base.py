@@ -8,10 +8,10 @@ import pytest
 
 from spouts.base import PartitionedSpout
 from spouts.planning import Limits, Logs, PartitionLog
+from transactional.core.ports import PartitionReader
 from transactional.errors import SourceUnavailable
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.schema import Schema
-from transactional.ports import PartitionReader
 
 A, B = (PartitionId("flights", index) for index in range(2))
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.planning import Gap, Limits, Logs, PartitionLog, Plan, check_ranges, lag, listed, plan_batch, share
-from transactional.core.coordinator import Coordinator
-from transactional.core.protocol import (
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.machine.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
@@ -22,12 +22,12 @@ from transactional.core.protocol import (
     StartProcessing,
     Tick,
 )
+from transactional.core.store.progress import Progress
 from transactional.errors import BatchLost, ConfigError, SourceUnavailable
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import Listing
-from transactional.store.progress import Progress
 
 A, B, C = (PartitionId("flights", index) for index in range(3))
 NO_LIMITS = Limits()

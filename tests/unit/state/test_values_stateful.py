@@ -21,12 +21,12 @@ from state.row_rule import RowRule
 from state.rows.columns import StateColumns
 from state.rows.sums import SumCheck
 from state.values import StoredValue, combined
+from transactional.core.ports import Partials, StateKind
 from transactional.errors import Fenced, StoreMismatch
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials, StateKind
 
 Batch = dict[str, tuple[int | None, str | None]]
 """What a transaction has per word: how many, and a note. None is NULL."""

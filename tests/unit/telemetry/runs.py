@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from transactional.core.store import Lease
+from transactional.core.store.history import RunAbout, RunEnd, RunRecord
+from transactional.core.store.progress import Progress
 from transactional.model.attempt import AttemptId, Epoch, TransactionAttempt, TxId
-from transactional.store import Lease
-from transactional.store.history import RunAbout, RunEnd, RunRecord
-from transactional.store.progress import Progress
 
 
 def tried(txid: int, attempt_id: int) -> TransactionAttempt:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.unit.drivers import World
 from tests.unit.telemetry.runs import lease
-from transactional.core.protocol import Tick
+from transactional.core.machine.protocol import Tick
+from transactional.core.store.history import EndedHow, RunEnd
+from transactional.core.store.progress import Progress
 from transactional.engine.history.observing import Ended, Leading, StandingBy
 from transactional.model.config import TopologyConfig
-from transactional.store.history import EndedHow, RunEnd
-from transactional.store.progress import Progress
 from transactional.telemetry.health import Health
 
 

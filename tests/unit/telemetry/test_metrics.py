@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.drivers import World
 from tests.unit.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AbortAttempt,
     BatchPlanned,
     PlanBatch,
@@ -23,6 +23,8 @@ from transactional.core.protocol import (
     StartCommit,
     Tick,
 )
+from transactional.core.store.history import EndedHow, RunEnd
+from transactional.core.store.progress import Phase
 from transactional.engine.history.observing import (
     Committed,
     Ended,
@@ -36,8 +38,6 @@ from transactional.engine.history.timeline import Flight, Moment, Timeline
 from transactional.errors import SourceUnavailable
 from transactional.model.attempt import TxId
 from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.store.history import EndedHow, RunEnd
-from transactional.store.progress import Phase
 from transactional.telemetry.metrics import Metrics
 from transactional.telemetry.trace_ids import trace_id_of
 

@@ -14,12 +14,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.unit.drivers import HookedStore, World
 from tests.unit.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import tried
+from transactional.core.store import AttemptRecord
+from transactional.core.store.rules import PROCESSING
 from transactional.errors import SourceUnavailable
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
-from transactional.store import AttemptRecord
-from transactional.store.rules import PROCESSING
 from transactional.telemetry.spans import Traces
 from transactional.telemetry.trace_ids import span_id_of, trace_id_of
 from transactional.testing.clock import ManualClock

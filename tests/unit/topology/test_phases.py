@@ -12,11 +12,11 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.attempts import FIRST, processed
 from tests.unit.fakes import Upper, builder, stored, words
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
+from transactional.core.ports import StateKind
 from transactional.errors import BoltFailed, TableConflict
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.committing import CommitPhase
-from transactional.ports import StateKind
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages

@@ -14,7 +14,7 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.table import catalog_table
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
-from state.store.sql_store import SqlCoordinatorStore
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter
 from transactional.errors import ConfigError

@@ -11,9 +11,9 @@ from state import SqlMapState
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import builder
 from transactional.bolts import BatchBolt, OutputCollector, TopologyContext
+from transactional.core.ports import State
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports import State
 from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.steps import Step, plan_steps

@@ -12,11 +12,11 @@ import pytest
 
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, Upper, builder, counts, opaque_words, same, total, with_committer, words
+from transactional.core.ports import State, StateKind
 from transactional.errors import ConfigError
 from transactional.model.groupings import Grouping, GroupingKind
 from transactional.model.plumbing.tracebacks import with_place
 from transactional.model.schema import Schema
-from transactional.ports import State, StateKind
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from transactional.topology.wiring import WeakerGuaranteeWarning

@@ -14,6 +14,7 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional import TransactionalTopologyBuilder, Tuple, TupleWindow, WindowedBolt, count, tumbling
+from transactional.core.store.rules import SINCE
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import SchemaMismatch, TopologyChanged
 from transactional.model.arrow import arrow_schema, from_ipc, to_ipc
@@ -21,7 +22,6 @@ from transactional.model.arrow.kept_rows import rows_from_ipc
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
-from transactional.store.rules import SINCE
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.windows import CountWindow, Window
 

@@ -12,7 +12,7 @@ import pytest
 from examples.trident_reach import FOLLOWERS, POSTED
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from transactional.core.coordinator import Coordinator
+from transactional.core.machine.coordinator import Coordinator
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import BatchLost, ConfigError, FailedException, TransactionalError
 from transactional.model.attempt import TxId

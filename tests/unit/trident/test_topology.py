@@ -15,9 +15,9 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.trident.shapes import PAIR_ROWS, PAIRS, Word, lines
 from tests.unit.trident.test_streams import Ends, Longest, Path
+from transactional.core.ports import StateKind
 from transactional.errors import ConfigError
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports import StateKind
 from transactional.trident import Avg, Combiner, Count, Max, Min, Stream, Sum, TridentTopology, field
 
 LOCK = threading.Lock()

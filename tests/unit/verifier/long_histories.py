@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from state.store.sql_store import SqlCoordinatorStore
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from verifier.checker import CheckedTable, verify
 from verifier.evidence.findings import Report
 

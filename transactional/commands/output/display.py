@@ -18,7 +18,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from transactional.commands.output.lines import first_line, plain_console, plain_line, print_table
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     Action,
     DrainRequested,
     Event,
@@ -29,13 +29,13 @@ from transactional.core.protocol import (
     ResumeRequested,
     StopRequested,
 )
+from transactional.core.store import AttemptRecord
 from transactional.engine.clock import SystemClock
 from transactional.engine.history.timeline import Moment, Timeline
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config_sources import Given, Setting
 from transactional.model.plumbing.redaction import without_login
-from transactional.store import AttemptRecord
 from transactional.topology.describing import in_lines
 from transactional.topology.topology import Topology
 

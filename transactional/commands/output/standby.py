@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from transactional.commands.output.lines import plain_line
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.store.progress import Progress
 from transactional.model.config import TopologyConfig
-from transactional.store.progress import Progress
 
 
 class StandbyReporter:

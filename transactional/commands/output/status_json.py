@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from transactional.core.listing import awaited
-from transactional.store import AttemptRecord, StoreReader, TopologyStatus
-from transactional.store.history import RunRecord
-from transactional.store.rules import state_of, upkeep_in
-from transactional.store.set_aside import RecentLetters
+from transactional.core.machine.listing import awaited
+from transactional.core.store import AttemptRecord, StoreReader, TopologyStatus
+from transactional.core.store.history import RunRecord
+from transactional.core.store.rules import state_of, upkeep_in
+from transactional.core.store.set_aside import RecentLetters
 
 NONE: Mapping[str, str] = {}
 LOOKED_AT = 20

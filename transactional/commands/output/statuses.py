@@ -11,11 +11,11 @@ from rich.table import Table
 
 from transactional.commands.output.lines import WIDTH_MAX, first_line, plain_console, plain_line, print_table
 from transactional.commands.output.status_json import UnclosedWindows
+from transactional.core.store import TopologyStatus
+from transactional.core.store.history import EndedHow
+from transactional.core.store.rules import state_of
+from transactional.core.store.set_aside import RecentLetters
 from transactional.engine.clock import SystemClock
-from transactional.store import TopologyStatus
-from transactional.store.history import EndedHow
-from transactional.store.rules import state_of
-from transactional.store.set_aside import RecentLetters
 
 
 def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:

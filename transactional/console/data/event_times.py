@@ -9,8 +9,8 @@ from typing import Final
 
 from transactional.console.data.figures import committed_of, event_time_in
 from transactional.console.data.tiles import Tile, ago
+from transactional.core.store import AttemptTimes
 from transactional.model.drawing.formats import NOTHING, clock, count, duration
-from transactional.store import AttemptTimes
 
 UNKNOWN: Final = "not known yet"
 

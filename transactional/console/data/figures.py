@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from transactional.core.store import AttemptTimes, TopologyStatus
+from transactional.core.store.history import MinuteRecord
+from transactional.core.store.rules import COMMITTED, lag_in, letters_in, upkeep_in
 from transactional.model.names import DEAD_LETTERS
-from transactional.store import AttemptTimes, TopologyStatus
-from transactional.store.history import MinuteRecord
-from transactional.store.rules import COMMITTED, lag_in, letters_in, upkeep_in
 
 RECENT: Final = 300
 """So many of the last attempts are read for an overview."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.console.data.recent import Recent
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transactional.core.report import IN_DRIVER
+from transactional.core.machine.report import IN_DRIVER
 
 _OF_STEP: Final = {"driver": IN_DRIVER, "job": "as a job"}
 

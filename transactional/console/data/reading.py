@@ -16,13 +16,13 @@ from transactional.console.data.figures import (
 )
 from transactional.console.data.live import Live
 from transactional.console.data.recent import caught_up
-from transactional.core.listing import awaited, shown
+from transactional.core.machine.listing import awaited, shown
+from transactional.core.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
+from transactional.core.store.history import RunRecord
+from transactional.core.store.rules import times_of
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.config import OPTIONS, TopologyConfig, unit_of
 from transactional.model.plumbing.redaction import SHOWN_INSTEAD, is_secret
-from transactional.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
-from transactional.store.history import RunRecord
-from transactional.store.rules import times_of
 
 PAGE: Final = 40
 """Rows of a list."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.console.data.figures import DAY_MS, committed_of, phases_of
+from transactional.core.store import AttemptTimes, TopologyStatus
+from transactional.core.store.history import RunRecord
+from transactional.core.store.rules import COMMITTED, FAILED
+from transactional.core.store.set_aside import RecentLetters
 from transactional.model.drawing.formats import count, duration, moment, short_count
-from transactional.store import AttemptTimes, TopologyStatus
-from transactional.store.history import RunRecord
-from transactional.store.rules import COMMITTED, FAILED
-from transactional.store.set_aside import RecentLetters
 
 _LATENCY_OF: Final = 100
 _RATE_MS: Final = 60_000

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.console.drawing.labels import ROW, Label, before, beside, draw_labels, in_rows
+from transactional.core.store import AttemptTimes
+from transactional.core.store.history import RunRecord
+from transactional.core.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in
 from transactional.model.attempt import TxId
 from transactional.model.drawing import svg
 from transactional.model.drawing.formats import clock, duration, moment
-from transactional.store import AttemptTimes
-from transactional.store.history import RunRecord
-from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in
 
 TRANSACTIONS: Final = 25
 """As many lines as can be taken in at a glance, and no browser finds heavy."""

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from transactional.core.ports.stream_names import origin_of, run_of
+from transactional.core.store.history import RunRecord
 from transactional.model.attempt import TxId
-from transactional.ports.stream_names import origin_of, run_of
-from transactional.store.history import RunRecord
 
 _MADE_UP = re.compile(r"b-\d+-")
 

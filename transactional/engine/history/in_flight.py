@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from transactional.core.ports.stream_names import taken_apart
+from transactional.core.store import StoreReader
+from transactional.core.store.history import RunRecord
+from transactional.core.store.progress import Progress
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.ports.stream_names import taken_apart
-from transactional.store import StoreReader
-from transactional.store.history import RunRecord
-from transactional.store.progress import Progress
 from transactional.topology.describing import described
 from transactional.topology.topology import Topology
 

@@ -12,8 +12,9 @@ from dataclasses import astuple, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, get_type_hints
 
-from transactional.core import protocol
-from transactional.core.protocol import Action, Event
+from transactional.core.machine import protocol
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.store.progress import Phase, Progress
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage, whole_number
 from transactional.model.config import TopologyConfig, shown_options
@@ -21,7 +22,6 @@ from transactional.model.errors import ConfigError, CorruptRecord
 from transactional.model.guarantees import Guarantee
 from transactional.model.letters import Exclusion
 from transactional.model.plumbing.syncing import sync
-from transactional.store.progress import Phase, Progress
 
 T = TypeVar("T")
 

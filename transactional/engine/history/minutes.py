@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
+from transactional.core.store.history import MinuteRecord
 from transactional.engine.history.timeline import Flight
 from transactional.model.batch import BatchMetadata
-from transactional.store.history import MinuteRecord
 
 MINUTE_MS: Final = 60_000
 BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)

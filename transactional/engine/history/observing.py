@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.store import AttemptRecord, Lease
+from transactional.core.store.history import RunEnd, RunRecord
+from transactional.core.store.progress import Progress
 from transactional.engine.history.timeline import Flight
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.model.guarantees import Guarantee
-from transactional.store import AttemptRecord, Lease
-from transactional.store.history import RunEnd, RunRecord
-from transactional.store.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from transactional.core.coordinator import Coordinator
-from transactional.core.invariants import check
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.machine.invariants import check
 from transactional.engine.history.journal import JournalLine, RunStarted, TakenBack, read_journal
 from transactional.model.errors import CorruptRecord, TransactionalError
 

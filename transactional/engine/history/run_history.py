@@ -9,14 +9,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+from transactional.core.ports import Spout
+from transactional.core.store import DesiredState
+from transactional.core.store.history import EndedHow, Keep, RunAbout, RunEnd
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig, shown_options
 from transactional.model.errors import TransactionalError
 from transactional.model.names import DISTRIBUTION
-from transactional.ports import Spout
-from transactional.store import DesiredState
-from transactional.store.history import EndedHow, Keep, RunAbout, RunEnd
 from transactional.topology.describing import described
 from transactional.topology.topology import Topology
 

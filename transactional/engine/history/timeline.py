@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
@@ -19,10 +19,10 @@ from transactional.core.protocol import (
     RecordCommit,
     StartCommit,
 )
+from transactional.core.store import AttemptRecord
+from transactional.core.store.rules import PROCESSING
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchLimit, BatchMetadata
-from transactional.store import AttemptRecord
-from transactional.store.rules import PROCESSING
 
 Step = Literal["planning", "idle", "processing", "processed", "committing", "aborting", "committed"]
 

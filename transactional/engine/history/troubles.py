@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from transactional.core.protocol import Action, BatchPlanned, Event, RecordCommit, RecordFailure
+from transactional.core.machine.protocol import Action, BatchPlanned, Event, RecordCommit, RecordFailure
 from transactional.engine.history.observing import Recovered
 from transactional.model.attempt import TxId
 

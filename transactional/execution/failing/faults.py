@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 
+from transactional.core.ports.dead_letters import values_to_json
+from transactional.core.ports.stream_names import origin_of
 from transactional.model.errors import FatalError, OperatingError
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.letters import Exclusion
 from transactional.model.plumbing.redaction import without_login
 from transactional.model.user_code.failures import TaskFailed
 from transactional.model.user_code.tuples import Tuple, known_values
-from transactional.ports.dead_letters import values_to_json
-from transactional.ports.stream_names import origin_of
 
 NAMED_MAX = 1_001
 """A task looks for no more: one above the default of `dead_letters_max`."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from transactional.core.ports import RefusedRecord
 from transactional.model.batch import Offset, OffsetRange, PartitionId
 from transactional.model.errors import ReplayMismatch
-from transactional.ports import RefusedRecord
 
 Read = Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]
 

@@ -29,7 +29,7 @@ _CLI: Final = "the command line, `transactional run MODULE:FUNCTION`, or `run_to
 _DECLARED: Final = 'an attribute of the bolt\'s class: `output = "word string, count long"`'
 _GROUPING: Final = '`CustomStreamGrouping`; the others are methods: `set_bolt(…).fields_grouping("words", "word")`'
 _SPOUT_CONTRACT: Final = "a contract in `spouts`, which is one class for both sides"
-_STATE: Final = "a state in `state`, such as `DeltaMapState`; one of your own implements `transactional.ports.State`"
+_STATE: Final = "a state in `state`, such as `DeltaMapState`; your own extends `transactional.core.ports.State`"
 _WINDOW: Final = "`tumbling`, `sliding` or `count`: an argument of set_windowed_bolt, or of `stream.window(…)`"
 _NOTHING: Final = "nothing: there is no cluster of its own, and tuples travel in Arrow's format"
 _QUERY: Final = "`@topology.query(…)` of a TridentTopology, and `transactional serve` or `QueryClient`"

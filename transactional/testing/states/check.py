@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from transactional.core.ports import State
 from transactional.model.errors import ConfigError
-from transactional.ports import State
 from transactional.testing.states import CASES
 from transactional.testing.states.trial import NotOffered, StateFactory, Trial
 

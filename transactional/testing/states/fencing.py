@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+from transactional.core.ports import Partials, StateKind
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import Fenced, OperatingError, TableConflict
-from transactional.ports import Partials, StateKind
 from transactional.testing.states.trial import Trial, Writer, case
 
 

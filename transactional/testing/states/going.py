@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from transactional.expiry import Expiry, Time
+from transactional.core.ports.expiry import Expiry, Time
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.errors import BeyondKept, ConfigError, Fenced, ProtocolError
 from transactional.model.facts import BatchFacts
-from transactional.ports.rewinding import RewindTarget
 from transactional.testing.states.trial import NotOffered, Trial, Writer, case
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

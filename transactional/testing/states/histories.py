@@ -7,9 +7,9 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
+from transactional.core.ports import StateKind
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TransactionAttempt
-from transactional.ports import StateKind
 from transactional.testing.states.going import EXPIRY, SEEN, at
 from transactional.testing.states.trial import KINDS, Trial, Writer, cases
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from transactional.core.ports import Partials
 from transactional.model.absent import ABSENT
 from transactional.model.aggregates import Avg, Count, Max, Min, Sum
 from transactional.model.arrow import arrow_schema
@@ -16,7 +17,6 @@ from transactional.model.errors import ConfigError
 from transactional.model.reading import StateReader
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials
 from transactional.testing.states.trial import OWNER, NotOffered, Rows, Trial, Writer, case
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from transactional.core.ports import StateKind
 from transactional.model.absent import ABSENT
 from transactional.model.errors import StoreMismatch
-from transactional.ports import StateKind
 from transactional.testing.states.opaque_rule import ABSENT as NOTHING
 from transactional.testing.states.opaque_rule import DOES, DOES_OR_DELETES, RULE, RULE_WITH_DELETES, TXID
 from transactional.testing.states.trial import KINDS, NotOffered, Trial, Writer, case, cases

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 
+from transactional.core.ports import Partials, StateKind
 from transactional.model.errors import ProtocolError, SchemaMismatch
-from transactional.ports import Partials, StateKind
 from transactional.testing.states.trial import KINDS, Trial, case, cases
 
 INF, NAN = float("inf"), float("nan")

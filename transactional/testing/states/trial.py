@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from transactional.expiry import Expiry
+from transactional.core.ports import Partials, State, StateKind
+from transactional.core.ports.expiry import Expiry
 from transactional.model.absent import ABSENT
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -18,7 +19,6 @@ from transactional.model.errors import ConfigError, ProtocolError
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Key
-from transactional.ports import Partials, State, StateKind
 
 OWNER: Final = "words/count"
 KEY, VALUES = "word string", "count long"

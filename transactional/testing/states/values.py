@@ -7,8 +7,8 @@ import sys
 from decimal import Decimal
 from typing import Any, Final
 
+from transactional.core.ports import StateKind
 from transactional.model.errors import ConfigError, SchemaMismatch, SumOverflow
-from transactional.ports import StateKind
 from transactional.testing.states.trial import Trial, case, cases
 
 UTC = datetime.UTC

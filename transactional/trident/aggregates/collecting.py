@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from transactional.core.ports import KeepsTuples
+from transactional.core.ports.dead_letters import values_from_json, values_to_json
 from transactional.model.errors import ConfigError, TooManyCollected
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple, known_values
-from transactional.ports import KeepsTuples
-from transactional.ports.dead_letters import values_from_json, values_to_json
 from transactional.trident.aggregates.own import Combiner
 
 LIMIT_MAX = 100_000

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
+from transactional.core.ports import PersistentAggregate, State
 from transactional.model.aggregates import StoredColumns, aggregates_shown
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
 from transactional.model.user_code.picklable import ADVICE_OF_FUNCTIONS, check_picklable
-from transactional.ports import PersistentAggregate, State
 from transactional.trident.aggregates.aggregating import Aggregates, column_types
 from transactional.trident.aggregates.own import OwnAggregator, Reducer, groups_of, rows_of
 from transactional.trident.pipelines.functions import many_rows, name_of, parsed

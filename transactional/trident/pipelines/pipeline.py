@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
+from transactional.core.ports import CountsLate
 from transactional.model.arrow import arrow_schema, batch_from_rows, conform
 from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.attempt import TransactionAttempt
@@ -20,7 +21,6 @@ from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.plumbing.tracebacks import place_of
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import tuple_class
-from transactional.ports import CountsLate
 from transactional.trident.pipelines.looking_up import LookUp, LookUpStatic
 from transactional.trident.pipelines.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
 

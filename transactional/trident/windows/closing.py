@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.windows import times_of
+from transactional.core.machine.windows import times_of
+from transactional.core.ports import Aggregator
 from transactional.model.arrow import arrow_schema
 from transactional.model.errors import StoreMismatch, SumOverflow
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
-from transactional.ports import Aggregator
 from transactional.topology.windows import Window
 from transactional.trident.windows.times import TIMESTAMP, WINDOW_END, WINDOW_START, floored, number, numbers_of
 

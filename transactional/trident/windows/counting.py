@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from transactional.core.ports import Merged, UpdateKind
 from transactional.model.arrow import arrow_schema
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Field, Schema
-from transactional.ports import Merged, UpdateKind
 from transactional.topology.windows import PANE, CountWindow
 from transactional.trident.aggregates.own import groups_of
 from transactional.trident.pipelines.steps import ArrowStep

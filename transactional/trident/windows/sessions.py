@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.windows import Sessions, WindowTimes, times_of
+from transactional.core.machine.windows import Sessions, WindowTimes, times_of
+from transactional.core.ports import Aggregator, Merged, UpdateKind
 from transactional.model.arrow import arrow_schema
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
-from transactional.ports import Aggregator, Merged, UpdateKind
 from transactional.topology.windows import Session
 from transactional.trident.aggregates.own import groups_of
 from transactional.trident.pipelines.steps import TimedStep

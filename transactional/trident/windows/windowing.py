@@ -11,10 +11,10 @@ from typing import ClassVar, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.windows import WindowTimes, times_of
+from transactional.core.machine.windows import WindowTimes, times_of
+from transactional.core.ports import Aggregator, PersistentAggregate, State, Windowed
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Field, Schema
-from transactional.ports import Aggregator, PersistentAggregate, State, Windowed
 from transactional.topology.windows import CountWindow, Session, Window
 from transactional.trident.pipelines.steps import TimedStep
 from transactional.trident.windows.closing import WindowCloser

@@ -25,7 +25,7 @@ from transactional.commands.output.display import (
 )
 from transactional.commands.output.lines import first_line, plain_console, print_table
 from transactional.commands.output.statuses import print_statuses, statuses_table, troubles_of
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
@@ -45,7 +45,10 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
-from transactional.core.report import CommitReport
+from transactional.core.machine.report import CommitReport
+from transactional.core.store import AttemptRecord, DesiredState, TopologyStatus
+from transactional.core.store.history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
+from transactional.core.store.progress import Phase
 from transactional.engine.clock import SystemClock
 from transactional.model.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.model.batch import (
@@ -59,9 +62,6 @@ from transactional.model.batch import (
     PendingMessage,
 )
 from transactional.model.config_sources import Given, Setting
-from transactional.store import AttemptRecord, DesiredState, TopologyStatus
-from transactional.store.history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
-from transactional.store.progress import Phase
 from transactional.testing import ManualClock
 
 WORDS = PartitionId("memory", 0)

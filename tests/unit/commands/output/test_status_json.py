@@ -13,7 +13,7 @@ from tests.unit.drivers import DRAINED
 from tests.unit.fakes import builder, counts, words
 from transactional.commands.output.status_json import attempt_json, processing_of, status_json, steps_of, upkeep_of
 from transactional.commands.output.statuses import upkeep_lines
-from transactional.core.protocol import CommitSucceeded
+from transactional.core.machine.protocol import CommitSucceeded
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.journal import JournalWriter, read_journal
 from transactional.gears.executor import GearedExecutor

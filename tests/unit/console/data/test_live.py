@@ -12,7 +12,7 @@ from tests.unit.console.stores import START_MS, Past
 from tests.unit.drivers import DRAINED, World
 from transactional.console.data.live import Live
 from transactional.console.views import version
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AbortAttempt,
     Action,
     AttemptFailed,
@@ -30,9 +30,9 @@ from transactional.core.protocol import (
     StartProcessing,
     Tick,
 )
+from transactional.core.store.progress import Phase
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
-from transactional.store.progress import Phase
 
 
 def tried(txid: int, attempt_id: int) -> TransactionAttempt:

@@ -16,14 +16,14 @@ from tests.unit.fakes import opaque_words, words
 from transactional.console.data.figures import RECENT
 from transactional.console.data.live import Live
 from transactional.console.data.recent import Recent, caught_up
-from transactional.core.protocol import Action, Event
+from transactional.core.machine.protocol import Action, Event
+from transactional.core.store import AttemptTimes, StoreReader
+from transactional.core.store.history import EndedHow, RunEnd
+from transactional.core.store.rules import FAILED
 from transactional.engine.history.observing import Ended, Leading
 from transactional.errors import StoreUnavailable
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
-from transactional.store import AttemptTimes, StoreReader
-from transactional.store.history import EndedHow, RunEnd
-from transactional.store.rules import FAILED
 
 MANY = [[(f"word {number}",) for number in range(30)] for _ in range(2)]
 

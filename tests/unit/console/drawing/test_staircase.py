@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.console.stores import START_MS, Past
 from transactional.console.drawing.labels import CHARACTER
 from transactional.console.drawing.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
+from transactional.core.store import AttemptTimes
+from transactional.core.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.store import AttemptTimes
-from transactional.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN
 
 
 def attempts_of(past: Past) -> list[AttemptTimes]:

@@ -10,6 +10,8 @@ import pytest
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.store.history import RunAbout, RunRecord
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.bolts import Bolts
 from transactional.engine.letter_spout import LetterSpout, letters_of
@@ -17,8 +19,6 @@ from transactional.errors import ConfigError
 from transactional.model.attempt import Epoch, TxId
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.store.history import RunAbout, RunRecord
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.describing import described
 from transactional.topology.topology import Topology

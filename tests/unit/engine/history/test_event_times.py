@@ -9,7 +9,7 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
-from transactional.core.windows import Windows, WindowTimes
+from transactional.core.machine.windows import Windows, WindowTimes
 from transactional.engine.driver import TopologyDriver
 from transactional.model.config import TopologyConfig
 from transactional.phases.local_executor import LocalExecutor

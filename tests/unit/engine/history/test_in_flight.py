@@ -10,6 +10,9 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.store.history import RunAbout, RunRecord
+from transactional.core.store.progress import Progress
 from transactional.engine.driver import TopologyDriver
 from transactional.engine.history.in_flight import progress_of_program
 from transactional.errors import FailedException, RetriesExhausted
@@ -18,9 +21,6 @@ from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange
 from transactional.model.config import TopologyConfig
 from transactional.model.letters import Exclusion, Letter
 from transactional.phases.local_executor import LocalExecutor
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.store.history import RunAbout, RunRecord
-from transactional.store.progress import Progress
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.describing import described
 from transactional.topology.topology import Topology

@@ -16,8 +16,8 @@ import pytest
 
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, Recorder, World, in_background
 from tests.unit.fakes import opaque_words, words
-from transactional.core.coordinator import Coordinator
-from transactional.core.protocol import (
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.machine.protocol import (
     AbortAttempt,
     AttemptFailed,
     BatchPlanned,
@@ -37,7 +37,8 @@ from transactional.core.protocol import (
     StopRequested,
     Tick,
 )
-from transactional.core.report import CommitReport
+from transactional.core.machine.report import CommitReport
+from transactional.core.store.progress import Phase, Progress
 from transactional.engine.history.journal import JournalWriter, RunStarted, decode, encode, read_journal
 from transactional.engine.history.replay import replay
 from transactional.errors import CorruptRecord, FailedException, RetriesExhausted
@@ -45,7 +46,6 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
-from transactional.store.progress import Phase, Progress
 from transactional.testing import ManualClock
 
 ATTEMPT = TransactionAttempt(TxId(3), AttemptId(7))

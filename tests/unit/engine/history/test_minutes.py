@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from transactional.core.store.history import MinuteRecord
 from transactional.engine.history.minutes import BUCKETS_MS, MINUTE_MS, Minutes
 from transactional.engine.history.timeline import Flight, Moment
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
-from transactional.store.history import MinuteRecord
 
 WORDS = PartitionId("words", 0)
 READ = BatchMetadata({WORDS: OffsetRange(Offset(0), Offset(9))}, {WORDS: Digest(9, 0)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.conversation import attempt, batch
-from transactional.core.protocol import (
+from transactional.core.machine.protocol import (
     AbortAttempt,
     AttemptFailed,
     BatchPlanned,
@@ -15,10 +15,10 @@ from transactional.core.protocol import (
     RecordCommit,
     StartCommit,
 )
+from transactional.core.store import AttemptRecord
 from transactional.engine.history.timeline import NEVER, Moment, Timeline
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchLimit
-from transactional.store import AttemptRecord
 
 FIRST = attempt(1, 1)
 LIMIT = BatchLimit(10, None, "nothing is measured yet")

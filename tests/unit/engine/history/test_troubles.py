@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.unit.drivers import DRAINED, Recorder, World
-from transactional.core.protocol import BatchPlanned, RecordCommit, RecordFailure
+from transactional.core.machine.protocol import BatchPlanned, RecordCommit, RecordFailure
+from transactional.core.store.history import EndedHow, RunEnd
+from transactional.core.store.progress import Phase
 from transactional.engine.history.observing import Notice, Recovered
 from transactional.engine.history.troubles import Troubles
 from transactional.errors import BatchLost, SourceUnavailable, StoreMismatch
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
-from transactional.store.history import EndedHow, RunEnd
-from transactional.store.progress import Phase
 
 
 def tried(txid: int, attempt_id: int) -> TransactionAttempt:

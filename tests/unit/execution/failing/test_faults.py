@@ -15,13 +15,13 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import Total, stored, total
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import RetriesExhausted
 from transactional.execution import emitting
 from transactional.execution.failing import faults
 from transactional.model.arrow import origin_of
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 
 NUMBER = "number long"
 COUNT, EVERY = 100, 10

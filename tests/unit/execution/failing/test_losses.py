@@ -12,12 +12,12 @@ import pytest
 from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout
 from spouts.planning import Logs, PartitionLog
 from tests.unit.reliable.runs import Send, Split, committed, fresh, run
-from transactional.core.protocol import RecordCommit, RecordFailure
+from transactional.core.machine.protocol import RecordCommit, RecordFailure
+from transactional.core.ports import PartitionReader
 from transactional.errors import BatchLost, OperatingError, ReplayMismatch
 from transactional.execution.failing.losses import past_losses
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.user_code.failures import TaskFailed
-from transactional.ports import PartitionReader
 from transactional.reliable import TopologyBuilder
 
 LINES = [("a",), ("b",), ("c",), ("d",), ("e",), ("f",)]

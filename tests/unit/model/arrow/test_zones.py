@@ -18,8 +18,9 @@ from spouts import MemoryTransactionalSpout
 from spouts.contracts import TransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState
-from state.store.sql_store import SqlCoordinatorStore
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import ConfigError, NaiveTime, TopologyChanged
 from transactional.model.arrow import arrow_schema, batch_from_rows, conform
 from transactional.model.arrow.zones import naive_times_in
@@ -27,7 +28,6 @@ from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.queries import QueryClient
 from transactional.queries.texts import values_of
 from transactional.reliable import QueueSpout, SpoutCollector, TopologyBuilder

@@ -13,13 +13,13 @@ from spouts.kafka.cluster import Topic
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.planning import FIRST_RECORD_BYTES, Limits, Logs, PartitionLog, plan_batch, record_bytes, share_bytes
 from tests.unit.spouts.test_planning import Run
-from transactional.core.protocol import BatchPlanned, Event
+from transactional.core.machine.protocol import BatchPlanned, Event
+from transactional.core.ports import Spout
+from transactional.core.ports.several import SeveralSpouts
 from transactional.errors import BatchLost, ConfigError
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
-from transactional.ports import Spout
-from transactional.ports.several import SeveralSpouts
 
 A, B, C = (PartitionId("tuples", index) for index in range(3))
 

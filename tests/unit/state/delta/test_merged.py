@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 from state.delta.state import DeltaMapState
+from transactional.core.ports import Partials
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
-from transactional.ports import Partials
 
 TRANSACTIONS = 12
 

@@ -11,9 +11,9 @@ from state.delta.rewinding import TableHistory, held_for, version_within_reach
 from state.delta.state import DeltaMapState
 from state.delta.tables.log import commit_path
 from tests.contract.states import OWNER, counts
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.errors import BeyondKept
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.ports.rewinding import RewindTarget
 
 RETENTION = "delta.deletedFileRetentionDuration"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from state import DeltaMapState, LogLayout
-from transactional.ports.staged import Scratch
+from transactional.core.ports.staged import Scratch
 
 MIB = 1024 * 1024
 

@@ -20,6 +20,7 @@ from state.sql.registry import LAYOUT, LAYOUT_WITH_FLOORS
 from state.sql.state import SqlMapState
 from state.sql.table import ROWS_PER_STATEMENT, StateTable
 from tests.contract.states import OWNER, Place, content, counts
+from transactional.core.ports import Partials, StateKind
 from transactional.errors import (
     ConfigError,
     Fenced,
@@ -32,7 +33,6 @@ from transactional.errors import (
 )
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.schema import Schema
-from transactional.ports import Partials, StateKind
 
 
 @pytest.fixture

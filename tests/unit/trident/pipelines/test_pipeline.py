@@ -16,10 +16,10 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.fakes import stored
 from tests.unit.trident.shapes import LINES, Word, lines, split
+from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import FailedException, RetriesExhausted
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
-from transactional.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.testing import complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

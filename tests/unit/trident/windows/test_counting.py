@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.examples import examples
+from transactional.core.ports import StateKind
 from transactional.errors import ConfigError
-from transactional.ports import StateKind
 from transactional.testing import complete_topology
 from transactional.topology.describing import described
 from transactional.trident import (

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.examples import examples
-from transactional.core.windows import FIRST_US, LAST_US, Sessions, WindowTimes
+from transactional.core.machine.windows import FIRST_US, LAST_US, Sessions, WindowTimes
+from transactional.core.ports import State
 from transactional.errors import ConfigError
-from transactional.ports import State
 from transactional.testing import complete_topology
 from transactional.topology.describing import described
 from transactional.trident import Avg, Count, First, Last, Stream, Sum, TridentTopology, session, tumbling

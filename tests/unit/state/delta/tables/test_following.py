@@ -16,12 +16,12 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.entries import Entry
 from state.delta.tables.following import KnownFiles, Part
+from transactional.core.ports import Partials
+from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.names import fold_of
 from transactional.model.schema import Schema
-from transactional.ports import Partials
-from transactional.ports.rewinding import RewindTarget
 
 OWNER = "topology/counts"
 WORDS = ("a", "b", "c", "d", "e", "f")

@@ -10,9 +10,9 @@ import pytest
 
 from state.delta.tables.staging import FileStager
 from tests.synced_disk import SyncedDisk
+from transactional.core.ports.staged import StagedFile
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
-from transactional.ports.staged import StagedFile
 
 ATTEMPT = TransactionAttempt(TxId(1), AttemptId(1))
 ROWS = pa.table({"word": ["a", "b"], "count": [1, 2]})

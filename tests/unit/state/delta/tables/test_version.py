@@ -12,10 +12,10 @@ from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from state.rows.expiring import app_transactions
+from transactional.core.ports import Partials
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
 from transactional.model.names import fold_of
-from transactional.ports import Partials
 
 OWNER = "topology/counts"
 AT = pa.timestamp("us", tz="UTC")

@@ -1,0 +1,1 @@
+"""The pure machine: the coordinator, its protocol, and its invariants."""

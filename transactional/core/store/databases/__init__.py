@@ -1,0 +1,1 @@
+"""SQLite and PostgreSQL, as the coordinator's store and the states in SQL use them."""

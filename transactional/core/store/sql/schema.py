@@ -1,0 +1,364 @@
+"""The database behind the coordinator's store: its tables, its schema version, how it is opened, and its errors."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    Table,
+    Text,
+    func,
+    insert,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.dialects import registry
+from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.sql.functions import FunctionElement
+
+from transactional.core.store.databases.database import Database, DatabaseFailed
+from transactional.core.store.databases.quick import QuickQuery
+from transactional.core.store.sql.migrations import MIGRATIONS
+from transactional.core.store.sql.older import read_as_it_is
+from transactional.model.errors import ConfigError, CorruptRecord, ProtocolError, StoreTooNew, StoreUnavailable
+
+SCHEMA_VERSION: Final = 6
+PHASES: Final = ("planning", "processing", "waiting", "committing")
+"""The phases whose times by minute have columns of their own."""
+_metadata = MetaData()
+
+versions = Table(
+    "transactional_schema", _metadata, Column("version", BigInteger, primary_key=True, autoincrement=False)
+)
+
+topologies = Table(
+    "transactional_topologies",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", Text),
+    Column("leased_until_ms", BigInteger),
+    Column("attempt_id", BigInteger, nullable=False),
+    Column("committed_txid", BigInteger, nullable=False),
+    Column("committed_attempt_id", BigInteger),
+    Column("fingerprint", Text, nullable=False),
+    Column("name", Text),
+    Column("desired", Text, nullable=False, server_default="active"),
+    Column("stop_at_ms", BigInteger),
+    Column("failing_since_ms", BigInteger),
+    Column("failing_txid", BigInteger),
+    Column("failing_error", Text),
+    Column("rewinding_to", BigInteger),
+    Column("store_id", Text),
+)
+
+attempts = Table(
+    "transactional_attempts",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("txid", BigInteger, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("batch", Text, nullable=False),
+    Column("rows", BigInteger),
+    Column("issued_at_ms", BigInteger, nullable=False),
+    Column("planned_at_ms", BigInteger, nullable=False),
+    Column("processed_at_ms", BigInteger),
+    Column("commit_started_at_ms", BigInteger),
+    Column("committed_at_ms", BigInteger),
+    Column("failed_at_ms", BigInteger),
+    Column("error", Text),
+    Column("details", Text),
+)
+Index("transactional_attempts_by_txid", attempts.c.topology_id, attempts.c.txid)
+
+# The transactions above the committed one, each with the attempt whose batch is the one to replay.
+transactions = Table(
+    "transactional_transactions",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("txid", BigInteger, primary_key=True, autoincrement=False),
+    Column("attempt_id", BigInteger, nullable=False),
+    ForeignKeyConstraint(["topology_id", "attempt_id"], [attempts.c.topology_id, attempts.c.attempt_id]),
+)
+
+# The txid that a table was at when a coordinator that had taken over wrote `attempt_id` as its version.
+fences = Table(
+    "transactional_fences",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("component_id", Text, primary_key=True),
+    Column("attempt_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("txid", BigInteger, nullable=False),
+)
+
+# One row per lease that was taken; `described` is the topology; it, `settings` and `sources` are JSON.
+runs = Table(
+    "transactional_runs",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", Text, nullable=False),
+    Column("name", Text),
+    Column("version", Text, nullable=False),
+    Column("described", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("began_at_ms", BigInteger, nullable=False),
+    Column("began_at_txid", BigInteger, nullable=False),
+    Column("ended_at_ms", BigInteger),
+    Column("ended_at_txid", BigInteger),
+    Column("ended_how", Text),
+    Column("ended_code", Text),
+    Column("ended_reason", Text),
+    Column("sources", Text, nullable=False, server_default="{}"),
+)
+
+# What a run committed in a minute; `latencies` and `phases_ms` are JSON.
+minutes = Table(
+    "transactional_minutes",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("at_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("transactions", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("failures", BigInteger, nullable=False),
+    Column("latencies", Text, nullable=False),
+    Column("lag_sum", BigInteger, nullable=False),
+    Column("lag_max", BigInteger, nullable=False),
+    Column("phases_ms", Text, nullable=False),
+    # The same as columns, which are summed up quicker; none: of phases that have no column, or of an older version.
+    *(Column(f"{phase}_ms", BigInteger) for phase in PHASES),
+)
+
+# Transactions that an operator wants to be able to return to.
+savepoints = Table(
+    "transactional_savepoints",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("txid", BigInteger, nullable=False),
+    Column("noted_at_ms", BigInteger, nullable=False),
+)
+
+# Any number works, as long as all versions of this framework use the same one.
+_SCHEMA_LOCK: Final = 4_004_004
+
+
+class NowMs(FunctionElement[int]):
+    """The database's clock, in milliseconds since 1970; it advances within a transaction."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(NowMs, "sqlite")
+def _now_of_sqlite(_element: NowMs, _compiler: Any, **_options: object) -> str:
+    return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+
+
+@compiles(NowMs, "postgresql")
+def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: object) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+@functools.cache
+def _statements_of_creation(dialect: str) -> tuple[str, ...]:
+    """What creates the tables, compiled once in this process: SQLAlchemy would compile it for each new store."""
+    kind, tables = registry.load(dialect)(), _metadata.sorted_tables
+    creations: list[CreateTable | CreateIndex] = [
+        *(CreateTable(table, if_not_exists=True) for table in tables),
+        *(CreateIndex(index, if_not_exists=True) for table in tables for index in table.indexes),
+    ]
+    return tuple(str(creation.compile(dialect=kind)) for creation in creations)
+
+
+class StoreDatabase:
+    """The database of a coordinator's store: its tables are created, or brought to this version, on first use.
+
+    One that is `read_only` is left as it is: without tables it is no store, and what an earlier version has not
+    recorded is absent.
+
+    Nothing in it waits longer than `timeout_ms`: not for a connection, a lock or a statement, nor may a connection of
+    this process hold a lock for longer while the process is suspended (PostgreSQL ends it; SQLite can't, so there a
+    process that is suspended inside a write blocks all others until it resumes or is killed).
+    """
+
+    def __init__(self, url: str, *, timeout_ms: int, read_only: bool = False) -> None:
+        # What fails is tried again by its caller.
+        self._database = Database(
+            url,
+            timeout_ms=timeout_ms,
+            used_for="the coordinator's store",
+            example="transactional.db",
+            pings=read_only,
+            read_only=read_only,
+        )
+        if not read_only:
+            self._database.check_writable()
+        self._read_only, self._is_ready = read_only, False
+        self._preparing = threading.Lock()
+
+    @property
+    def is_sqlite(self) -> bool:
+        """True for SQLite, False for PostgreSQL."""
+        return self._database.is_sqlite
+
+    @property
+    def file(self) -> str | None:
+        """The path of a SQLite file."""
+        return self._database.file
+
+    def __str__(self) -> str:
+        return str(self._database)
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One database transaction that may write. Raises `StoreUnavailable`; the outcome is then unknown."""
+        if self._read_only:
+            raise ProtocolError(f"the store {self} was opened for reading, and is to be written: this is a bug")
+        with self._answering():
+            self._prepare_once()
+            with self._database.writing() as connection:
+                yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One database transaction that only reads, and waits for no writer. Raises `StoreUnavailable`."""
+        with self._answering():
+            if not self._read_only:
+                self._prepare_once()
+            with self._database.reading() as connection:
+                if self._read_only and not self._is_ready:
+                    self._look(connection)
+                yield connection
+
+    def answer(self, query: QuickQuery, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """What a small query finds, in a transaction of its own. Raises `StoreUnavailable`."""
+        if not self._is_ready:
+            with self.reading() as connection:
+                return [tuple(row) for row in connection.execute(query.query, parameters)]
+        with self._answering():
+            return self._database.answer(query, parameters)
+
+    def limit_timeout(self, lease_ms: int) -> None:
+        """Make sure that anything that waits or is suspended here ends well before a lease of this length does."""
+        self._database.limit_timeout(lease_ms // 2)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """What can't be read in here is said to be this store's. Raises `CorruptRecord`."""
+        try:
+            yield
+        except CorruptRecord as error:
+            known = str(self) in str(error)
+            raise error if known else CorruptRecord(f"the store {self}: {error}") from error
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            with self.naming():
+                yield
+        except DatabaseFailed as failed:
+            if isinstance(failed.error, ProgrammingError) and self._read_only:
+                raise ConfigError(
+                    f"the store {self} can't be read: {failed}. A role that reads it needs USAGE on its schema, and "
+                    "SELECT on all tables whose names begin with transactional_"
+                ) from failed.error
+            if isinstance(failed.error, DataError | IntegrityError | NotSupportedError | ProgrammingError):
+                raise failed.error from None
+            raise StoreUnavailable(self._told(failed)) from failed.error
+
+    def _told(self, failed: DatabaseFailed) -> str:
+        if not self._read_only:
+            return (
+                f"the coordinator's store {self} does not respond: {failed}. {failed.advice}, "
+                "and that it has space; the write may or may not have happened, and can be repeated"
+            )
+        if not self._database.exists():
+            return f"the coordinator's store {self} is no longer there: its file was deleted or moved"
+        beside = " in its folder, too, where SQLite has files beside it" if self.is_sqlite else ""
+        return (
+            f"the coordinator's store {self} does not respond: {failed}. Check that it can be reached, and that this "
+            f"user may read it{beside}; nothing was changed"
+        )
+
+    def _look(self, connection: Connection) -> None:
+        """See whether this is a store, and of which version; until it is of this one, each time again: a coordinator
+        may bring it up meanwhile."""
+        found = self._schema_version(connection)
+        if found is None:
+            raise ConfigError(
+                f"there is no store in {self}: the database does not have the tables of one, and reading does not make "
+                "them. Check the URL; the first `transactional run` with it makes a store"
+            )
+        if found == SCHEMA_VERSION:
+            self._is_ready = True
+        else:
+            read_as_it_is(connection, _metadata)
+
+    def _prepare_once(self) -> None:
+        with self._preparing:
+            if not self._is_ready:
+                self._prepare()
+                self._is_ready = True
+
+    def _prepare(self) -> None:
+        """Create the tables, or migrate them to this version. Two processes that start at once do so one after the
+        other."""
+        self._database.create_private()
+        try:
+            with self._database.reading() as connection:
+                if self._schema_version(connection) == SCHEMA_VERSION:
+                    return
+            with self._database.writing() as connection:
+                if not self.is_sqlite:  # on SQLite the transaction itself has waited for all others
+                    connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+                self._bring_up(connection, self._schema_version(connection))
+        except DatabaseFailed as failed:
+            if not isinstance(failed.error, ProgrammingError):
+                raise
+            raise ConfigError(f"the store {self} can't be used: {failed}") from failed.error
+
+    @staticmethod
+    def _bring_up(connection: Connection, found: int | None) -> None:
+        if found is None:
+            for statement in _statements_of_creation(connection.dialect.name):
+                connection.exec_driver_sql(statement)
+            connection.execute(insert(versions), {"version": SCHEMA_VERSION})
+            return
+        for version in range(found, SCHEMA_VERSION):
+            for statement in MIGRATIONS[version]:
+                connection.exec_driver_sql(statement)
+            connection.execute(update(versions).values(version=version + 1))
+
+    def _schema_version(self, connection: Connection) -> int | None:
+        """None: there is no store yet. Raises `StoreTooNew`, `CorruptRecord`."""
+        if not inspect(connection).has_table(versions.name):
+            return None
+        found = connection.execute(select(func.max(versions.c.version))).scalar_one()
+        if not isinstance(found, int) or found < 1:
+            raise CorruptRecord(f"the store {self} has {found!r} for its schema version; restore it from a backup")
+        if found > SCHEMA_VERSION:
+            raise StoreTooNew(
+                f"the store {self} has schema version {found}, and this version of transactional knows versions up to "
+                f"{SCHEMA_VERSION}: install the version that wrote it, or a newer one. Nothing was changed"
+            )
+        return found
