@@ -166,8 +166,9 @@ def test_what_is_cut_has_caught_what_had_failed_and_ends_what_it_has_started(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process in the place of pytest, which leaves another one behind."""
+    left = "['sh', '-c', 'echo; kill -STOP $$'], start_new_session=True, stdout=subprocess.PIPE"
     program = (
-        "import os, subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"import os, subprocess; subprocess.Popen({left}).stdout.readline()  # its environment is there by then\n"
         f"open(os.environ['{noting.OUTCOMES}'], 'w').write('passed a\\nfailed b\\npassed b\\n')"
     )
     monkeypatch.setattr(running, "COMMANDS", {Tier.ALL: (sys.executable, "-c", program)})
