@@ -20,8 +20,8 @@ from examples.transactional_words import Bucketize, KeyedCountUpdater
 from state import DeltaMapState
 from state.delta.writing.layout import Layout
 from transactional import TransactionalTopologyBuilder
+from transactional.bolts import Tuple
 from transactional.model.attempt import AttemptId
-from transactional.model.user_code.tuples import Tuple
 
 EVERYTHING = "all"
 BUCKET_SIZE = 10

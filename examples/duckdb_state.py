@@ -25,6 +25,7 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
+from transactional.bolts import Key
 from transactional.core.ports import StateKind
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
@@ -33,7 +34,6 @@ from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.names import owner_of
 from transactional.model.schema import Schema
-from transactional.model.user_code.tuples import Key
 
 _CREATING: Final = threading.Lock()
 """Tables are created one after the other: DuckDB refuses the second of two at once."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from spouts import MemoryTransactionalSpout
 from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, run_topology
-from transactional.bolts import BatchBolt, OutputCollector, TopologyContext
+from transactional.bolts import BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.commands.display import Display
-from transactional.model.user_code.tuples import Tuple
 
 PARTITION_TAKE_PER_BATCH = 3
 DATA = [

@@ -12,9 +12,8 @@ from examples.transactional_global_count import DATA, PARTITION_TAKE_PER_BATCH
 from spouts import MemoryTransactionalSpout
 from state import SqlMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, run_topology
-from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
+from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
 from transactional.commands.display import Display
-from transactional.model.user_code.tuples import Tuple
 
 
 class KeyedCountUpdater(BatchBolt):

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from transactional.background.topology_run import TopologyRun
-    from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, MapState, OutputCollector, TopologyContext
     from transactional.core.ports import StateKind
     from transactional.engine.driver import TopologyDriver
     from transactional.engine.history.run_history import RunSummary
@@ -24,13 +23,21 @@ if TYPE_CHECKING:
     from transactional.model.schema import Schema
     from transactional.model.user_code.tuples import Tuple
     from transactional.running import run_topology, start_topology
-    from transactional.stateful import KeyValueState, StatefulBolt
+    from transactional.topology.bolts.bolts import (
+        ArrowBatchBolt,
+        BasicBolt,
+        BatchBolt,
+        MapState,
+        OutputCollector,
+        TopologyContext,
+    )
+    from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
     from transactional.topology.builder import TransactionalTopologyBuilder
-    from transactional.topology.join_bolt import JoinBolt
     from transactional.topology.topology import Topology
-    from transactional.topology.windows import count, sliding, tumbling
+    from transactional.topology.windows.join_bolt import JoinBolt
+    from transactional.topology.windows.windowed import TupleWindow, WindowedBolt
+    from transactional.topology.windows.windows import count, sliding, tumbling
     from transactional.topology.wiring import WeakerGuaranteeWarning
-    from transactional.windowed import TupleWindow, WindowedBolt
 
 __all__ = [
     "ArrowBatchBolt",
@@ -77,7 +84,6 @@ __all__ = [
 
 _HOMES: Final = {
     "background.topology_run": "TopologyRun",
-    "bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext",
     "core.ports": "StateKind",
     "engine.driver": "TopologyDriver",
     "engine.history.run_history": "RunSummary",
@@ -89,13 +95,14 @@ _HOMES: Final = {
     "model.schema": "Schema",
     "model.user_code.tuples": "Tuple",
     "running": "run_topology start_topology",
-    "stateful": "KeyValueState StatefulBolt",
+    "topology.bolts.bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext",
+    "topology.bolts.stateful": "KeyValueState StatefulBolt",
     "topology.builder": "TransactionalTopologyBuilder",
-    "topology.join_bolt": "JoinBolt",
     "topology.topology": "Topology",
-    "topology.windows": "count sliding tumbling",
+    "topology.windows.join_bolt": "JoinBolt",
+    "topology.windows.windowed": "TupleWindow WindowedBolt",
+    "topology.windows.windows": "count sliding tumbling",
     "topology.wiring": "WeakerGuaranteeWarning",
-    "windowed": "TupleWindow WindowedBolt",
 }
 """Where each name is. Its module is imported when the name is first used: the command line, a task and a program need
 few of them each."""

@@ -1,210 +1,36 @@
-"""The kinds of bolt that a user writes: per tuple, per batch, on Arrow data; and the objects passed to them."""
+"""The kinds of bolt, and what they are called with. Public names."""
 
-from __future__ import annotations
-
-import re
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
-
-from transactional.model.attempt import TransactionAttempt
-from transactional.model.errors import ConfigError
-from transactional.model.facts import BatchFacts
-from transactional.model.groupings import DEFAULT_STREAM
-from transactional.model.user_code.storm_names import NamesOfMetrics, StormNames, check_names
 from transactional.model.user_code.tuples import Key, Tuple
+from transactional.topology.bolts.bolts import (
+    ArrowBatchBolt,
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    BoltCounter,
+    BoltMetrics,
+    MapState,
+    OutputCollector,
+    TopologyContext,
+)
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
+from transactional.topology.windows.join_bolt import JoinBolt
+from transactional.topology.windows.windowed import TupleWindow, WindowedBolt
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from transactional.model.reading import Lookups
-
-COUNTERS_MAX: Final = 100
-"""How many counters a component may have: each of them is a time series for as long as a run lasts."""
-_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
-
-
-class OutputCollector(Protocol):
-    """Receives what a bolt emits, on its default stream or another one declared in `streams`."""
-
-    def emit(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple: a value for each field of the stream, in order."""
-
-    def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
-        """Emit many tuples at once, as Arrow columns named like the stream's fields."""
-
-    def emit_direct(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
-
-
-class MapState(Protocol):
-    """Key → values, as a committer bolt sees its state in `finish_batch`.
-
-    Reads return the state before this transaction, plus what this attempt has put. Puts become visible with the
-    transaction commit, all or none of them. A timestamp without a time zone is in UTC.
-    """
-
-    def get(self, *key: object) -> Any:
-        """The value of one key: None if it does not exist, a tuple if the state has several value columns.
-
-        `get("a", 1)` and `get(("a", 1))` read the same key.
-        """
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """The values of several keys, in order, read at once."""
-
-    def put(self, key: object, value: object) -> None:
-        """Set the value of one key."""
-
-    def delete(self, *key: object) -> None:
-        """Delete one key, whether or not it exists. The state needs `deletes=True`."""
-
-    def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
-        """Set each key to `update(its value)`; return the new values."""
-
-
-class BoltCounter:
-    """A number of a bolt's that only grows."""
-
-    __slots__ = ("_metrics", "_name")
-
-    def __init__(self, metrics: BoltMetrics, name: str) -> None:
-        self._metrics, self._name = metrics, name
-
-    def increment(self, by: int = 1) -> None:
-        """Add to it. Raises `ConfigError` for what is no whole number, or negative."""
-        if not _is_growth(by):
-            raise ConfigError(
-                f"{self._metrics.component!r} increments its counter {self._name!r} by {by!r}; a counter only "
-                "grows, by whole numbers"
-            )
-        self._metrics.counts[self._name] += by
-
-
-class BoltMetrics(NamesOfMetrics):
-    """The counters of a bolt in one task of one attempt.
-
-    What is counted until `finish_batch` returns counts with the transaction commit. What a failed attempt has counted
-    is dropped.
-    """
-
-    def __init__(self, component: str = "") -> None:
-        self.component = component
-        self.counts = Counter[str]()
-
-    def counter(self, name: str) -> BoltCounter:
-        """The counter of this name, which begins at 0. A name is a word of the program, not a value of the data.
-
-        Raises `ConfigError` for a name that is not a letter and then at most 63 letters, digits, `_`, `.` and `-`, and
-        for more than 100 names.
-        """
-        if not _is_name(name):
-            raise ConfigError(
-                f"{self.component!r} has a counter {name!r}; a name is a letter and then at most 63 letters, digits, "
-                "'_', '.' and '-'"
-            )
-        if name not in self.counts and len(self.counts) == COUNTERS_MAX:
-            raise ConfigError(
-                f"{self.component!r} has more than {COUNTERS_MAX} counters, the last one {name!r}; a name is a word of "
-                "the program: put values of the data into a state instead"
-            )
-        self.counts.setdefault(name, 0)
-        return BoltCounter(self, name)
-
-
-def _is_growth(by: object) -> bool:
-    return isinstance(by, int) and by >= 0
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyContext(StormNames):
-    """What a task of a bolt knows about itself. `options` is the mapping passed to `build()`; `subscribers` maps each
-    bolt that subscribes to this one to its number of tasks, for `emit_direct`."""
-
-    topology_id: str
-    component_id: str
-    task_index: int
-    task_count: int
-    options: Mapping[str, Any]
-    state: MapState | None = None
-    """The state of a committer bolt; usable in `finish_batch` only. None for any other bolt."""
-    subscribers: Mapping[str, int] = field(default_factory=dict)
-    batch: BatchFacts | None = None
-    """The facts of the batch, the same whenever it is replayed as recorded; None for a batch that was recorded by a
-    version without them."""
-    shared: dict[str, Any] = field(default_factory=dict)
-    """Shared by the bolts that run in the same task of the same attempt."""
-    lookups: Lookups | None = None
-    """How the states that the bolt reads are looked up, by the id of the committer; usable in `finish_batch` only."""
-    metrics: BoltMetrics = field(default_factory=BoltMetrics, compare=False)
-    """What the bolt counts itself: `metrics.counter("parsed").increment()`."""
-
-
-class Bolt:
-    """Base of the bolts that are classes. An instance passed to the builder is a prototype: each task of each attempt
-    uses a fresh copy of it.
-
-    `output` declares the emitted fields in Spark's DDL; a bolt that emits nothing leaves it empty. `streams` declares
-    the fields of additional streams by name.
-    """
-
-    output: ClassVar[str] = ""
-    streams: ClassVar[Mapping[str, str]] = {}
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        check_names(cls)
-
-
-class BasicBolt(Bolt, ABC):
-    """Processes one tuple at a time and is not aware of batches."""
-
-    def prepare(self, context: TopologyContext) -> None:
-        """Called once per task and attempt, before the first tuple."""
-
-    @abstractmethod
-    def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
-        """Process one tuple."""
-
-
-class BatchBolt(Bolt, ABC):
-    """Processes the tuples of one batch that reach one task.
-
-    Added with `set_committer_bolt` it is a committer: `finish_batch` then runs in the commit phase, in txid order.
-    """
-
-    @abstractmethod
-    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        """Called once, before the first tuple of the batch; also if there is none."""
-
-    @abstractmethod
-    def execute(self, tuple: Tuple) -> None:
-        """Process one tuple."""
-
-    @abstractmethod
-    def finish_batch(self) -> None:
-        """Called once, after the last tuple of the batch; also if there was none."""
-
-
-class ArrowBatchBolt(Bolt, ABC):
-    """A `BatchBolt` that receives its tuples as Arrow record batches instead of one by one.
-
-    With several inputs, `transactional.model.arrow.origin_of` returns the component and the stream of a batch.
-    """
-
-    @abstractmethod
-    def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        """Called once, before the first record batch; also if there is none."""
-
-    @abstractmethod
-    def execute_batch(self, batch: pa.RecordBatch) -> None:
-        """Process some tuples of the batch: columns named like the fields of the upstream component."""
-
-    def finish_batch(self) -> None:
-        """Called once, after the last record batch; also if there was none."""
+__all__ = [
+    "ArrowBatchBolt",
+    "BasicBolt",
+    "BatchBolt",
+    "Bolt",
+    "BoltCounter",
+    "BoltMetrics",
+    "JoinBolt",
+    "Key",
+    "KeyValueState",
+    "MapState",
+    "OutputCollector",
+    "StatefulBolt",
+    "TopologyContext",
+    "Tuple",
+    "TupleWindow",
+    "WindowedBolt",
+]

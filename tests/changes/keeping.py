@@ -28,8 +28,8 @@ from transactional.model.aggregates import Max
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
-from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.topology import Topology
 from transactional.trident import Collect, TridentTopology, collected, session
 

@@ -17,7 +17,7 @@ from transactional.core.ports import PartitionReader, State, StateKind
 from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.topology import Topology
-from transactional.topology.windows import count, session, sliding, tumbling
+from transactional.topology.windows.windows import count, session, sliding, tumbling
 from transactional.trident import Count, Max, Min, Sum, TridentTopology
 
 ID = "changed"

@@ -9,33 +9,34 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.test_rows import TRIDENT, answers
-from tests.unit.trident.test_compiling import SHAPES
+from tests.unit.topology.streams.test_compiling import SHAPES
 from transactional.trident import GroupedStream, Stream, TridentState, WindowedState, WindowedStream
 
-COMPILING, STREAMS = "tests/unit/trident/test_compiling.py", "tests/unit/trident/test_streams.py"
-TRIDENTS, LOOKING = "tests/unit/trident/test_topology.py", "tests/unit/trident/pipelines/test_looking_up.py"
-PIPELINES = "tests/unit/trident/pipelines/test_pipeline.py"
-STATES, WINDOWS = "transactional/testing/states", "tests/unit/trident/test_windowed.py"
+COMPILING, STREAMS = "tests/unit/topology/streams/test_compiling.py", "tests/unit/topology/streams/test_streams.py"
+TRIDENTS = "tests/unit/topology/streams/test_topology.py"
+LOOKING = "tests/unit/topology/streams/pipelines/test_looking_up.py"
+PIPELINES = "tests/unit/topology/streams/pipelines/test_pipeline.py"
+STATES, WINDOWS = "transactional/testing/states", "tests/unit/topology/streams/test_windowed.py"
 """Cases of `check_state`, which `tests/contract/test_check_state.py` tries with every state."""
-REPARTITIONS = "tests/unit/trident/test_operations_repartitions.py"
+REPARTITIONS = "tests/unit/topology/streams/test_operations_repartitions.py"
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "R1": (
         "tests/unit/core/ports/test_several.py::test_every_tuple_of_every_stream_counts_once",
         "tests/unit/queries/test_client.py::test_what_each_query_answers",
-        "tests/unit/trident/test_static.py::test_all_attempts_at_a_batch_read_one_version",
+        "tests/unit/topology/streams/test_static.py::test_all_attempts_at_a_batch_read_one_version",
         f"{TRIDENTS}::test_what_only_build_can_know",
     ),
     "R2": (f"{COMPILING}::test_a_shape_is_compiled_as_was_read_by_eye",),
     "R3": (
-        "tests/unit/trident/pipelines/test_joins.py::test_a_join_is_what_nested_loops_find",
-        "tests/unit/trident/pipelines/test_joins.py::test_a_replay_has_the_same_order",
-        "tests/unit/trident/pipelines/test_joins.py::test_other_names",
+        "tests/unit/topology/streams/pipelines/test_joins.py::test_a_join_is_what_nested_loops_find",
+        "tests/unit/topology/streams/pipelines/test_joins.py::test_a_replay_has_the_same_order",
+        "tests/unit/topology/streams/pipelines/test_joins.py::test_other_names",
         "tests/windows/test_worlds.py::test_a_world_of_each_kind",
     ),
     "R5": (f"{TRIDENTS}::test_a_mistake_is_reported_at_its_line", f"{LOOKING}::test_a_mistake_is_reported_at_its_line"),
     "R6": (
-        "tests/unit/trident/test_operations.py::test_an_operation_means_what_it_means_in_plain_python",
-        "tests/unit/trident/test_operations.py::test_rows_and_arrow_do_the_same_in_any_order",
+        "tests/unit/topology/streams/test_operations.py::test_an_operation_means_what_it_means_in_plain_python",
+        "tests/unit/topology/streams/test_operations.py::test_rows_and_arrow_do_the_same_in_any_order",
     ),
     "R7": (
         f"{STREAMS}::test_aggregates_of_a_batch",
@@ -57,7 +58,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "R12": (
         "tests/unit/queries/test_client_streams.py::test_reach",
         f"{LOOKING}::test_a_state_is_seen_after_its_transaction_or_before_it",
-        "tests/unit/trident/test_static.py::test_all_attempts_at_a_batch_read_one_version",
+        "tests/unit/topology/streams/test_static.py::test_all_attempts_at_a_batch_read_one_version",
     ),
     "R13": (
         f"{COMPILING}::test_a_shape_is_compiled_as_was_read_by_eye",
@@ -68,7 +69,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         f"{WINDOWS}::test_a_window_is_open_then_closed_once_and_what_comes_after_is_late",
         f"{WINDOWS}::test_a_window_that_slides_keeps_panes_and_closes_as_a_whole",
         f"{WINDOWS}::test_windows_of_the_transactions_own_time_have_no_late_tuples",
-        "tests/unit/trident/windows/test_counting.py::test_they_are_what_lists_are",
+        "tests/unit/topology/streams/windows/test_counting.py::test_they_are_what_lists_are",
         "tests/windows/test_worlds.py::test_a_world_of_each_kind",
     ),
     "R15": (f"{WINDOWS}::test_a_window_that_slides_keeps_panes_and_closes_as_a_whole",),
@@ -80,7 +81,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "R18": (
         f"{STREAMS}::test_aggregates_of_a_batch",
         f"{STREAMS}::test_tuples_that_come_first",
-        "tests/unit/trident/test_operations.py::test_an_operation_means_what_it_means_in_plain_python",
+        "tests/unit/topology/streams/test_operations.py::test_an_operation_means_what_it_means_in_plain_python",
     ),
     "R19": (
         f"{STREAMS}::test_reducers_and_aggregators_see_the_tuples_in_order",
@@ -122,7 +123,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     ),
     "R31": ("tests/integration/delta/test_staged.py::test_a_replay_replaces_exactly_what_the_dead_attempt_had",),
     "R32": (
-        "tests/unit/trident/test_operations_repartitions.py::test_a_table_is_continued_with_another_number_of_tasks",
+        "tests/unit/topology/streams/test_operations_repartitions.py::test_a_table_is_continued_with_another_number_of_tasks",
     ),
     "R33": (
         "tests/unit/queries/test_client.py::test_while_transactions_commit_each_answer_is_of_one_that_was_committed",
@@ -130,7 +131,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     ),
 }
 MEANT: dict[str, tuple[str, ...]] = {
-    "tests/unit/trident/test_operations.py": (
+    "tests/unit/topology/streams/test_operations.py": (
         *("each", "map", "flat_map", "filter", "with_columns", "project", "rename", "arrow", "peek", "apply"),
     ),
     REPARTITIONS: (
@@ -143,7 +144,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     ),
     LOOKING: ("state_query",),
     WINDOWS: ("window", "closed", "late"),
-    "tests/unit/trident/pipelines/test_joins.py": ("join",),
+    "tests/unit/topology/streams/pipelines/test_joins.py": ("join",),
 }
 """Where operations are compared with what they mean in plain Python; `global_` and `batch_global` are named there."""
 MEANT_BY_NAME = {"global_", "batch_global"}

@@ -8,12 +8,17 @@ from pathlib import Path, PurePosixPath
 
 from tests.mutants.planting import ROOT
 
-RUNS = ("tests/unit/engine", "tests/scenarios", "tests/unit/reliable", "tests/changes")
+RUNS = ("tests/unit/engine", "tests/scenarios", "tests/unit/topology/reliable", "tests/changes")
 STREAMS = (
-    *("tests/unit/trident", "tests/unit/topology", "tests/unit/test_complete_topology.py", "tests/unit/queries"),
+    *(
+        "tests/unit/topology/streams",
+        "tests/unit/topology",
+        "tests/unit/test_complete_topology.py",
+        "tests/unit/queries",
+    ),
     *("tests/windows", "tests/changes", "tests/docs/test_trident_rows.py"),
 )
-PROCESSING = ("tests/unit/phases", "tests/unit/execution", "tests/unit/reliable", *STREAMS)
+PROCESSING = ("tests/unit/phases", "tests/unit/execution", "tests/unit/topology/reliable", *STREAMS)
 COMMANDS = ("tests/unit/commands", "tests/unit/console", "tests/unit/web", "tests/unit/queries")
 DELTA = ("tests/integration/delta",)
 WORLD = ("tests/simulation",)
@@ -34,11 +39,11 @@ SUITES: dict[str, tuple[str, ...]] = {
     "transactional/execution": (*PROCESSING, *WORLD),
     "transactional/phases": (*PROCESSING, *DELTA, *WORLD),
     "transactional/queries": ("tests/unit/queries", "tests/contract/test_readers.py", *COMMANDS),
-    "transactional/reliable": (*RUNS, *WORLD),
+    "transactional/topology/reliable": (*RUNS, *WORLD),
     "transactional/core/store": ("tests/contract", *RUNS, *WORLD),
     "transactional/testing": ("tests/contract", *RUNS, *WORLD),
     "transactional/topology": (*STREAMS, "tests/unit/phases", *RUNS, *WORLD),
-    "transactional/trident": STREAMS,
+    "transactional/topology/streams": STREAMS,
     "transactional/web": COMMANDS,
     "verifier": (
         "tests/contract/test_verifier_*.py",
@@ -124,7 +129,7 @@ SERVERS: dict[str, tuple[str, ...]] = {
         "tests/integration/verifier",
         f"{CONSOLE}/test_live.py",
     ),
-    "transactional/reliable": (
+    "transactional/topology/reliable": (
         f"{CLUSTER}/test_guarantees.py",
         f"{SPARK}/test_guarantees.py",
         f"{FAULTS}/test_kills.py",
@@ -133,7 +138,7 @@ SERVERS: dict[str, tuple[str, ...]] = {
     "transactional/core/store": ("tests/contract/test_sql_*.py", f"{FAULTS}/test_two_coordinators.py", LINES, FAULTS),
     "transactional/telemetry": ("tests/integration/prometheus", f"{LINES}/test_quiet_runs.py"),
     "transactional/topology": (f"{SPARK}/test_executor.py", f"{KAFKA}/test_changes.py", EXAMPLES, SPARK, SALES),
-    "transactional/trident": (f"{SPARK}/test_trident.py", WINDOWS, EXAMPLES, SALES, "tests/journeys"),
+    "transactional/topology/streams": (f"{SPARK}/test_trident.py", WINDOWS, EXAMPLES, SALES, "tests/journeys"),
     "transactional/web": (CONSOLE, "tests/integration/prometheus"),
     "transactional/workers": (WORKERS, f"{CLUSTER}/test_steps.py"),
     "verifier": ("tests/integration/verifier", "tests/contract/test_verifier_*.py", f"{FAULTS}/test_stale_copy.py"),

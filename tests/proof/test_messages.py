@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.reliable.test_running import loses_nothing, repeats_nothing
+from tests.unit.topology.reliable.test_running import loses_nothing, repeats_nothing
 
 WORLDS, PART = 10_000, 1_000
 FAR = 100_000

@@ -10,7 +10,7 @@ from tests.simulation.source import OUTPUT
 from transactional.core.ports import LateTuples
 from transactional.model.arrow import arrow_schema
 from transactional.model.user_code.tuples import Tuple
-from transactional.stateful import KeyValueState, StatefulBolt
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 
 FULL = 2
 """A sum that this divides is not kept."""

@@ -16,20 +16,23 @@ FLOORS = (
     ("transactional.model.aggregates", "transactional.core.ports", "transactional.core.store.databases"),
     ("transactional.core.machine", "transactional.core.store.sql"),
     ("spouts", "spouts.avro", "spouts.registry", "state.rows"),
-    ("transactional.topology", "transactional.execution.failing", "spouts.kafka", "state"),
+    ("transactional.topology.bolts", "transactional.execution.failing", "spouts.kafka", "state"),
+    ("transactional.topology.windows",),
+    ("transactional.topology",),
     ("transactional.execution", "spouts.decoding", "state.delta.tables", "state.redis", "state.sql"),
     (
         *("transactional.phases", "transactional.sending", "transactional.engine.history"),
-        *("transactional.trident.pipelines",),
+        *("transactional.topology.streams.pipelines",),
         "state.delta.merging",
     ),
     (
         *("transactional.engine", "transactional.spark", "transactional.workers"),
         *("transactional.testing", "transactional.testing.states"),
-        *("transactional.trident.aggregates", "state.delta.writing"),
+        *("transactional.topology.streams.aggregates", "state.delta.writing"),
     ),
-    ("transactional.trident.windows", "transactional.reliable", "transactional.gears", "state.delta.segments"),
-    ("transactional.trident", "state.delta"),
+    ("transactional.topology.streams.windows", "transactional.topology.reliable"),
+    ("transactional.gears", "state.delta.segments"),
+    ("transactional.topology.streams", "state.delta"),
     (
         *("transactional.background", "transactional.doctor", "transactional.telemetry"),
         *("transactional.console.data", "verifier.evidence"),
@@ -44,12 +47,15 @@ FLOORS = (
 """From the lowest to the highest. Folders of one floor do not know each other, but for packages and their folders."""
 FILES_MAX = 15
 """A folder of more files, `__init__` not counted, is a hall in which nothing is found."""
-ROOMY = {"transactional": 28, "transactional/topology": 16, "examples": 25}
+ROOMY = {"transactional": 12, "examples": 25}
 """What users look through by name."""
 DOORS = {
     *(
         "transactional",
+        "transactional.bolts",
         "transactional.errors",
+        "transactional.reliable",
+        "transactional.trident",
         "transactional.loading",
         "transactional.running",
         "transactional.testing",
@@ -85,8 +91,12 @@ HOMES = {
         *("transactional.model.aggregates", "transactional.model.arrow"),
         *("transactional.execution", "transactional.execution.failing", "transactional.phases"),
         *("transactional.spark", "transactional.testing", "transactional.testing.states"),
-        *("transactional.trident", "transactional.trident.aggregates", "transactional.trident.pipelines"),
-        *("transactional.trident.windows", "transactional.reliable"),
+        *("transactional.topology.streams", "transactional.topology.streams.aggregates"),
+        *(
+            "transactional.topology.streams.pipelines",
+            "transactional.topology.streams.windows",
+            "transactional.topology.reliable",
+        ),
         *(
             "transactional.queries",
             "spouts",
@@ -129,7 +139,14 @@ HOMES = {
 }
 """The folders, or the single files, that may import a third-party package."""
 PURE = {
-    *("transactional.core.machine", "transactional.topology", "spouts.planning", "state.values"),
+    *(
+        "transactional.core.machine",
+        "transactional.topology",
+        "transactional.topology.bolts",
+        "spouts.planning",
+        "state.values",
+    ),
+    *(f"transactional.topology.windows.{name}" for name in ("event_times", "join_bolt", "windows")),
     *(
         "transactional.model.attempt",
         "transactional.model.batch",

@@ -18,7 +18,7 @@ from tests.tidy.test_layering import FILES, room_of
 
 RUNS_THEM = {
     *("transactional.engine", "transactional.engine.history", "transactional.execution", "transactional.phases"),
-    *("transactional.console", "transactional.doctor", "transactional.telemetry", "transactional.trident"),
+    *("transactional.console", "transactional.doctor", "transactional.telemetry", "transactional.topology.streams"),
 }
 
 

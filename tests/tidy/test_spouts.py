@@ -18,9 +18,9 @@ from transactional.core.ports import PartitionReader, Spout
 from transactional.core.ports.several import SeveralReaders, SeveralSpouts
 from transactional.engine.letter_spout import LetterSpout
 from transactional.execution.program import NoReader
-from transactional.reliable.queue_spout import QueueInstances, QueueReader
 from transactional.testing.rows_spout import RowsReader, RowsSpout
-from transactional.trident.questions import QuestionReader, Questions
+from transactional.topology.reliable.queue_spout import QueueInstances, QueueReader
+from transactional.topology.streams.questions import QuestionReader, Questions
 
 WRAPPERS = (SeveralSpouts, SeveralReaders, LetterSpout)
 """What passes calls on to other spouts or readers."""

@@ -19,7 +19,7 @@ from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
-from transactional.stateful import KeyValueState, StatefulBolt
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.topology import Topology
 
 WORD = "word string"

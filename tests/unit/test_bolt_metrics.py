@@ -12,15 +12,7 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.unit.drivers import DRAINED, Recorder
 from tests.unit.fakes import WORDS, builder, words
-from transactional.bolts import (
-    COUNTERS_MAX,
-    ArrowBatchBolt,
-    BasicBolt,
-    BatchBolt,
-    BoltMetrics,
-    OutputCollector,
-    TopologyContext,
-)
+from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, BoltMetrics, OutputCollector, TopologyContext
 from transactional.core.machine.protocol import RecordCommit
 from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
@@ -28,8 +20,9 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import TopologyBuilder
-from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
+from transactional.topology.bolts.bolts import COUNTERS_MAX
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.trident import Count, TridentTopology
 
 FAILED = set[str]()

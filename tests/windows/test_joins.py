@@ -16,9 +16,9 @@ from tests.windows.join_bolt_world import JoinBoltWorld
 from tests.windows.join_world import JoinWorld
 from tests.windows.test_worlds import NowLate, ReadsItsOwn, in_database, in_delta, in_log, is_found
 from tests.windows.world import Parts, run_seeds
-from transactional.topology import join_bolt
-from transactional.trident import windowed_joins
-from transactional.trident.windowed_joins import OfWindow, keeps_lonely
+from transactional.topology.streams import windowed_joins
+from transactional.topology.streams.windowed_joins import OfWindow, keeps_lonely
+from transactional.topology.windows import join_bolt
 
 join_rows = windowed_joins._met
 

@@ -28,11 +28,11 @@ from transactional.engine import runner
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.facts import BatchFacts, Listed, facts_after
 from transactional.topology import windowing
+from transactional.topology.streams.windows.counting import CountAggregator
+from transactional.topology.streams.windows.sessions import SessionUpdate
+from transactional.topology.streams.windows.windowing import WindowedUpdate
 from transactional.topology.windowing import _first_of as first_of
-from transactional.topology.windows import CountWindow
-from transactional.trident.windows.counting import CountAggregator
-from transactional.trident.windows.sessions import SessionUpdate
-from transactional.trident.windows.windowing import WindowedUpdate
+from transactional.topology.windows.windows import CountWindow
 
 # The worlds of each kind are what `make check` and `make test` need; what is planted shows that they would find it.
 pytestmark = pytest.mark.sampled(3, tests=True)

@@ -11,11 +11,11 @@ from transactional.core.ports.expiry import Time
 from transactional.doctor.replaying import expiry_of
 from transactional.model.aggregates import Aggregate, step_of
 from transactional.model.groupings import GroupingKind
+from transactional.topology.streams.pipelines.pipeline import Pipeline
+from transactional.topology.streams.windows.sessions import InSessions, SessionUpdate
+from transactional.topology.streams.windows.times import WINDOW_START, numbers_of
+from transactional.topology.streams.windows.windowing import InPanes, WindowedUpdate
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
-from transactional.trident.pipelines.pipeline import Pipeline
-from transactional.trident.windows.sessions import InSessions, SessionUpdate
-from transactional.trident.windows.times import WINDOW_START, numbers_of
-from transactional.trident.windows.windowing import InPanes, WindowedUpdate
 from verifier.evidence.store import CommittedBatch
 from verifier.floors import Expires
 from verifier.keys import KeyedTuple, RecomputedKeys

@@ -17,8 +17,8 @@ from transactional.engine.streams import stream_names
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, TransactionalError
 from transactional.phases.local_executor import LocalExecutor
+from transactional.topology.streams.windows.times import numbers_of
 from transactional.topology.topology import Component, Topology
-from transactional.trident.windows.times import numbers_of
 from verifier.evidence.findings import Findings, Report
 from verifier.evidence.store import CommittedBatch, Store
 from verifier.windows import check_windows

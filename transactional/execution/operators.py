@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt, TopologyContext
 from transactional.core.ports import CountsLate, DeadLetter
 from transactional.execution.emitting import Emitter
 from transactional.execution.failing.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text
@@ -23,7 +22,8 @@ from transactional.model.letters import Exclusion
 from transactional.model.messages import Unfinished
 from transactional.model.user_code.failures import TaskFailed, guarded
 from transactional.model.user_code.tuples import Tuple
-from transactional.topology.following_bolt import FollowingBolt
+from transactional.topology.bolts.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt, TopologyContext
+from transactional.topology.bolts.following_bolt import FollowingBolt
 
 SEARCHED_PARTS = 16
 """Into so many parts a record batch is divided to find what a bolt fails on. With two, a bolt is given each tuple of a

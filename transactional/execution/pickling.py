@@ -10,8 +10,8 @@ import io
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from transactional.bolts import BoltMetrics, OutputCollector
 from transactional.execution.map_state import DeferredLookups, DeferredState
+from transactional.topology.bolts.bolts import BoltMetrics, OutputCollector
 
 if TYPE_CHECKING:  # cloudpickle ships no types; its pickler is one of pickle's
     from pickle import Pickler

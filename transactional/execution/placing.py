@@ -9,7 +9,6 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from transactional.bolts import BasicBolt, BatchBolt, BoltMetrics, MapState, TopologyContext
 from transactional.core.ports import Aggregator
 from transactional.execution.emitting import Emitter
 from transactional.execution.map_state import DeferredLookups, DeferredState
@@ -32,9 +31,10 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.facts import BatchFacts
 from transactional.model.letters import Exclusion
 from transactional.model.reading import Lookups
-from transactional.stateful import StatefulBolt
-from transactional.topology.following_bolt import FollowingBolt
-from transactional.topology.functions import BoltFunction, FunctionKind
+from transactional.topology.bolts.bolts import BasicBolt, BatchBolt, BoltMetrics, MapState, TopologyContext
+from transactional.topology.bolts.following_bolt import FollowingBolt
+from transactional.topology.bolts.functions import BoltFunction, FunctionKind
+from transactional.topology.bolts.stateful import StatefulBolt
 
 
 class UpdateGate(ArrowOperator):

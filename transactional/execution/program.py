@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.bolts import Bolt
 from transactional.core.ports import Aggregator, PartitionReader
 from transactional.core.ports.staged import Scratch, Stager
 from transactional.model.attempt import TransactionAttempt
@@ -22,7 +21,8 @@ from transactional.model.letters import Exclusion, Letter
 from transactional.model.reading import Lookups
 from transactional.model.schema import Schema
 from transactional.model.user_code.picklable import ADVICE_OF_FUNCTIONS, check_picklable
-from transactional.topology.functions import BoltFunction, FunctionKind
+from transactional.topology.bolts.bolts import Bolt
+from transactional.topology.bolts.functions import BoltFunction, FunctionKind
 from transactional.topology.stages import StageEdge, StagePlan, plan_stages
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import Topology

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from transactional.bolts import TopologyContext
 from transactional.core.ports import Windowed
 from transactional.execution.emitting import Emitter
 from transactional.execution.map_state import ReadState
@@ -19,7 +18,8 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.user_code.failures import TaskFailed, guarded
 from transactional.model.user_code.tuples import Key
-from transactional.stateful import StatefulBolt
+from transactional.topology.bolts.bolts import TopologyContext
+from transactional.topology.bolts.stateful import StatefulBolt
 
 
 class KeyValues:

@@ -8,7 +8,6 @@ from functools import partial
 
 import pyarrow as pa
 
-from transactional.bolts import Bolt
 from transactional.core.ports import Partials, Processed
 from transactional.core.ports.split import WrittenPart
 from transactional.execution.map_state import MapStateView
@@ -25,7 +24,8 @@ from transactional.phases.fault_finding import Inputs, find_faults
 from transactional.phases.local_executor import LocalExecutor
 from transactional.phases.passing import Passing
 from transactional.phases.step_tasks import BoltWork
-from transactional.stateful import StatefulBolt
+from transactional.topology.bolts.bolts import Bolt
+from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.topology import Topology, committer_of
 
 

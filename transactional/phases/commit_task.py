@@ -17,7 +17,7 @@ from transactional.execution.program import TaskProgram
 from transactional.execution.stateful import KeyValues
 from transactional.execution.task_loop import TaskLoop
 from transactional.model.attempt import TransactionAttempt
-from transactional.stateful import StatefulBolt
+from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.stages import StageEdge
 
 

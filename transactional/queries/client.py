@@ -35,8 +35,8 @@ from transactional.model.schema import did_you_mean
 from transactional.phases.local_executor import LocalExecutor
 from transactional.queries.pinning import Tables
 from transactional.queries.showing import view_of
+from transactional.topology.streams.questions import batch_of
 from transactional.topology.topology import Query, Topology
-from transactional.trident.questions import batch_of
 
 
 @dataclass(frozen=True, slots=True)

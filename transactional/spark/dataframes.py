@@ -18,7 +18,7 @@ from transactional.model.user_code.failures import TaskFailed, error_of, guarded
 from transactional.phases.staging import staged
 from transactional.phases.tasks import run_dataframe_task
 from transactional.spark_internals import end_quietly, map_in_arrow
-from transactional.topology.functions import BoltFunction
+from transactional.topology.bolts.functions import BoltFunction
 from transactional.topology.stages import Stage
 
 

@@ -16,7 +16,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from transactional.bolts import COUNTERS_MAX
 from transactional.core.machine.protocol import AbortAttempt, Action, Event, RecordCommit, RecordFailure
 from transactional.core.machine.report import IN_DRIVER, IN_WORKERS, ON_SPARK
 from transactional.core.store.history import EndedHow
@@ -35,6 +34,7 @@ from transactional.engine.history.run_history import installed_version
 from transactional.engine.history.timeline import Flight, Moment, Timeline
 from transactional.model.batch import BatchMetadata
 from transactional.telemetry.trace_ids import trace_id_of
+from transactional.topology.bolts.bolts import COUNTERS_MAX
 
 BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 PREFIX: Final = "transactional_"

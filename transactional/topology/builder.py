@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
 from transactional.core.ports import PersistentAggregate, Spout, SpoutMaker, State
 from transactional.core.ports.dead_letters import check_dead_letters
 from transactional.model.arrow.zones import check_naive_times
@@ -18,7 +17,9 @@ from transactional.model.groupings import DEFAULT_STREAM, CustomStreamGrouping, 
 from transactional.model.names import DEAD_LETTERS
 from transactional.model.plumbing.tracebacks import calling_place
 from transactional.model.user_code.storm_names import NamesOfBuilders
-from transactional.stateful import StatefulBolt
+from transactional.topology.bolts.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
+from transactional.topology.bolts.functions import BoltFunction
+from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.declared_spouts import DeclaredSpouts
 from transactional.topology.declared_state import (
     STATE_EXAMPLE,
@@ -30,13 +31,12 @@ from transactional.topology.declared_state import (
     refuse_update,
     state_of_provider,
 )
-from transactional.topology.event_times import event_time, has_time
-from transactional.topology.functions import BoltFunction
 from transactional.topology.topology import AnyBolt, Component, Topology, outputs_of
 from transactional.topology.windowing import Windowing, check_windows
-from transactional.topology.windows import CountWindow, Window
+from transactional.topology.windows.event_times import event_time, has_time
+from transactional.topology.windows.windowed import WindowedBolt
+from transactional.topology.windows.windows import CountWindow, Window
 from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
-from transactional.windowed import WindowedBolt
 
 
 def _view(topology: Topology) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from transactional.core.ports.providing import provided_state
 from transactional.model.aggregates import Aggregate
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
-from transactional.stateful import StatefulBolt
+from transactional.topology.bolts.stateful import StatefulBolt
 
 STATE_EXAMPLE = "state=DeltaMapState('tables/totals', key='name string', values='total long')"
 """For messages."""

@@ -10,7 +10,7 @@ from transactional.model.drawing.graph import STYLE, graph_of
 from transactional.model.drawing.rows import draw_wide
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.schema import Schema
-from transactional.topology.functions import BoltFunction
+from transactional.topology.bolts.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
 from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import Component, Topology, WorkPhase, visible

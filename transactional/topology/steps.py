@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transactional.bolts import Bolt
 from transactional.core.ports import STAGEABLE, PersistentAggregate, UpdateKind
 from transactional.model.groupings import Grouping, GroupingKind
 from transactional.model.schema import Schema
-from transactional.stateful import StatefulBolt
+from transactional.topology.bolts.bolts import Bolt
+from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from transactional.bolts import Bolt
 from transactional.core.ports import KeepsTuples, PersistentAggregate, Spout, State, Windowed
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.batch import PartitionId
@@ -33,8 +32,9 @@ from transactional.model.names import (
 from transactional.model.plumbing.redaction import without_login
 from transactional.model.reading import StaticTable
 from transactional.model.schema import Schema
-from transactional.stateful import StatefulBolt
-from transactional.topology.functions import BoltFunction, FunctionKind
+from transactional.topology.bolts.bolts import Bolt
+from transactional.topology.bolts.functions import BoltFunction, FunctionKind
+from transactional.topology.bolts.stateful import StatefulBolt
 
 AnyBolt = Bolt | BoltFunction | PersistentAggregate
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transactional.bolts import OutputCollector, TopologyContext
 from transactional.core.machine.windows import Windows, WindowTimes, times_of
 from transactional.core.ports import CountsLate, Windowed
 from transactional.model.aggregates.places import comparable_key
@@ -22,11 +21,12 @@ from transactional.model.facts import BatchFacts
 from transactional.model.groupings import DEFAULT_STREAM, Grouping
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.tuples import Key, Tuple, tuple_class
-from transactional.stateful import KeyValueState, StatefulBolt
-from transactional.topology.event_times import check_time
+from transactional.topology.bolts.bolts import OutputCollector, TopologyContext
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.topology import Component, Topology
-from transactional.topology.windows import CountWindow, Session, Window
-from transactional.windowed import TupleWindow, WindowedBolt, time_of, us_of
+from transactional.topology.windows.event_times import check_time
+from transactional.topology.windows.windowed import TupleWindow, WindowedBolt, time_of, us_of
+from transactional.topology.windows.windows import CountWindow, Session, Window
 
 STATE: Final = "window_of string, window_pane long, window_txid long -> tuples binary"
 _TOTAL: Final = -(2**63)

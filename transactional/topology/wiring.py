@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from transactional.bolts import Bolt
 from transactional.core.ports import PersistentAggregate, Spout, State, StateKind
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.model.guarantees import Guarantee
 from transactional.model.plumbing.tracebacks import ends_with_place
 from transactional.model.schema import Field, Schema, did_you_mean
-from transactional.topology.functions import BoltFunction, parse_output
+from transactional.topology.bolts.bolts import Bolt
+from transactional.topology.bolts.functions import BoltFunction, parse_output
 from transactional.topology.places import check_places, table_of
 from transactional.topology.topology import (
     CLOSED,

@@ -17,8 +17,8 @@ from tests.integration.signals import is_first, send, wait_at
 from transactional.bolts import OutputCollector, TopologyContext
 from transactional.model.attempt import TransactionAttempt
 from transactional.reliable import TopologyBuilder
-from transactional.reliable.acker import ACKER, Acker
 from transactional.running import run_topology
+from transactional.topology.reliable.acker import ACKER, Acker
 from transactional.topology.topology import Topology
 
 LINES = [[(f"a{number} b{number}",) for number in range(20)], [(f"c{number}",) for number in range(20)]]

@@ -14,7 +14,7 @@ from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputColl
 from transactional.errors import FailedException
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
-from transactional.stateful import KeyValueState, StatefulBolt
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 
 
 @dataclass

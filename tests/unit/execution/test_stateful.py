@@ -23,8 +23,8 @@ from transactional.model.batch import BatchMetadata, Offset, OffsetRange, Partit
 from transactional.model.user_code.tuples import Tuple
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import MemoryCoordinatorStore
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from transactional.core.machine.windows import DAY_US, FIRST_US, LAST_US, Windows, times_of
 from transactional.model.facts import BatchFacts, EventTime, LastSeen, facts_after
-from transactional.trident.windows.times import are_late
+from transactional.topology.streams.windows.times import are_late
 
 AT = EventTime("at", 2)
 IDLE_MS = 10

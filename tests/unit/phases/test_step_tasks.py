@@ -30,7 +30,7 @@ from transactional.model.user_code.tuples import Tuple
 from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
-from transactional.stateful import StatefulBolt
+from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.topology import Topology
 
 ROWS = [(f"w{number * 7 % 40}",) for number in range(300)]

@@ -29,9 +29,9 @@ from transactional.phases import step_places
 from transactional.phases.committing import CommitPhase
 from transactional.phases.local_executor import LocalExecutor
 from transactional.topology.steps import Step, plan_steps
+from transactional.topology.streams.aggregates.committing import OwnUpdate
 from transactional.topology.topology import NEW_AND_OLD, Topology
 from transactional.trident import Combiner, Last
-from transactional.trident.aggregates.committing import OwnUpdate
 
 FIELDS = "word string, day int, n long"
 KEYS = [None, *(f"w{number}" for number in range(20))]

@@ -16,7 +16,7 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.poisoned import letters
-from tests.unit.reliable.runs import run
+from tests.unit.topology.reliable.runs import run
 from transactional import TransactionalTopologyBuilder
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.engine.driver import TopologyDriver

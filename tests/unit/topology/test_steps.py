@@ -14,7 +14,7 @@ from transactional.bolts import BatchBolt, OutputCollector, TopologyContext
 from transactional.core.ports import State
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
-from transactional.stateful import KeyValueState, StatefulBolt
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.steps import Step, plan_steps
 

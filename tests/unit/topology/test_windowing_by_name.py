@@ -23,7 +23,7 @@ from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.phases.local_executor import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
-from transactional.topology.windows import CountWindow, Window
+from transactional.topology.windows.windows import CountWindow, Window
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 BEFORE = "amount long, price long, at timestamp"

@@ -11,7 +11,7 @@ import pytest
 
 from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout
 from spouts.planning import Logs, PartitionLog
-from tests.unit.reliable.runs import Send, Split, committed, fresh, run
+from tests.unit.topology.reliable.runs import Send, Split, committed, fresh, run
 from transactional.core.machine.protocol import RecordCommit, RecordFailure
 from transactional.core.ports import PartitionReader
 from transactional.errors import BatchLost, OperatingError, ReplayMismatch

@@ -32,8 +32,8 @@ from transactional.queries import QueryClient
 from transactional.queries.texts import values_of
 from transactional.reliable import QueueSpout, SpoutCollector, TopologyBuilder
 from transactional.running import run_topology
-from transactional.stateful import KeyValueState, StatefulBolt
 from transactional.testing import complete_topology
+from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from transactional.trident import Reducer, TridentTopology

@@ -30,8 +30,8 @@ from transactional.model.user_code.storm_names import (
 )
 from transactional.reliable import QueueSpout
 from transactional.testing import complete_topology
+from transactional.topology.streams.windowed import WindowedState, WindowedStream
 from transactional.trident import Count, GroupedStream, Stream, TridentState, TridentTopology, tumbling
-from transactional.trident.windowed import WindowedState, WindowedStream
 
 TOPOLOGY = TridentTopology("words")
 STREAM = TOPOLOGY.new_stream("words", MemoryTransactionalSpout([[("a",)]], "word string", take=1))

@@ -1,0 +1,1 @@
+"""Trident: topologies as operations on streams, which become a `Topology`."""

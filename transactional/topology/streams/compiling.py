@@ -1,0 +1,180 @@
+"""From a graph of streams to a topology's components: which operations share a bolt, and how bolts are connected.
+
+Deterministic: the same declarations give the same components with the same ids.
+"""
+
+from __future__ import annotations
+
+from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
+from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
+from transactional.topology.streams.graph import Cut, Persisted, StreamGraph, StreamNode
+from transactional.topology.streams.pipelines.joins import Meeting
+from transactional.topology.streams.pipelines.looking_up import LookUp
+from transactional.topology.streams.pipelines.pipeline import Pipeline
+
+_ID_CHARACTERS = 40
+_LOCAL = Cut(GroupingKind.LOCAL_OR_SHUFFLE)
+
+
+def declare(
+    graph: StreamGraph, builder: TransactionalTopologyBuilder, default: int, *, is_query: bool = False
+) -> dict[int, tuple[str, str]]:
+    """Add the bolts and states of a graph to a builder, which knows the spout. `default` is the number of tasks.
+
+    Returns by node the component and the stream that has its tuples, of all that leave their component.
+    """
+    compiler = _Compiler(graph, builder, default, is_query=is_query)
+    compiler.declare()
+    return compiler.made
+
+
+def spout_tasks(graph: StreamGraph, default: int) -> int:
+    """The number of tasks that read the spout."""
+    spout = next(node.number for node in graph.nodes if node.origin is not None and not node.origin.is_late)
+    return _tasks(graph, _segments(graph), default)[spout]
+
+
+class _Compiler:
+    def __init__(
+        self, graph: StreamGraph, builder: TransactionalTopologyBuilder, default: int, *, is_query: bool
+    ) -> None:
+        self.graph, self.builder, self.is_query = graph, builder, is_query
+        self.readers = [graph.consumers(node.number) for node in graph.nodes]
+        self.segments = _segments(graph)
+        self.tasks = _tasks(graph, self.segments, default)
+        self.made: dict[int, tuple[str, str]] = {}
+        """By node the component and the stream that has its tuples."""
+        self.bolts = 0
+
+    def declare(self) -> None:
+        """Bolts and states, each after what it reads."""
+        states = {persisted.id: persisted for persisted in self.graph.persisted}
+        done = set[str]()
+
+        for node in self.graph.nodes:
+            if node.origin is not None and node.origin.component in states:
+                self._state(states[node.origin.component], done)
+            if self._ends_chain(node):
+                self._component(node)
+        for persisted in self.graph.persisted:
+            self._state(persisted, done)
+
+    def _state(self, persisted: Persisted, done: set[str]) -> None:
+        if persisted.id in done:
+            return
+        done.add(persisted.id)
+        origin = self._component(self.graph.nodes[persisted.source])
+        is_one = persisted.cut.kind is GroupingKind.GLOBAL
+        if persisted.output is None:
+            tasks = 1 if is_one else persisted.tasks or 1
+            declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt, tasks)
+        else:
+            tasks = 1 if is_one else persisted.tasks or self.tasks[self.segments[persisted.source]]
+            declarer = self.builder.set_committer_bolt(persisted.id, persisted.bolt, tasks, state=persisted.state)
+        _subscribe(declarer, persisted.cut, origin)
+
+    def _ends_chain(self, node: StreamNode) -> bool:
+        """Whether what a node makes leaves its component."""
+        if self.readers[node.number] != 1 or node.meeting is not None:
+            return True
+        return all(_begins_chain(reader) for reader in self.graph.nodes if node.number in reader.parents)
+
+    def _component(self, node: StreamNode) -> tuple[str, str]:
+        """The component and stream of a node's tuples, which is declared if it is not yet."""
+        if node.number not in self.made:
+            self.made[node.number] = self._declared(node)
+        return self.made[node.number]
+
+    def _declared(self, node: StreamNode) -> tuple[str, str]:
+        if node.origin is not None:
+            return node.origin.component, node.origin.stream
+        chain = [node]
+        while not _begins_chain(chain[0]):
+            parent = self._parent(chain[0])
+            if parent.origin is not None or parent.meeting is not None or self.readers[parent.number] > 1:
+                break
+            chain.insert(0, parent)
+        steps = [n.step for n in chain if n.step is not None]
+        head = chain[0]
+        if not steps and head.cut is None and len(head.parents) == 1:
+            return self._component(self._parent(head))
+        origins = [self._component(self.graph.nodes[number]) for number in head.parents]
+        cuts = [head.cut or _LOCAL] * len(origins)
+        bolt: Pipeline | Meeting = Pipeline(steps, node.schema)
+        if head.meeting is not None:
+            bolt = head.meeting.reading(origins)
+            cuts = [Cut(GroupingKind.FIELDS, side.key) if side.key else _LOCAL for side in head.meeting.sides]
+        declarer = self.builder.set_bolt(self._id(chain), bolt, self.tasks[self.segments[node.number]])
+        for cut, origin in zip(cuts, origins, strict=True):
+            _subscribe(declarer, cut, origin)
+        if not self.is_query:
+            declarer.reading(*(step.read for step in steps if isinstance(step, LookUp)))
+        return declarer.id, DEFAULT_STREAM
+
+    def _parent(self, node: StreamNode) -> StreamNode:
+        return self.graph.nodes[node.parents[0]]
+
+    def _id(self, chain: list[StreamNode]) -> str:
+        """`b-<n>-<names>`: names that were given, otherwise those of the steps."""
+        head, names = chain[0], [node.name for node in chain if node.name]
+        names = names or [node.step.short for node in chain if node.step is not None]
+        other = "merge" if len(head.parents) > 1 else "repartition"
+        names = names or [other if head.meeting is None else head.meeting.name]
+        self.bolts += 1
+        return "-".join([f"b-{self.bolts - 1}", *names])[:_ID_CHARACTERS].rstrip("-_.")
+
+
+def _begins_chain(node: StreamNode) -> bool:
+    return node.cut is not None or node.origin is not None or len(node.parents) != 1
+
+
+def _subscribe(declarer: BoltDeclarer, cut: Cut, origin: tuple[str, str]) -> None:
+    component, stream = origin
+    match cut.kind:
+        case GroupingKind.FIELDS:
+            declarer.fields_grouping(component, *cut.fields, stream=stream)
+        case GroupingKind.SHUFFLE:
+            declarer.shuffle_grouping(component, stream=stream)
+        case GroupingKind.ALL:
+            declarer.all_grouping(component, stream=stream)
+        case GroupingKind.GLOBAL:
+            declarer.global_grouping(component, stream=stream)
+        case GroupingKind.CUSTOM if cut.custom is not None:
+            declarer.custom_grouping(component, cut.custom, stream=stream)
+        case _:
+            declarer.local_or_shuffle_grouping(component, stream=stream)
+
+
+def _segments(graph: StreamGraph) -> list[int]:
+    """For each node the one with which its part of the topology begins, between two repartitions."""
+    found: list[int] = []
+    spout: int | None = None
+    for node in graph.nodes:
+        if node.origin is not None and not node.origin.is_late:
+            # One component reads all spouts.
+            spout = node.number if spout is None else spout
+            found.append(spout)
+            continue
+        above = {found[parent] for parent in node.parents}
+        begins = node.cut is not None or node.origin is not None or node.meeting is not None or len(above) != 1
+        found.append(node.number if begins else above.pop())
+    return found
+
+
+def _tasks(graph: StreamGraph, segments: list[int], default: int) -> dict[int, int]:
+    """The number of tasks of each segment: what hints say, or the topology's; one in the commit phase."""
+    late: list[bool] = []
+    for node in graph.nodes:
+        above = [late[parent] for parent in node.parents]
+        is_late = isinstance(node.step, LookUp) or (bool(above) and all(above))
+        late.append(node.origin.is_late if node.origin is not None else is_late)
+    tasks: dict[int, int] = {}
+    for node in graph.nodes:
+        if segments[node.number] == node.number:
+            is_one = late[node.number] or (node.cut is not None and node.cut.kind is GroupingKind.GLOBAL)
+            tasks[node.number] = 1 if is_one else default
+    hints: dict[int, list[int]] = {}
+    for node in graph.nodes:
+        if node.tasks is not None:
+            hints.setdefault(segments[node.number], []).append(node.tasks)
+    return tasks | {segment: max(given) for segment, given in hints.items()}
