@@ -333,7 +333,7 @@ def _offered(package: str) -> frozenset[str]:
 def _definition(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
     """Where a name is defined: in the module, or where the module imports it from."""
     path = ROOT / module.replace(".", "/")
-    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+    tree = ast.parse((path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py").read_text(encoding="utf-8"))
     for each in tree.body:
         if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name:
             return each
