@@ -26,7 +26,7 @@ from bench.peers import SETTINGS
 from bench.results import Results, save
 from bench.rounds import Stage
 from spouts.local_broker import LocalBroker
-from transactional.spark_session import spark_session
+from transactional.runtime.spark.session import spark_session
 
 TASKS = 2
 Step = tuple[str, Callable[[], None]]

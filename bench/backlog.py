@@ -34,9 +34,9 @@ from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from transactional import TransactionalTopologyBuilder, start_topology
 from transactional.core.machine.protocol import Action, CommitSucceeded, Event, RecordAttempt
-from transactional.engine.history.journal import JournalWriter
-from transactional.engine.history.observing import Observer
 from transactional.model.attempt import TransactionAttempt
+from transactional.runtime.engine.history.journal import JournalWriter
+from transactional.runtime.engine.history.observing import Observer
 
 BATCH, EACH_S, PARTITIONS = 200_000, 5_000, 4
 WIDTH, HEIGHT, LEFT, GAP = 860, 360, 70, 40

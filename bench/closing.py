@@ -27,7 +27,7 @@ from transactional.core.ports import Partials, Processed
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
 from transactional.model.names import owner_of
-from transactional.phases.committing import CommitPhase
+from transactional.runtime.commit.committing import CommitPhase
 from transactional.trident import Count, TridentTopology, tumbling
 
 KEYS = 1_000

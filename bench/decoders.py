@@ -26,10 +26,10 @@ from spouts import AvroTranslator, JsonTranslator
 from spouts.kafka.records import record_schema
 from spouts.kafka.translators import Translator
 from spouts.local_registry import LocalRegistry, register
-from transactional.jars import JarSet
 from transactional.model.arrow import arrow_schema
 from transactional.model.schema import Schema
-from transactional.spark_session import DELTA_JARS, spark_session
+from transactional.runtime.spark.jars import JarSet
+from transactional.runtime.spark.session import DELTA_JARS, spark_session
 
 PIECE, ROUNDS = 10_000, 15
 SPARK_TIMES = 50

@@ -32,7 +32,7 @@ from bench.works import Work, per_key
 from spouts import AvroTranslator, JsonTranslator
 from spouts.local_broker import LocalBroker
 from spouts.local_registry import LocalRegistry, register
-from transactional.spark_session import DELTA_JARS, spark_session
+from transactional.runtime.spark.session import DELTA_JARS, spark_session
 
 SIZES, SYSTEMS = (20_000, 200_000), ("expert", "merge", "auto", "spark", "workers")
 DRAWN = 100_000

@@ -24,9 +24,9 @@ from bench.workload import Workload, zipf
 from bench.works import per_key
 from state import DeltaMapState
 from transactional import TransactionalTopologyBuilder, run_topology
-from transactional.engine.clock import SystemClock
 from transactional.model.batch import BatchMetadata
-from transactional.spark_session import spark_session
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.spark.session import spark_session
 
 TASKS = 2
 MASTER = f"local[{TASKS}]"

@@ -33,7 +33,7 @@ from bench.results import Results, heading, save
 from bench.rounds import Round, Stage, WrongResult
 from bench.timed_table import folds_in
 from state import LogLayout
-from transactional.spark_session import spark_session
+from transactional.runtime.spark.session import spark_session
 
 KEYS, TABLES = (1_000, 100_000, 1_000_000, 10_000_000), (10_000, 1_000_000, 100_000_000)
 FIRST = ((100_000, 1_000_000), (1_000_000, 1_000_000), (1_000, 10_000), (1_000, 1_000_000))

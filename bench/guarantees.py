@@ -23,10 +23,10 @@ from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import BasicBolt, OutputCollector, Topology, TopologyConfig, TransactionalTopologyBuilder, Tuple
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.driver import TopologyDriver
 from transactional.model.guarantees import Guarantee
-from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import TopologyBuilder
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 
 LINES_A_BATCH, BATCHES, WORDS_A_LINE = 5_000, 30, 3
 LINES = [(" ".join(f"w{(number * 7 + k) % 5_800}" for k in range(WORDS_A_LINE)),) for number in range(LINES_A_BATCH)]

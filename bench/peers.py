@@ -1,8 +1,8 @@
 """The peers, with every setting that makes them quick: two recipes for Structured Streaming, exactly once into Delta.
 
-They run on the Spark session of our own topologies (`transactional.spark_session`): AQE off, shuffle partitions as many
-as cores, Delta snapshots of 2 partitions, unix-domain sockets, FAIR scheduling. Same broker, topic, disk; `source.py`
-says what makes their source quick, `tables.py` what their table is like.
+They run on the Spark session of our own topologies (`transactional.runtime.spark.session`): AQE off, shuffle partitions
+as many as cores, Delta snapshots of 2 partitions, unix-domain sockets, FAIR scheduling. Same broker, topic, disk;
+`source.py` says what makes their source quick, `tables.py` what their table is like.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from bench.figures import percentile
 from bench.timed_table import Table
 from state.delta.segments.folding import LogLayout
 from transactional.model.attempt import TxId
-from transactional.spark_session import spark_session
+from transactional.runtime.spark.session import spark_session
 
 Reader = Callable[[Table], int]
 """Reads the whole table but its newest transaction; how many rows there are."""

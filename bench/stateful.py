@@ -30,8 +30,8 @@ from transactional.bolts import Bolt
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.plumbing.garbage import keep_what_is_loaded
-from transactional.phases.committing import CommitPhase
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.commit.committing import CommitPhase
+from transactional.runtime.executors.local import LocalExecutor
 
 COUNTS = "word string, count long"
 WORDS = 5_800

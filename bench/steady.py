@@ -29,11 +29,11 @@ from transactional import TopologyConfig
 from transactional.core.machine.protocol import CommitSucceeded, Event
 from transactional.core.ports import JobExecutor
 from transactional.core.store import CoordinatorStore
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.leadership import Leadership
 from transactional.loading import open_store
 from transactional.running import make_executor
-from transactional.spark_session import spark_session
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.leadership import Leadership
+from transactional.runtime.spark.session import spark_session
 from transactional.topology.topology import Topology
 
 TASKS = 2

@@ -25,7 +25,7 @@ from transactional import Topology, TransactionalTopologyBuilder, Tuple
 from transactional.core.ports import Partials, PartitionReader
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, OffsetRange, PartitionId
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.trident import Count, TridentTopology, field
 
 BATCH_ROWS = 20_000

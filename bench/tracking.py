@@ -17,8 +17,8 @@ from spouts import MemoryTransactionalSpout
 from transactional import BasicBolt, OutputCollector, Topology, Tuple
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
-from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder, TupleCollector
+from transactional.runtime.executors.local import LocalExecutor
 
 WORDS_PER_LINE = 3
 

@@ -22,7 +22,7 @@ from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.executors.local import LocalExecutor
 
 FIELDS = "word string, n long"
 WORDS = 5_800

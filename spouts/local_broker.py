@@ -27,8 +27,8 @@ from typing import Self
 from spouts import kafka_admin
 from spouts.local_broker_jvm import KafkaJvm, end_watched, kafka_jvm, start_watched
 from spouts.local_ports import free_port, is_free, listens
-from transactional.jars import tail
 from transactional.model.errors import ConfigError, OperatingError
+from transactional.runtime.spark.jars import tail
 
 _POLL_S = 0.02
 _FORMAT_TIMEOUT_S = 60

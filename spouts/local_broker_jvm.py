@@ -1,7 +1,8 @@
 """The JVM of a local Kafka broker: Kafka's jars on a recent Java, and a process that never outlives ours.
 
-After a change of `KAFKA_VERSION`, generate a new `local_broker.lock` with `python -m transactional.jars` from the
-broker, `org.apache.kafka:kafka_2.13`, and the logging that it ships with, `org.apache.logging.log4j:log4j-slf4j-impl`.
+After a change of `KAFKA_VERSION`, generate a new `local_broker.lock` with `python -m transactional.runtime.spark.jars`
+from the broker, `org.apache.kafka:kafka_2.13`, and the logging that it ships with,
+`org.apache.logging.log4j:log4j-slf4j-impl`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transactional.jars import JarSet, Java, find_java
+from transactional.runtime.spark.jars import JarSet, Java, find_java
 
 KAFKA_VERSION = "4.2.0"
 KAFKA_JARS = JarSet(f"kafka-{KAFKA_VERSION}", Path(__file__).with_name("local_broker.lock"))

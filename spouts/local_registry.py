@@ -27,8 +27,8 @@ from urllib.parse import quote
 
 from spouts.local_broker_jvm import end_watched, start_watched
 from spouts.local_ports import free_port
-from transactional.jars import JarSet, find_java, tail
 from transactional.model.errors import ConfigError, OperatingError
+from transactional.runtime.spark.jars import JarSet, find_java, tail
 
 REGISTRY_VERSION = "3.0.9"
 REGISTRY_ARCHIVE = JarSet(f"apicurio-registry-{REGISTRY_VERSION}", Path(__file__).with_name("local_registry.lock"))

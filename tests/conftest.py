@@ -53,7 +53,7 @@ def spark() -> Iterator[SparkSession]:
     """A Spark session with the framework's defaults, shared by all tests: don't stop it. Two cores, four tries of a
     task, one of a stage. States find it by themselves."""
     from tests.integration.programs import JAVA_OPTIONS
-    from transactional.spark_session import spark_session
+    from transactional.runtime.spark.session import spark_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", JAVA_OPTIONS)

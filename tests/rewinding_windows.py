@@ -17,8 +17,8 @@ from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.rewinding import Contents, States, World, delta_states, run
 from transactional import Topology
-from transactional.engine.clock import SystemClock
 from transactional.model.batch import BatchMetadata
+from transactional.runtime.engine.clock import SystemClock
 from transactional.testing import MemoryCoordinatorStore
 from transactional.trident import Count, Max, Sum, TridentTopology, sliding
 

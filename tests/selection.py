@@ -17,7 +17,7 @@ from hypothesis import is_hypothesis_test
 
 from tests.costs import Tier, read_costs
 from tests.servers import is_checked, starts_programs
-from transactional.engine.clock import SystemClock
+from transactional.runtime.engine.clock import SystemClock
 
 SLICES = 8
 SLICE_HOURS = 3

@@ -70,12 +70,12 @@ PAGES = {
             "transactional.running.start_topology",
             "transactional.background.topology_run.TopologyRun",
             "transactional.background.progress.RunStatus",
-            "transactional.engine.driver.TopologyDriver",
-            "transactional.engine.history.run_history.RunSummary",
-            "transactional.engine.history.observing.Observer",
+            "transactional.runtime.engine.driver.TopologyDriver",
+            "transactional.runtime.engine.history.run_history.RunSummary",
+            "transactional.runtime.engine.history.observing.Observer",
             "transactional.commands.display.Display",
-            "transactional.engine.history.journal.JournalWriter",
-            "transactional.spark_session.spark_session",
+            "transactional.runtime.engine.history.journal.JournalWriter",
+            "transactional.runtime.spark.session.spark_session",
         ),
     ),
     "trident": Page(
@@ -240,7 +240,7 @@ PAGES = {
             "transactional.testing.check_state",
             "transactional.testing.MemoryCoordinatorStore",
             "transactional.testing.ManualClock",
-            "transactional.phases.local_executor.LocalExecutor",
+            "transactional.runtime.executors.local.LocalExecutor",
             "spouts.local_broker.LocalBroker",
             "spouts.kafka_admin.create_topic",
             "spouts.kafka_admin.add_partitions",
@@ -333,7 +333,11 @@ def _offered(package: str) -> frozenset[str]:
 def _definition(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
     """Where a name is defined: in the module, or where the module imports it from."""
     path = ROOT / module.replace(".", "/")
-    tree = ast.parse((path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse(
+        (path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py").read_text(
+            encoding="utf-8"
+        )
+    )
     for each in tree.body:
         if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name:
             return each

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from transactional.background.topology_run import TopologyRun
     from transactional.core.ports import StateKind
-    from transactional.engine.driver import TopologyDriver
-    from transactional.engine.history.run_history import RunSummary
     from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
     from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
     from transactional.model.config import TopologyConfig
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from transactional.model.schema import Schema
     from transactional.model.user_code.tuples import Tuple
     from transactional.running import run_topology, start_topology
+    from transactional.runtime.engine.driver import TopologyDriver
+    from transactional.runtime.engine.history.run_history import RunSummary
     from transactional.topology.bolts.bolts import (
         ArrowBatchBolt,
         BasicBolt,
@@ -85,8 +85,6 @@ __all__ = [
 _HOMES: Final = {
     "background.topology_run": "TopologyRun",
     "core.ports": "StateKind",
-    "engine.driver": "TopologyDriver",
-    "engine.history.run_history": "RunSummary",
     "model.attempt": "AttemptId TransactionAttempt TxId",
     "model.batch": "BatchLimit BatchMetadata OffsetRange PartitionId",
     "model.config": "TopologyConfig",
@@ -95,6 +93,8 @@ _HOMES: Final = {
     "model.schema": "Schema",
     "model.user_code.tuples": "Tuple",
     "running": "run_topology start_topology",
+    "runtime.engine.driver": "TopologyDriver",
+    "runtime.engine.history.run_history": "RunSummary",
     "topology.bolts.bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext",
     "topology.bolts.stateful": "KeyValueState StatefulBolt",
     "topology.builder": "TransactionalTopologyBuilder",

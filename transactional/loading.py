@@ -41,7 +41,7 @@ def load_topology(target: str) -> Topology:
     The module's own classes and functions are sent to executors by value, so it need not be installed there.
     """
     # Imported here, so that a command that only opens a store need not wait for Arrow.
-    from transactional.sending.by_value import send_by_value
+    from transactional.runtime.sending.by_value import send_by_value
     from transactional.topology.topology import Topology
 
     module_name, _, name = target.partition(":")

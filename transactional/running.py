@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from transactional.background.topology_run import TopologyRun
-    from transactional.engine.driver import TopologyDriver
-    from transactional.engine.history.observing import Observer
-    from transactional.engine.history.run_history import RunSummary
-    from transactional.spark.executor import SparkExecutor
+    from transactional.runtime.engine.driver import TopologyDriver
+    from transactional.runtime.engine.history.observing import Observer
+    from transactional.runtime.engine.history.run_history import RunSummary
+    from transactional.runtime.executors.spark.executor import SparkExecutor
 
 _log = logging.getLogger(__name__)
 _MASTER = re.compile(r"local(-cluster)?(\[.+\])?|spark://.+|k8s://.+|yarn")
@@ -148,7 +148,7 @@ def _prepared(
     """The driver of a run that is about to start, with what stands beside it; closes all of it afterwards."""
     # A program that only declares a topology, as every task does, imports nothing of what runs it.
     from transactional.doctor.start import refuse_early
-    from transactional.engine.driver import TopologyDriver
+    from transactional.runtime.engine.driver import TopologyDriver
     from transactional.telemetry.run_log import RunLog
     from transactional.telemetry.tracing import tracing
 
@@ -233,11 +233,11 @@ def make_executor(
     """
     is_without = master == "none" and session is None
     if processing == "workers" or (processing == "auto" and is_without):
-        from transactional.workers.executor import WorkerExecutor
+        from transactional.runtime.executors.workers.executor import WorkerExecutor
 
         return WorkerExecutor(topology)
     if is_without:
-        from transactional.phases.local_executor import LocalExecutor
+        from transactional.runtime.executors.local import LocalExecutor
 
         return LocalExecutor(topology)
     if processing == "auto":
@@ -247,10 +247,10 @@ def make_executor(
 
 def _geared(topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None) -> JobExecutor:
     """Workers and Spark; Spark alone if the topology needs it, which is logged."""
-    from transactional.gears.executor import GearedExecutor
-    from transactional.gears.places import ProcessingPlaces
-    from transactional.workers.executor import WorkerExecutor
-    from transactional.workers.staying import why_on_spark
+    from transactional.runtime.executors.auto.executor import GearedExecutor
+    from transactional.runtime.executors.auto.places import ProcessingPlaces
+    from transactional.runtime.executors.workers.executor import WorkerExecutor
+    from transactional.runtime.executors.workers.staying import why_on_spark
 
     spark = _on_spark(topology, session, master, spark_log)
     conf = {} if session is None else dict(session.sparkContext.getConf().getAll())
@@ -279,6 +279,6 @@ def _on_spark(topology: Topology, session: SparkSession | None, master: str, spa
             f"{master!r} is not a Spark master: use local[*], local[2], spark://host:7077, k8s://https://host:443 or "
             "yarn; or none, to run the bolts in this process without Spark"
         )
-    from transactional.spark.executor import SparkExecutor
+    from transactional.runtime.executors.spark.executor import SparkExecutor
 
     return SparkExecutor(topology, session, master=master, log=spark_log)

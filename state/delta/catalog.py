@@ -10,7 +10,7 @@ from pyspark.sql import Row, SparkSession
 from state.delta.tables.table import DeltaLocation
 from state.rows.columns import StateColumns
 from transactional.model.errors import ConfigError, OperatingError
-from transactional.spark_internals import is_classic
+from transactional.runtime.spark.internals import is_classic
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -27,7 +27,8 @@ def delta_session() -> SparkSession:
         )
     if _EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
         raise ConfigError(
-            "Delta is not set up on the Spark session; use transactional.spark_session.spark_session(), or start yours "
+            "Delta is not set up on the Spark session; use transactional.runtime.spark.session.spark_session(), or "
+            "start yours "
             f"with spark.sql.extensions={_EXTENSION}, "
             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog and Delta's jar"
         )

@@ -22,12 +22,12 @@ from state.memory import MemoryMapState, MemoryTable
 from transactional import JoinBolt, TransactionalTopologyBuilder, TupleWindow, WindowedBolt, count, tumbling
 from transactional.bolts import BasicBolt
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.letter_spout import LetterSpout
 from transactional.model.aggregates import Max
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.letter_spout import LetterSpout
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.topology import Topology

@@ -16,14 +16,14 @@ from tests.changes.program import ID, Lets, Program, Source, built
 from transactional.core.ports import State, StateKind
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.core.ports.stream_names import taken_apart
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException, RetriesExhausted
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.names import DEAD_LETTERS
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.letter_spout import LetterSpout
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

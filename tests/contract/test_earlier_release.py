@@ -74,8 +74,8 @@ def test_it_is_verified_and_the_doctor_finds_nothing(command: Command) -> None:
 
 
 def test_its_journal_replays(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from transactional.engine.history.journal import read_journal
-    from transactional.engine.history.replay import replay
+    from transactional.runtime.engine.history.journal import read_journal
+    from transactional.runtime.engine.history.replay import replay
 
     events = list(read_journal("journal"))
     assert replay(events) == len(events) - 1

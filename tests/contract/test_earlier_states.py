@@ -20,12 +20,12 @@ from tests.fixtures.states.make import HERE, REDIS, STORE, unpack
 from transactional import RunSummary, TopologyConfig, TopologyDriver, run_topology
 from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import examine
-from transactional.engine.history.journal import read_journal
-from transactional.engine.history.replay import replay
-from transactional.engine.rewinding import rewind
 from transactional.loading import open_store
 from transactional.model.attempt import TxId
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.history.journal import read_journal
+from transactional.runtime.engine.history.replay import replay
+from transactional.runtime.engine.rewinding import rewind
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.topology.windowing import Windowing

@@ -17,11 +17,11 @@ from tests.fixtures.streams.topology import Picky, build
 from transactional import RunSummary, run_topology
 from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import examine
-from transactional.engine.letter_spout import LetterSpout, all_letters
-from transactional.engine.rewinding import plan_rewind, rewind
 from transactional.errors import TopologyChanged
 from transactional.loading import open_store
 from transactional.model.attempt import TxId
+from transactional.runtime.engine.letter_spout import LetterSpout, all_letters
+from transactional.runtime.engine.rewinding import plan_rewind, rewind
 from transactional.topology.topology import Topology
 from verifier import verify
 

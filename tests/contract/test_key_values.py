@@ -11,8 +11,8 @@ import pytest
 from tests.contract.places import place_of
 from tests.contract.states import AnyState, Place, content
 from transactional.core.ports import StateKind
-from transactional.execution.stateful import KeyValues
 from transactional.model.attempt import TransactionAttempt
+from transactional.runtime.tasks.stateful import KeyValues
 
 WORDS = ("cat", "dog", "owl", "", None)
 KINDS = [StateKind.OPAQUE, StateKind.TRANSACTIONAL]

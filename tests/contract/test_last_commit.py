@@ -14,7 +14,7 @@ from state.memory import MemoryMapState
 from tests.contract.states import OWNER, Place, always, counts
 from transactional.core.ports import CommitFacts
 from transactional.model.attempt import TxId
-from transactional.phases.committing import facts_of_write
+from transactional.runtime.commit.committing import facts_of_write
 
 LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
 

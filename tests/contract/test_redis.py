@@ -22,12 +22,12 @@ from tests.unit.fakes import opaque_words
 from transactional.core.machine.protocol import RecordCommit
 from transactional.core.ports import Partials
 from transactional.core.ports.rewinding import RewindTarget
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch, TopologyChanged
 from transactional.model.absent import ABSENT
 from transactional.model.aggregates import Aggregate, Max, Min
 from transactional.model.attempt import AttemptId, TxId
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

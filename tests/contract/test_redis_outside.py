@@ -25,11 +25,11 @@ from transactional.core.ports.rewinding import RewindTarget
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.checked_tables import checked_tables
 from transactional.doctor.examine import examine
-from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, OperatingError
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.facts import BatchFacts
+from transactional.runtime.engine.rewinding import rewind
 from transactional.topology.topology import Topology
 from verifier import verify
 

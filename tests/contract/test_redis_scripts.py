@@ -25,12 +25,12 @@ from tests.unit.drivers import DRAINED
 from transactional.core.machine.protocol import AttemptFailed, RecordCommit
 from transactional.core.ports import StateKind
 from transactional.core.ports.rewinding import RewindTarget
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import BeyondKept, ConfigError, OperatingError, StoreMismatch
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.testing.states.trial import KINDS
 

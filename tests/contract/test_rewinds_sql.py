@@ -16,9 +16,9 @@ from tests.rewinding import Died, Steps, build, contents, dies_at, end_lease, ex
 from transactional.core.ports.examining import Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
-from transactional.engine.rewinding import rewind
 from transactional.errors import BeyondKept, Fenced
 from transactional.model.attempt import TxId
+from transactional.runtime.engine.rewinding import rewind
 from transactional.topology.topology import Topology
 from verifier import CheckedSqlTable, verify
 

@@ -12,12 +12,12 @@ from state import SqlMapState
 from tests.rewinding import contents, store_url
 from transactional.core.ports import StateKind
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.rewinding import rewind
 from transactional.errors import StoreMismatch
 from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.rewinding import rewind
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 

@@ -19,8 +19,8 @@ from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from transactional import KeyValueState, StatefulBolt, Topology, TransactionalTopologyBuilder, Tuple, run_topology
-from transactional.engine.clock import SystemClock
 from transactional.model.aggregates import Count, Max
+from transactional.runtime.engine.clock import SystemClock
 from verifier.checker import CheckedTable, verify
 from verifier.evidence.findings import Kind, Report
 from verifier.evidence.store import Store

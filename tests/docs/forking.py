@@ -24,7 +24,7 @@ from typing import IO
 IMPORTED = (
     *(
         "transactional.commands.main",
-        "transactional.phases.local_executor",
+        "transactional.runtime.executors.local",
         "transactional.testing",
         "spouts",
         "state",

@@ -106,10 +106,10 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "tests/unit/state/test_values.py::test_a_replay_starts_again_from_the_previous_value",
         "tests/contract/test_opaque_rule.py",
     ),
-    "R25": ("tests/unit/execution/test_map_state.py::test_keys_of_one_instant_are_one_key",),
+    "R25": ("tests/unit/runtime/tasks/test_map_state.py::test_keys_of_one_instant_are_one_key",),
     "R26": (f"{STATES}/transactions.py::one_row_for_a_key",),
     "R27": (
-        "tests/unit/execution/test_map_state.py::test_a_committer_deletes",
+        "tests/unit/runtime/tasks/test_map_state.py::test_a_committer_deletes",
         "tests/contract/test_deletes.py::test_readers_do_not_see_tombstones",
     ),
     "R28": (f"{LOOKING}::test_a_mistake_is_reported_at_its_line",),

@@ -25,7 +25,7 @@ from tests.experiment.schedule import Kind, Plan
 from tests.experiment.systems import Ours, Peer, System
 from tests.experiment.timeline import Run
 from tests.integration.postgres import new_schema, postgres_server
-from transactional.engine.clock import SystemClock
+from transactional.runtime.engine.clock import SystemClock
 
 DRAIN_S = 900
 WARM = 20_000

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from spouts.kafka_admin import create_topic, produce
 from tests.experiment.timeline import Reached
-from transactional.engine.clock import SystemClock
+from transactional.runtime.engine.clock import SystemClock
 
 PARTITIONS = 4
 WORDS = tuple(f"word-{number}" for number in range(10_000))

@@ -15,7 +15,7 @@ from bench import tables
 from bench.peers import merge_counts
 from tests.experiment.live_words import LiveWords
 from tests.experiment.load import PARTITIONS
-from transactional.spark_session import spark_session
+from transactional.runtime.spark.session import spark_session
 
 TABLE, CHECKPOINT = "counts", "checkpoint"
 

@@ -19,8 +19,8 @@ from tests.experiment.timeline import Reached
 from tests.integration.programs import CLI, SPARK_DEFAULTS, Program
 from transactional.core.store import AttemptRecord
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.clock import SystemClock
 from transactional.model.batch import BatchMetadata
+from transactional.runtime.engine.clock import SystemClock
 
 ROOT = Path(__file__).parents[2]
 CONF = f"{SPARK_DEFAULTS}spark.executor.memory 768m\nspark.driver.memory 1g\nspark.cores.max {PARTITIONS}\n"

@@ -20,10 +20,10 @@ from tests.unit.command_line import Command
 from transactional.console.app import Console, application
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.history.journal import JournalWriter
-from transactional.engine.history.observing import Committed, Notice
 from transactional.loading import load_topology, open_for_reading
 from transactional.running import metrics_of_run, run_topology
+from transactional.runtime.engine.history.journal import JournalWriter
+from transactional.runtime.engine.history.observing import Committed, Notice
 from transactional.web.guard import Access
 
 STORE = "sqlite:///transactional.db"

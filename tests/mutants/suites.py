@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from tests.mutants.planting import ROOT
 
-RUNS = ("tests/unit/engine", "tests/scenarios", "tests/unit/topology/reliable", "tests/changes")
+RUNS = ("tests/unit/runtime/engine", "tests/scenarios", "tests/unit/topology/reliable", "tests/changes")
 STREAMS = (
     *(
         "tests/unit/topology/streams",
@@ -18,13 +18,19 @@ STREAMS = (
     ),
     *("tests/windows", "tests/changes", "tests/docs/test_trident_rows.py"),
 )
-PROCESSING = ("tests/unit/phases", "tests/unit/execution", "tests/unit/topology/reliable", *STREAMS)
+PROCESSING = (
+    "tests/unit/runtime/processing",
+    "tests/unit/runtime/commit",
+    "tests/unit/runtime/tasks",
+    "tests/unit/topology/reliable",
+    *STREAMS,
+)
 COMMANDS = ("tests/unit/commands", "tests/unit/console", "tests/unit/web", "tests/unit/queries")
 DELTA = ("tests/integration/delta",)
 WORLD = ("tests/simulation",)
 
 SUITES: dict[str, tuple[str, ...]] = {
-    "spouts": ("tests/unit/spouts", "tests/contract/test_spout.py", "tests/unit/engine", *WORLD),
+    "spouts": ("tests/unit/spouts", "tests/contract/test_spout.py", "tests/unit/runtime/engine", *WORLD),
     "state": ("tests/contract", *DELTA, "tests/unit/doctor", *STREAMS, *WORLD),
     "state/delta": (*DELTA, "tests/contract", "tests/unit/doctor", *STREAMS, *WORLD),
     "transactional/core/store/sql": ("tests/contract", *COMMANDS, "tests/unit/doctor", *WORLD),
@@ -35,14 +41,22 @@ SUITES: dict[str, tuple[str, ...]] = {
     "transactional/console": COMMANDS,
     "transactional/core/machine": (*RUNS, *WORLD),
     "transactional/doctor": ("tests/unit/doctor", "tests/contract/test_doctor_sql.py", "tests/unit/commands"),
-    "transactional/engine": (*RUNS, "tests/unit/commands", "tests/unit/doctor", "tests/contract", *DELTA, *WORLD),
-    "transactional/execution": (*PROCESSING, *WORLD),
-    "transactional/phases": (*PROCESSING, *DELTA, *WORLD),
+    "transactional/runtime/engine": (
+        *RUNS,
+        "tests/unit/commands",
+        "tests/unit/doctor",
+        "tests/contract",
+        *DELTA,
+        *WORLD,
+    ),
+    "transactional/runtime/tasks": (*PROCESSING, *WORLD),
+    "transactional/runtime/commit": (*PROCESSING, *DELTA, *WORLD),
+    "transactional/runtime/processing": (*PROCESSING, *DELTA, *WORLD),
     "transactional/queries": ("tests/unit/queries", "tests/contract/test_readers.py", *COMMANDS),
     "transactional/topology/reliable": (*RUNS, *WORLD),
     "transactional/core/store": ("tests/contract", *RUNS, *WORLD),
     "transactional/testing": ("tests/contract", *RUNS, *WORLD),
-    "transactional/topology": (*STREAMS, "tests/unit/phases", *RUNS, *WORLD),
+    "transactional/topology": (*STREAMS, "tests/unit/runtime/processing", "tests/unit/runtime/commit", *RUNS, *WORLD),
     "transactional/topology/streams": STREAMS,
     "transactional/web": COMMANDS,
     "verifier": (
@@ -116,13 +130,14 @@ SERVERS: dict[str, tuple[str, ...]] = {
         *(f"{CONSOLE}/test_pages.py", "tests/integration/verifier", LINES),
     ),
     "transactional/model/drawing": (CONSOLE,),
-    "transactional/engine": (
+    "transactional/runtime/engine": (
         *(f"{LINES}/test_lifecycle.py", f"{LINES}/test_dead_letters.py", f"{FAULTS}/test_kills.py"),
         *(FAULTS, f"{KAFKA}/test_runs.py", f"{KAFKA}/test_changes.py", CRASHES),
     ),
-    "transactional/execution": (SPARK, WORKERS, f"{LINES}/test_dead_letters.py", EXAMPLES),
-    "transactional/gears": (WORKERS, f"{SPARK}/test_steps.py", SALES),
-    "transactional/phases": (SPARK, WORKERS, CLUSTER, EXAMPLES),
+    "transactional/runtime/tasks": (SPARK, WORKERS, f"{LINES}/test_dead_letters.py", EXAMPLES),
+    "transactional/runtime/executors/auto": (WORKERS, f"{SPARK}/test_steps.py", SALES),
+    "transactional/runtime/commit": (SPARK, WORKERS, CLUSTER, EXAMPLES),
+    "transactional/runtime/processing": (SPARK, WORKERS, CLUSTER, EXAMPLES),
     "transactional/core/ports": (f"{KAFKA}/test_several_spouts.py", f"{KAFKA}/test_runs.py", SPARK, SALES),
     "transactional/queries": (
         "tests/contract/test_readers.py",
@@ -134,13 +149,13 @@ SERVERS: dict[str, tuple[str, ...]] = {
         f"{SPARK}/test_guarantees.py",
         f"{FAULTS}/test_kills.py",
     ),
-    "transactional/spark": (SPARK, CLUSTER, WORKERS),
+    "transactional/runtime/executors/spark": (SPARK, CLUSTER, WORKERS),
     "transactional/core/store": ("tests/contract/test_sql_*.py", f"{FAULTS}/test_two_coordinators.py", LINES, FAULTS),
     "transactional/telemetry": ("tests/integration/prometheus", f"{LINES}/test_quiet_runs.py"),
     "transactional/topology": (f"{SPARK}/test_executor.py", f"{KAFKA}/test_changes.py", EXAMPLES, SPARK, SALES),
     "transactional/topology/streams": (f"{SPARK}/test_trident.py", WINDOWS, EXAMPLES, SALES, "tests/journeys"),
     "transactional/web": (CONSOLE, "tests/integration/prometheus"),
-    "transactional/workers": (WORKERS, f"{CLUSTER}/test_steps.py"),
+    "transactional/runtime/executors/workers": (WORKERS, f"{CLUSTER}/test_steps.py"),
     "verifier": ("tests/integration/verifier", "tests/contract/test_verifier_*.py", f"{FAULTS}/test_stale_copy.py"),
 }
 """As `SUITES`, of what starts servers and programs: what is likeliest to catch something, and costs least, comes first,

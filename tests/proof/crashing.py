@@ -17,11 +17,11 @@ from tests.proof.shapes import NOON, OTHER_TAKE, SHAPES, TAKE, Contents, Setting
 from transactional import Topology, TopologyConfig, TopologyDriver
 from transactional.core.store import AttemptRecord
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.clock import SystemClock
-from transactional.engine.fencing import one_by_one
-from transactional.engine.runner import Fatal
 from transactional.model.batch import BatchMetadata
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.engine.fencing import one_by_one
+from transactional.runtime.engine.runner import Fatal
+from transactional.runtime.executors.local import LocalExecutor
 
 LEASE_MS = 3_600_000
 """Nothing in a run is a matter of time; the next process is the same owner, so it need not wait."""

@@ -24,9 +24,9 @@ from tests.proof.crashing import LEASE_MS
 from tests.proof.effects import done_at_once
 from transactional import StateKind, Topology, TopologyConfig, TransactionalTopologyBuilder
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.driver import TopologyDriver
 from transactional.model.batch import BatchMetadata
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 
 WORDS = "abcabda"
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "2"}

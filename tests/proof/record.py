@@ -16,7 +16,7 @@ from tests.proof.page import page_of
 from tests.proof.parts import Digests, Part
 from tests.proof.running import Outcome
 from tests.resuming import ROOT, write_whole
-from transactional.engine.clock import SystemClock
+from transactional.runtime.engine.clock import SystemClock
 
 
 class Record:

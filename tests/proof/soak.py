@@ -210,7 +210,7 @@ def children_of(pid: int) -> list[int]:
 def is_worker(pid: int) -> bool:
     """Whether it is a worker process of a driver, and no other one that a driver has started."""
     with suppress(OSError):
-        return b"transactional.workers.serving" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"transactional.runtime.executors.workers.serving" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

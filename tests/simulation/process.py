@@ -40,9 +40,6 @@ from transactional.core.machine.protocol import (
 )
 from transactional.core.ports import UpdateKind
 from transactional.core.store.progress import Phase
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.fencing import one_by_one
-from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.errors import (
     CommitStuck,
     Fenced,
@@ -53,6 +50,9 @@ from transactional.errors import (
 )
 from transactional.model.groupings import Grouping, GroupingKind
 from transactional.model.schema import Schema
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.fencing import one_by_one
+from transactional.runtime.engine.runner import Fatal, PhaseRunner
 from transactional.topology.topology import CLOSED, Component, Topology
 
 if TYPE_CHECKING:

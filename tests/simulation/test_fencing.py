@@ -15,14 +15,14 @@ from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
 from transactional.core.ports import StateKind
 from transactional.core.store import AttemptRecord, Lease
 from transactional.core.store.progress import Phase
-from transactional.engine.clock import SystemClock
-from transactional.engine.fencing import FENCE_TRIES
-from transactional.engine.leadership import Leadership
 from transactional.errors import Fenced, StoreMismatch, TableConflict
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.engine.fencing import FENCE_TRIES
+from transactional.runtime.engine.leadership import Leadership
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Component, Topology
 

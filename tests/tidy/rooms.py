@@ -11,27 +11,26 @@ FLOORS = (
     ("transactional.model.plumbing",),
     ("transactional.model",),
     ("transactional.model.user_code", "transactional.model.drawing"),
-    ("transactional.model.arrow", "transactional"),
-    ("transactional.core.store", "transactional.web"),
+    ("transactional.model.arrow",),
+    ("transactional.core.store", "transactional.runtime.spark", "transactional.web"),
     ("transactional.model.aggregates", "transactional.core.ports", "transactional.core.store.databases"),
     ("transactional.core.machine", "transactional.core.store.sql"),
     ("spouts", "spouts.avro", "spouts.registry", "state.rows"),
-    ("transactional.topology.bolts", "transactional.execution.failing", "spouts.kafka", "state"),
+    ("transactional.topology.bolts", "transactional.runtime.tasks.failing", "spouts.kafka", "state"),
     ("transactional.topology.windows",),
     ("transactional.topology",),
-    ("transactional.execution", "spouts.decoding", "state.delta.tables", "state.redis", "state.sql"),
+    ("transactional.runtime.tasks", "spouts.decoding", "state.delta.tables", "state.redis", "state.sql"),
     (
-        *("transactional.phases", "transactional.sending", "transactional.engine.history"),
-        *("transactional.topology.streams.pipelines",),
-        "state.delta.merging",
+        *("transactional.runtime.processing", "transactional.runtime.sending", "transactional.runtime.engine.history"),
+        *("transactional.topology.streams.pipelines", "state.delta.merging"),
     ),
+    ("transactional.runtime.executors", "transactional.topology.streams.aggregates", "state.delta.writing"),
+    ("transactional.runtime.commit", "transactional.topology.streams.windows", "transactional.topology.reliable"),
     (
-        *("transactional.engine", "transactional.spark", "transactional.workers"),
-        *("transactional.testing", "transactional.testing.states"),
-        *("transactional.topology.streams.aggregates", "state.delta.writing"),
+        *("transactional.runtime.executors.spark", "transactional.runtime.executors.workers"),
+        *("transactional.runtime.engine", "state.delta.segments"),
     ),
-    ("transactional.topology.streams.windows", "transactional.topology.reliable"),
-    ("transactional.gears", "state.delta.segments"),
+    ("transactional.runtime.executors.auto", "transactional.testing", "transactional.testing.states"),
     ("transactional.topology.streams", "state.delta"),
     (
         *("transactional.background", "transactional.doctor", "transactional.telemetry"),
@@ -47,7 +46,7 @@ FLOORS = (
 """From the lowest to the highest. Folders of one floor do not know each other, but for packages and their folders."""
 FILES_MAX = 15
 """A folder of more files, `__init__` not counted, is a hall in which nothing is found."""
-ROOMY = {"transactional": 12, "examples": 25}
+ROOMY = {"examples": 25}
 """What users look through by name."""
 DOORS = {
     *(
@@ -64,7 +63,7 @@ DOORS = {
 }
 """`from transactional import …` and the like; what they need stands below them."""
 FOR_ADAPTERS = {
-    *("transactional", "transactional.model", "transactional.core.ports", "transactional.core.store"),
+    *("transactional.runtime.spark", "transactional.model", "transactional.core.ports", "transactional.core.store"),
     "transactional.core.store.databases",
     *(f"transactional.model.{room}" for room in ("aggregates", "arrow", "plumbing", "user_code")),
 }
@@ -77,9 +76,9 @@ ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples"
 HOMES = {
     "cloudpickle": {
         "transactional.model.user_code.picklable",
-        "transactional.execution",
-        "transactional.sending",
-        "transactional.workers",
+        "transactional.runtime.tasks",
+        "transactional.runtime.sending",
+        "transactional.runtime.executors.workers",
     },
     "confluent_kafka": {"spouts.kafka", "spouts.kafka_admin", "verifier.source"},
     "delta": {"state.delta.catalog"},
@@ -89,8 +88,9 @@ HOMES = {
     },
     "pyarrow": {
         *("transactional.model.aggregates", "transactional.model.arrow"),
-        *("transactional.execution", "transactional.execution.failing", "transactional.phases"),
-        *("transactional.spark", "transactional.testing", "transactional.testing.states"),
+        *("transactional.runtime.tasks", "transactional.runtime.tasks.failing"),
+        *("transactional.runtime.processing", "transactional.runtime.commit"),
+        *("transactional.runtime.executors.spark", "transactional.testing", "transactional.testing.states"),
         *("transactional.topology.streams", "transactional.topology.streams.aggregates"),
         *(
             "transactional.topology.streams.pipelines",
@@ -116,12 +116,12 @@ HOMES = {
     "obstore": {"state.delta.tables.storage"},
     "opentelemetry": {"transactional.telemetry"},
     "prometheus_client": {"transactional.telemetry"},
-    "py4j": {"transactional.spark_internals"},
+    "py4j": {"transactional.runtime.spark.internals"},
     "pyspark": {
-        "transactional.spark",
-        "transactional.spark_jobs",
-        "transactional.spark_session",
-        "transactional.spark_internals",
+        "transactional.runtime.executors.spark",
+        "transactional.runtime.spark.jobs",
+        "transactional.runtime.spark.session",
+        "transactional.runtime.spark.internals",
         "transactional.loading",
         "state.delta.catalog",
     },
@@ -157,7 +157,7 @@ PURE = {
     *("transactional.model.groupings", "transactional.model.letters", "transactional.model.names"),
     "transactional.core.store.progress",
     *("transactional.model.plumbing.redaction", "transactional.model.schema"),
-    *("transactional.engine.cost_estimate", "transactional.engine.sizing"),
+    *("transactional.runtime.engine.cost_estimate", "transactional.runtime.engine.sizing"),
 }
 """Functions of their arguments: no clock, no chance, no thread, no file, no process, no network."""
 ASKS_THE_DISK = {"transactional.topology.places"}

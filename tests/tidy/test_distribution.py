@@ -11,8 +11,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from tests.tidy.files import ROOT, text_files
-from transactional.engine.history.run_history import installed_version
 from transactional.model.names import DISTRIBUTION
+from transactional.runtime.engine.history.run_history import installed_version
 
 # An extra in brackets, or what pip is to install; put apart, so that this file does not hold what it looks for.
 NAMED = re.compile(r"(?<![\w-])(transactional[\w-]*)\[(?:postgres|ui|examples|dev)\b")

@@ -17,7 +17,12 @@ from tests.tidy.rooms import HOMES
 from tests.tidy.test_layering import FILES, room_of
 
 RUNS_THEM = {
-    *("transactional.engine", "transactional.engine.history", "transactional.execution", "transactional.phases"),
+    *(
+        "transactional.runtime.engine",
+        "transactional.runtime.engine.history",
+        "transactional.runtime.tasks",
+        "transactional.runtime.processing",
+    ),
     *("transactional.console", "transactional.doctor", "transactional.telemetry", "transactional.topology.streams"),
 }
 
@@ -69,7 +74,7 @@ def test_a_topology_is_declared_with_nothing_of_what_runs_it() -> None:
 
 
 def test_what_is_loaded_is_followed() -> None:
-    assert "transactional.engine.driver" in loaded_with("transactional.commands.running")
+    assert "transactional.runtime.engine.driver" in loaded_with("transactional.commands.running")
 
 
 def test_the_package_and_the_command_line_load_what_they_need_alone() -> None:
@@ -83,5 +88,5 @@ def test_the_package_and_the_command_line_load_what_they_need_alone() -> None:
     package, help_text = (set(names) for names in json.loads(done.stderr))
     assert {name for name in package if name.startswith("transactional")} == {"transactional"}
     assert {name.partition(".")[0] for name in help_text} & set(HOMES) == {"rich", "typer"}
-    light = {"transactional.console.needs", "transactional.engine.clock", "transactional.telemetry.log_format"}
+    light = {"transactional.console.needs", "transactional.runtime.engine.clock", "transactional.telemetry.log_format"}
     assert {name for name in help_text & FILES.keys() - RUNS_THEM if room_of(name) in RUNS_THEM} == light

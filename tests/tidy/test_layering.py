@@ -133,10 +133,14 @@ def test_there_is_no_circle_not_even_for_types() -> None:
     ("module", "source", "expected"),
     [
         ("transactional.core.machine.coordinator", "import time", "not for pure files"),
-        ("transactional.core.machine.coordinator", "from transactional.engine import driver", "is not below it"),
+        (
+            "transactional.core.machine.coordinator",
+            "from transactional.runtime.engine import driver",
+            "is not below it",
+        ),
         ("transactional.model.attempt", "def f():\n    from transactional.core import ports", "is not below it"),
-        ("transactional.sending.packing", "from transactional.engine import driver", "is not below it"),
-        ("transactional.engine.driver", "from spouts.base import PartitionedSpout", "may not know spouts/"),
+        ("transactional.runtime.sending.packing", "from transactional.runtime.engine import driver", "is not below it"),
+        ("transactional.runtime.engine.driver", "from spouts.base import PartitionedSpout", "may not know spouts/"),
         ("state.delta.state", "import spouts.planning", "knows itself and what adapters import"),
         ("state.delta.state", "import transactional.core.machine.protocol", "knows itself and what adapters import"),
         ("state.delta.state", "from .small_commit import data_files", "relative"),

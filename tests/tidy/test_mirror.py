@@ -11,7 +11,8 @@ from tests.tidy.files import ROOT
 UNIT = ROOT / "tests" / "unit"
 FOLDERS = sorted({path.parent for path in UNIT.rglob("test_*.py")} - {UNIT})
 OF_SEVERAL_MODULES = {
-    *("phases/test_dead_letters.py", "phases/test_merging.py", "phases/test_refused_records.py"),
+    *("runtime/commit/test_dead_letters.py", "runtime/commit/test_merging.py"),
+    "runtime/processing/test_refused_records.py",
     *("state/test_group_by.py", "topology/test_phases.py", "verifier/test_alone.py"),
 }
 """What shows only where several modules of a folder work together."""

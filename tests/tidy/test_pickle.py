@@ -11,16 +11,16 @@ from tests.tidy.parsing import Looked, nodes_of
 PACKAGES = ("transactional", "spouts", "state", "verifier")
 
 MAY_PICKLE = {
-    "transactional.sending.by_value": "how modules are sent to executors; nothing is read",
-    "transactional.spark.dataframes": "what tasks of a Spark job send to the driver",
-    "transactional.execution.placing": "a copy of a bolt within one process",
+    "transactional.runtime.sending.by_value": "how modules are sent to executors; nothing is read",
+    "transactional.runtime.executors.spark.dataframes": "what tasks of a Spark job send to the driver",
+    "transactional.runtime.tasks.placing": "a copy of a bolt within one process",
     "transactional.model.user_code.picklable": "whether a value can be sent; nothing is read",
-    "transactional.execution.pickling": "instances of bolts, from the tasks of a Spark job",
-    "transactional.workers.executor": "work for the driver's own processes",
-    "transactional.workers.pool": "the answers of the driver's own processes",
-    "transactional.workers.serving": "work from the driver, over a socket that nobody else has",
-    "transactional.spark.executor": "a task's input, from the driver's own job",
-    "transactional.execution.spreading": "a copy of a custom grouping within one process",
+    "transactional.runtime.tasks.pickling": "instances of bolts, from the tasks of a Spark job",
+    "transactional.runtime.executors.workers.executor": "work for the driver's own processes",
+    "transactional.runtime.executors.workers.pool": "the answers of the driver's own processes",
+    "transactional.runtime.executors.workers.serving": "work from the driver, over a socket that nobody else has",
+    "transactional.runtime.executors.spark.executor": "a task's input, from the driver's own job",
+    "transactional.runtime.tasks.spreading": "a copy of a custom grouping within one process",
 }
 DANGEROUS = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "yaml", "jsonpickle"}
 EVALUATES = {"eval", "exec", "compile", "__import__"}

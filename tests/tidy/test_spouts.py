@@ -16,8 +16,8 @@ from spouts.memory import MemoryPartitionReader
 from tests.tidy.rooms import PACKAGES
 from transactional.core.ports import PartitionReader, Spout
 from transactional.core.ports.several import SeveralReaders, SeveralSpouts
-from transactional.engine.letter_spout import LetterSpout
-from transactional.execution.program import NoReader
+from transactional.runtime.engine.letter_spout import LetterSpout
+from transactional.runtime.tasks.program import NoReader
 from transactional.testing.rows_spout import RowsReader, RowsSpout
 from transactional.topology.reliable.queue_spout import QueueInstances, QueueReader
 from transactional.topology.streams.questions import QuestionReader, Questions

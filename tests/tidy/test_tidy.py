@@ -37,12 +37,12 @@ class Ban:
     allowed_in: tuple[str, ...] = ()
 
 
-CLOCK = ("transactional/engine/clock.py",)
+CLOCK = ("transactional/runtime/engine/clock.py",)
 SPARK = (
-    "transactional/spark/cluster_check.py",
-    "transactional/spark/dataframes.py",
-    "transactional/spark/executor.py",
-    "transactional/spark_session.py",
+    "transactional/runtime/executors/spark/cluster_check.py",
+    "transactional/runtime/executors/spark/dataframes.py",
+    "transactional/runtime/executors/spark/executor.py",
+    "transactional/runtime/spark/session.py",
     "state/delta/catalog.py",
 )
 
@@ -250,7 +250,7 @@ def test_a_banned_name_is_reported(source: str, expected: str) -> None:
 
 
 def test_a_banned_name_is_left_alone_where_it_belongs() -> None:
-    assert banned_uses("transactional/engine/clock.py", "import time\ntime.sleep(1)") == []
+    assert banned_uses("transactional/runtime/engine/clock.py", "import time\ntime.sleep(1)") == []
     assert banned_uses("examples/words.py", "print('x')") == []
     assert banned_uses("state/sample.py", "if __name__ == '__main__':\n    print('x')") == []
     assert banned_uses("state/sample.py", "collector.collect(row)") == []

@@ -7,12 +7,12 @@ from typing import Any
 from tests.unit.fakes import total
 from transactional.bolts import BatchBolt, OutputCollector, TopologyContext
 from transactional.core.ports import Processed
-from transactional.execution.map_state import MapStateView
-from transactional.execution.pickling import load_instance
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.executors.local import LocalExecutor
+from transactional.runtime.tasks.map_state import MapStateView
+from transactional.runtime.tasks.pickling import load_instance
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 

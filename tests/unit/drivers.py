@@ -14,13 +14,13 @@ from transactional.core.machine.protocol import Action, Event
 from transactional.core.ports import Partials, StateKind
 from transactional.core.store import AttemptRecord, Desired, Lease
 from transactional.core.store.history import RunEnd
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.run_history import RunSummary
 from transactional.errors import StoreUnavailable
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.run_history import RunSummary
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

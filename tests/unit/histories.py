@@ -22,9 +22,9 @@ from tests.contract.states import counts
 from transactional.core.ports import StateKind
 from transactional.core.store import AttemptRecord, Lease
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.fencing import fence_tables
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.runtime.engine.fencing import fence_tables
 from verifier.checker import CheckedTable, verify
 from verifier.evidence.findings import Kind, Report
 

@@ -15,10 +15,10 @@ from tests.unit.fakes import Total
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.engine.letter_spout import LetterSpout
 from transactional.errors import FailedException
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
+from transactional.runtime.engine.letter_spout import LetterSpout
 from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.topology import Topology
 

@@ -17,9 +17,9 @@ from tests.unit.attempts import everything, processed
 from tests.unit.fakes import Total, builder
 from transactional.core.machine.protocol import Event, ProcessingSucceeded
 from transactional.core.ports import Partials, Processed
-from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
+from transactional.runtime.engine.runner import Fatal, PhaseRunner
 from transactional.testing import ManualClock
 from transactional.topology.topology import Topology
 

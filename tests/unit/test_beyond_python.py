@@ -19,12 +19,12 @@ from tests.unit.fakes import stored
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES, values_from_json
 from transactional.errors import SchemaMismatch
-from transactional.execution.failing.faults import fingerprint, letter_text
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
+from transactional.runtime.tasks.failing.faults import fingerprint, letter_text
 
 FAR_US = 1_700_000_000_000_000 * 1_000
 """A time in microseconds that was taken for one in milliseconds: in some 50,000 years."""

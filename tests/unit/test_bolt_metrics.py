@@ -14,12 +14,12 @@ from tests.unit.drivers import DRAINED, Recorder
 from tests.unit.fakes import WORDS, builder, words
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, BoltMetrics, OutputCollector, TopologyContext
 from transactional.core.machine.protocol import RecordCommit
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import TopologyBuilder
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.bolts.bolts import COUNTERS_MAX
 from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt

@@ -17,11 +17,11 @@ from transactional import testing
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.errors import ConfigError, FailedException, FatalError, SchemaMismatch
-from transactional.execution.emitting import _Stream
 from transactional.model.config import TopologyConfig
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.committing import CommitPhase
+from transactional.runtime.commit.committing import CommitPhase
+from transactional.runtime.tasks.emitting import _Stream
 from transactional.testing import complete_topology
 from transactional.testing.recording import Recorder
 from transactional.testing.rows_spout import RowsSpout

@@ -35,8 +35,6 @@ from transactional.core.ports.dead_letters import values_from_json, values_to_js
 from transactional.core.store import AttemptRecord
 from transactional.core.store.progress import Phase, Progress
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.history.journal import RunStarted, encode, read_journal
-from transactional.engine.history.replay import replay
 from transactional.errors import TransactionalError
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -45,6 +43,8 @@ from transactional.model.config import OPTIONS, TopologyConfig
 from transactional.model.config_sources import load_config
 from transactional.model.letters import Exclusion, Letter
 from transactional.model.schema import Schema
+from transactional.runtime.engine.history.journal import RunStarted, encode, read_journal
+from transactional.runtime.engine.history.replay import replay
 from verifier.evidence.delta_log import LogBroken, read_log
 from verifier.evidence.storage import FolderStorage
 

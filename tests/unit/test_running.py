@@ -17,12 +17,12 @@ from tests.unit.drivers import DRAINED, Recorder, World
 from tests.unit.fakes import WORD_COUNTS, Total, builder, stored, total, words
 from transactional.core.machine.protocol import Action, Event, RecordCommit
 from transactional.core.store.progress import Progress
-from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError, RetriesExhausted
 from transactional.loading import open_store
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
 from transactional.running import make_executor, run_topology, start_topology
+from transactional.runtime.engine.history.run_history import RunSummary
+from transactional.runtime.executors.local import LocalExecutor
 
 
 def test_a_topology_runs_over_a_store_in_a_file(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from transactional.commands.output.ending import show_warnings_briefly
 from transactional.core.machine.protocol import AttemptFailed
 from transactional.core.store.history import EndedHow, RunEnd
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.history.journal import JournalWriter
 from transactional.errors import OperatingError, TransactionalError
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PendingMessage
@@ -37,6 +36,7 @@ from transactional.model.errors import TRY_AGAIN
 from transactional.model.letters import Exclusion
 from transactional.model.messages import ERROR_CHARACTERS, first_root, messages_of
 from transactional.model.plumbing.redaction import is_secret, reason_of, without_login
+from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 

@@ -24,9 +24,9 @@ from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, World, r
 from transactional.core.machine.listing import listed_after
 from transactional.core.machine.windows import WindowsBehind, with_windows_behind
 from transactional.core.ports import StateKind
-from transactional.engine import runner
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.facts import BatchFacts, Listed, facts_after
+from transactional.runtime.engine import runner
 from transactional.topology import windowing
 from transactional.topology.streams.windows.counting import CountAggregator
 from transactional.topology.streams.windows.sessions import SessionUpdate

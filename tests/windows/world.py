@@ -21,14 +21,14 @@ from tests.windows.plain import SECOND, Committed, Plain, Read
 from transactional.core.machine.coordinator import Coordinator
 from transactional.core.ports import StateKind
 from transactional.core.store import AttemptRecord
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.runner import Fatal, PhaseRunner
 from transactional.errors import FailedException
-from transactional.execution.step_work import StepWork, TaskDone
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.runner import Fatal, PhaseRunner
+from transactional.runtime.executors.local import LocalExecutor
+from transactional.runtime.tasks.step_work import StepWork, TaskDone
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Max, Sum, TridentTopology, session, sliding, tumbling

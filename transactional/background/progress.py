@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from transactional.core.machine.protocol import Action, Event, RecordFailure
-from transactional.engine.history.observing import Committed, Ended, Leading, Notice, Recovered, StandingBy
 from transactional.model.attempt import TxId
+from transactional.runtime.engine.history.observing import Committed, Ended, Leading, Notice, Recovered, StandingBy
 
 STARTING, STANDING_BY, RUNNING, FAILING = "starting", "standing by", "running", "failing"
 

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from transactional.background.progress import RunProgress, RunStatus
-from transactional.engine.history.run_history import RunSummary
 from transactional.model.errors import ConfigError, brief_errors
+from transactional.runtime.engine.history.run_history import RunSummary
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()

@@ -17,7 +17,7 @@ from transactional.model.config_sources import ResolvedConfig, load_config
 from transactional.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transactional.engine.letter_spout import LetterKey
+    from transactional.runtime.engine.letter_spout import LetterKey
     from transactional.topology.topology import Topology
 
 _OF_A_REPLAY: Final = ("max_spout_pending=1", "stop_when_drained=true", "close_windows=false")
@@ -63,7 +63,7 @@ def dead_letters(
 
 def _show(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) -> None:
     from transactional.commands.output.display import letters_table
-    from transactional.engine.letter_spout import all_letters
+    from transactional.runtime.engine.letter_spout import all_letters
 
     rows = [row for row in all_letters(topology) if keys is None or (row["transaction"], row["number"]) in keys]
     if as_json:
@@ -82,11 +82,11 @@ def _replay(
     journal: Path | None,
 ) -> None:
     from transactional.core.ports.stream_names import RUNS_MAX
-    from transactional.engine.driver import TopologyDriver
-    from transactional.engine.history.journal import JournalWriter
-    from transactional.engine.history.observing import Observer
-    from transactional.engine.letter_spout import LetterSpout, letters_of
     from transactional.running import make_executor
+    from transactional.runtime.engine.driver import TopologyDriver
+    from transactional.runtime.engine.history.journal import JournalWriter
+    from transactional.runtime.engine.history.observing import Observer
+    from transactional.runtime.engine.letter_spout import LetterSpout, letters_of
     from transactional.telemetry.run_log import RunLog
 
     with ExitStack() as opened:

@@ -72,7 +72,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 def _print_version(wanted: bool | None) -> None:  # noqa: FBT001 (typer calls it)
     if wanted:
-        from transactional.engine.history.run_history import installed_version
+        from transactional.runtime.engine.history.run_history import installed_version
 
         plain_line(f"transactional {installed_version()}")
         raise typer.Exit
@@ -129,8 +129,8 @@ def run(
     from transactional.commands.output.display import print_header
     from transactional.commands.output.logs import Logs
     from transactional.doctor.start import refuse_early
-    from transactional.engine.driver import TopologyDriver
     from transactional.running import console_of_run, make_executor
+    from transactional.runtime.engine.driver import TopologyDriver
 
     with ExitStack() as stack:
         logs = stack.enter_context(Logs(log)) if log is not None else None

@@ -10,9 +10,9 @@ import typer
 from transactional.commands.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
 from transactional.commands.output.lines import plain_line
 from transactional.core.store.rules import check_free_to_reset
-from transactional.engine.clock import SystemClock
 from transactional.loading import open_existing_store
 from transactional.model.errors import ConfigError
+from transactional.runtime.engine.clock import SystemClock
 
 
 def reset(

@@ -40,9 +40,9 @@ def rewind(
     It must not be running. What came after the transaction is read again by the next run. One that was interrupted is
     finished by the same command; until then nothing else can start.
     """
-    from transactional.engine.history.journal import JournalWriter
-    from transactional.engine.rewinding import plan_rewind
-    from transactional.engine.rewinding import rewind as carry_out
+    from transactional.runtime.engine.history.journal import JournalWriter
+    from transactional.runtime.engine.rewinding import plan_rewind
+    from transactional.runtime.engine.rewinding import rewind as carry_out
 
     topology = load_topology(target)
     with ExitStack() as opened:
@@ -73,7 +73,7 @@ def savepoint(
 
     Store, logs and tables grow meanwhile: nothing since the transaction is deleted from the store and the tables' logs.
     """
-    from transactional.engine.rewinding import plan_rewind
+    from transactional.runtime.engine.rewinding import plan_rewind
 
     topology = load_topology(target)
     with closing(open_existing_store(store)) as coordinator_store:

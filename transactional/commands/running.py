@@ -14,13 +14,13 @@ from transactional.commands.output.lines import plain_line
 from transactional.commands.output.logs import Logs
 from transactional.commands.output.standby import StandbyReporter
 from transactional.core.machine.protocol import Action, Event
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.journal import JournalWriter
-from transactional.engine.history.observing import Leading, Notice, Observer, StandingBy
-from transactional.engine.history.run_history import RunSummary
 from transactional.model.errors import ConfigError
 from transactional.model.plumbing.garbage import keep_what_is_loaded
 from transactional.running import metrics_of_run
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.journal import JournalWriter
+from transactional.runtime.engine.history.observing import Leading, Notice, Observer, StandingBy
+from transactional.runtime.engine.history.run_history import RunSummary
 from transactional.telemetry.run_log import LOGGER
 from transactional.telemetry.tracing import tracing
 from transactional.topology.topology import Topology

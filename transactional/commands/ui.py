@@ -12,9 +12,9 @@ import typer
 from transactional.commands.options import DEFAULT_STORE, Host, HostNames, StoreUrl, TokenFile, TopologyId, statuses_of
 from transactional.commands.output.lines import plain_line
 from transactional.console.needs import require_console
-from transactional.engine.clock import SystemClock
 from transactional.loading import load_topology, open_existing_store, open_for_reading
 from transactional.model.errors import ConfigError
+from transactional.runtime.engine.clock import SystemClock
 
 
 def ui(

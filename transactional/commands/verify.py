@@ -108,7 +108,7 @@ def _with_windows(target: str, store: str, report: Report) -> Report:
 
 def _former_spouts(topology: Topology, store: str) -> frozenset[str]:
     """Return the spouts of earlier runs that the store knows."""
-    from transactional.engine.streams import stream_names
+    from transactional.runtime.engine.streams import stream_names
 
     with closing(open_for_reading(store)) as reader:
         return frozenset(stream_names(topology, reader).spouts)

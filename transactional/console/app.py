@@ -31,9 +31,9 @@ from transactional.core.ports import Clock
 from transactional.core.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
-from transactional.engine.clock import SystemClock
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import OperatingError, TransactionalError
+from transactional.runtime.engine.clock import SystemClock
 from transactional.topology.topology import Topology
 from transactional.web.connections import LIMITS
 from transactional.web.guard import Access, Guard

@@ -9,9 +9,9 @@ from typing import Any, Final
 from transactional.core.store import AttemptTimes
 from transactional.core.store.rules import letters_in
 from transactional.core.store.set_aside import RecentLetters
-from transactional.engine.letter_spout import all_letters
 from transactional.model.drawing.formats import NOTHING, first_line
 from transactional.model.errors import TransactionalError
+from transactional.runtime.engine.letter_spout import all_letters
 from transactional.topology.topology import Topology
 
 LETTERS_MAX: Final = 200

@@ -14,8 +14,8 @@ from transactional.core.ports.examining import Diagnosis, Examined, Problem
 from transactional.core.store import StoreReader, TopologyStatus
 from transactional.doctor.source import examine_source
 from transactional.doctor.store import examine_logs, examine_store
-from transactional.engine.fencing import known_txid, wrong_place, wrong_without
 from transactional.model.attempt import NO_TRANSACTION, TxId
+from transactional.runtime.engine.fencing import known_txid, wrong_place, wrong_without
 from transactional.topology.topology import Topology
 
 UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE, Problem.TABLE_FOREIGN)

@@ -12,11 +12,11 @@ from typing import Any
 from transactional.core.store import AttemptRecord, StoreReader
 from transactional.doctor.recomputable import KeysAgain, WindowsAgain, kept_columns, keys_of, windows_of
 from transactional.doctor.replaying import Replay, expiry_of, only_for
-from transactional.engine.fencing import close_tables
-from transactional.engine.streams import stream_names
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, TransactionalError
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.fencing import close_tables
+from transactional.runtime.engine.streams import stream_names
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.streams.windows.times import numbers_of
 from transactional.topology.topology import Component, Topology
 from verifier.evidence.findings import Findings, Report

@@ -13,13 +13,13 @@ from transactional.core.ports.examining import Diagnosis, Problem
 from transactional.core.store import AttemptRecord, CoordinatorStore, Lease
 from transactional.core.store.rules import PROCESSING
 from transactional.doctor.examine import Table, tables_of
-from transactional.engine.clock import SystemClock
-from transactional.engine.fencing import committed_by
-from transactional.engine.history.journal import RunStarted, TakenBack, read_journal
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import joining_of
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.engine.fencing import committed_by
+from transactional.runtime.engine.history.journal import RunStarted, TakenBack, read_journal
 from transactional.topology.topology import Topology
 
 LEASE_MS = 60_000

@@ -10,10 +10,10 @@ from typing import Any
 from transactional.core.ports.expiry import Expiry
 from transactional.core.ports.providing import provided_state
 from transactional.core.store import AttemptRecord
-from transactional.execution.program import Record
 from transactional.model.attempt import AttemptId, TxId
-from transactional.phases.committing import CommitPhase
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.commit.committing import CommitPhase
+from transactional.runtime.executors.local import LocalExecutor
+from transactional.runtime.tasks.program import Record
 from transactional.topology.topology import Component, Topology, committer_of
 
 IN_MEMORY = "memory"

@@ -8,9 +8,9 @@ from transactional.core.ports import Spout
 from transactional.core.ports.examining import Diagnosis, Problem
 from transactional.core.store import StoreReader, TopologyStatus
 from transactional.core.store.rules import ANEW, COMMITTED, fingerprint_changes, meanings_lost
-from transactional.engine.streams import fingerprint_as_stored, stream_names
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, OffsetRange, PartitionId
 from transactional.model.errors import BatchLost, ConfigError, OperatingError
+from transactional.runtime.engine.streams import fingerprint_as_stored, stream_names
 from transactional.topology.topology import Topology
 
 ATTEMPTS_LOOKED_AT = 1_000

@@ -8,10 +8,10 @@ from contextlib import suppress
 from transactional.core.ports.examining import Diagnosis, Problem, TableAddress
 from transactional.core.ports.stream_names import StreamNames
 from transactional.core.store import StoreReader
-from transactional.engine.streams import stream_names
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError, OperatingError, StoreUnavailable
+from transactional.runtime.engine.streams import stream_names
 from transactional.topology.topology import Topology
 from verifier.evidence.delta_log import LogBroken, TableLog, read_log
 from verifier.evidence.findings import CheckImpossible, Findings, Kind

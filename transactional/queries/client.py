@@ -14,7 +14,6 @@ from typing import Any, Self
 import pyarrow as pa
 
 from transactional.core.store import StoreReader
-from transactional.engine.clock import SystemClock
 from transactional.loading import check_topology, open_for_reading
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.arrow.zones import naive_times_in
@@ -32,9 +31,10 @@ from transactional.model.errors import (
 )
 from transactional.model.facts import BatchFacts, StaticVersion
 from transactional.model.schema import did_you_mean
-from transactional.phases.local_executor import LocalExecutor
 from transactional.queries.pinning import Tables
 from transactional.queries.showing import view_of
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.streams.questions import batch_of
 from transactional.topology.topology import Query, Topology
 

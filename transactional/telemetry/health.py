@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.progress import Progress
-from transactional.engine.history.observing import Ended, Leading, Notice, StandingBy
 from transactional.model.config import TopologyConfig
+from transactional.runtime.engine.history.observing import Ended, Leading, Notice, StandingBy
 
 TICKS = 3
 

@@ -20,7 +20,8 @@ from transactional.core.machine.protocol import AbortAttempt, Action, Event, Rec
 from transactional.core.machine.report import IN_DRIVER, IN_WORKERS, ON_SPARK
 from transactional.core.store.history import EndedHow
 from transactional.core.store.rules import upkeep_in
-from transactional.engine.history.observing import (
+from transactional.model.batch import BatchMetadata
+from transactional.runtime.engine.history.observing import (
     Committed,
     Ended,
     Leading,
@@ -30,9 +31,8 @@ from transactional.engine.history.observing import (
     Recovered,
     StoreWritten,
 )
-from transactional.engine.history.run_history import installed_version
-from transactional.engine.history.timeline import Flight, Moment, Timeline
-from transactional.model.batch import BatchMetadata
+from transactional.runtime.engine.history.run_history import installed_version
+from transactional.runtime.engine.history.timeline import Flight, Moment, Timeline
 from transactional.telemetry.trace_ids import trace_id_of
 from transactional.topology.bolts.bolts import COUNTERS_MAX
 

@@ -20,7 +20,7 @@ from transactional.core.machine.protocol import (
     StopRequested,
 )
 from transactional.core.store.history import EndedHow
-from transactional.engine.history.observing import Ended, Leading, Maintained, Notice, Recovered, StandingBy
+from transactional.runtime.engine.history.observing import Ended, Leading, Maintained, Notice, Recovered, StandingBy
 
 LOGGER: Final = "transactional.run"
 LONG_MS: Final = 1_000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from transactional.engine.history.observing import Observer
+from transactional.runtime.engine.history.observing import Observer
 from transactional.telemetry.health import Health
 from transactional.telemetry.metrics import Metrics
 from transactional.telemetry.softly import Softly

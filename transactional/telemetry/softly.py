@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.progress import Progress
-from transactional.engine.history.observing import Notice, NoticeObserver, Observer, RunObserver
 from transactional.model.config import TopologyConfig
+from transactional.runtime.engine.history.observing import Notice, NoticeObserver, Observer, RunObserver
 
 _log: Final = logging.getLogger(__name__)
 

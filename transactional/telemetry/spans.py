@@ -20,11 +20,11 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from transactional.core.machine.protocol import AbortAttempt, Action, AttemptFailed, Event, RecordFailure
 from transactional.core.store import AttemptRecord
 from transactional.core.store.history import EndedHow
-from transactional.engine.history.observing import Committed, Leading, Notice
-from transactional.engine.history.run_history import installed_version
-from transactional.engine.history.timeline import NEVER, Flight, Moment, Timeline
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.plumbing.redaction import without_login
+from transactional.runtime.engine.history.observing import Committed, Leading, Notice
+from transactional.runtime.engine.history.run_history import installed_version
+from transactional.runtime.engine.history.timeline import NEVER, Flight, Moment, Timeline
 from transactional.telemetry.trace_ids import span_id_of, trace_id_of
 
 _NS: Final = 1_000_000

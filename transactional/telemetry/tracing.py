@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
-from transactional.engine.history.observing import Observer
 from transactional.model.names import DISTRIBUTION
+from transactional.runtime.engine.history.observing import Observer
 from transactional.telemetry.run_log import LOGGER
 from transactional.telemetry.softly import Softly
 

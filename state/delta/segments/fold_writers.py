@@ -28,7 +28,7 @@ def is_job(task: FoldTask, *, executors_write: bool) -> bool:
     whether executors write into the table's folder, as far as its layout says."""
     if "pyspark" not in sys.modules:
         return False
-    from transactional import spark_jobs
+    from transactional.runtime.spark import jobs as spark_jobs
 
     if (is_apart := spark_jobs.are_executors_apart()) is None:
         return False

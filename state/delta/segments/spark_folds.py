@@ -15,7 +15,7 @@ from state.delta.segments.folds_apart import FoldTask, WrittenFold
 from state.delta.segments.shares import shares_of
 from state.fence import WriteRefused
 from transactional.model.errors import OperatingError
-from transactional.spark_jobs import run_job
+from transactional.runtime.spark.jobs import run_job
 
 
 def write_by_spark(task: FoldTask) -> WrittenFold:

@@ -28,15 +28,15 @@ from transactional import (
 from transactional.commands.display import Display
 from transactional.core.store import Lease
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.gears.executor import GearedExecutor
-from transactional.gears.places import ProcessingPlace, ProcessingPlaces
 from transactional.model.batch import BatchMetadata
 from transactional.running import make_executor
-from transactional.spark.executor import SparkExecutor
-from transactional.workers.executor import WorkerExecutor
+from transactional.runtime.executors.auto.executor import GearedExecutor
+from transactional.runtime.executors.auto.places import ProcessingPlace, ProcessingPlaces
+from transactional.runtime.executors.spark.executor import SparkExecutor
+from transactional.runtime.executors.workers.executor import WorkerExecutor
 
 PARTITIONS, ROWS, TAKE = 2, 300, 100
-WORKER = "transactional.workers.serving"
+WORKER = "transactional.runtime.executors.workers.serving"
 """What the process of a worker runs."""
 MEETS = 1
 """The transaction that waits for the test: the first one. A later batch, once known to be small, may be worth one Spark

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.integration.programs import Program
 from tests.integration.signals import send
-from transactional.spark_session import spark_session
+from transactional.runtime.spark.session import spark_session
 
 WELL = "well"
 

@@ -28,7 +28,7 @@ from transactional import (
 )
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.running import make_executor
-from transactional.spark_session import spark_session
+from transactional.runtime.spark.session import spark_session
 
 PARTITIONS, ROWS, TAKE, EXECUTIONS = 2, 300, 100, 3
 STAGED = LogLayout(staged_bytes=0, fold_after=None)

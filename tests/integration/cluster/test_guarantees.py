@@ -15,7 +15,7 @@ from tests.integration.kafka_count import end_lease
 from tests.integration.reliable_bolts import sent
 from tests.integration.signals import Gate, Signals
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.spark.run_once import STAGE_ATTEMPTS
+from transactional.runtime.executors.spark.run_once import STAGE_ATTEMPTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 MAILS = "tests.integration.cluster.dying_mails:run"

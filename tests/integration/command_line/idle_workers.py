@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import Topology, TransactionalTopologyBuilder, Tuple, run_topology
-from transactional.spark_internals import end_quietly
-from transactional.spark_session import spark_session
+from transactional.runtime.spark.internals import end_quietly
+from transactional.runtime.spark.session import spark_session
 
 LAST_WORD = "a new worker"
 

@@ -22,7 +22,7 @@ from tests.integration.signals import Gate, Signals
 from tests.unit.command_line import RUN, Command, Done
 from transactional.errors import ConfigError
 from transactional.model.errors import by_code
-from transactional.spark.cluster_check import check_executors
+from transactional.runtime.executors.spark.cluster_check import check_executors
 
 MISTAKES = "tests.integration.command_line.mistakes"
 TIMEOUT_S = 240

@@ -12,7 +12,7 @@ from tests.integration.tables import counts
 from tests.unit.command_line import RUN, Command
 from transactional.core.machine.protocol import PlanBatch, RecordAttempt, StartCommit, StartProcessing, StopRequested
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.history.journal import RunStarted, read_journal
+from transactional.runtime.engine.history.journal import RunStarted, read_journal
 
 COMMITTED = r"transaction (\d+):\d+ committed"
 SUMMARY = r"(\d+) transactions committed, the last is (\d+); 0 attempts failed"

@@ -14,7 +14,7 @@ from tests.unit.command_line import Command
 from transactional.core.machine.protocol import PauseRequested, PlanBatch, RecordCommit, ResumeRequested
 from transactional.core.store import TopologyStatus
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.history.journal import RunStarted, read_journal
+from transactional.runtime.engine.history.journal import RunStarted, read_journal
 
 ID = "growing-words"
 RUN = [*CLI, "run", "tests.integration.command_line.growing_words:build", "--master", "none", "--set", "lease_ms=1500"]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.command_line.idle_workers import LAST_WORD
 from tests.integration.programs import Program, finished
-from transactional.spark_session import DELTA_JARS
+from transactional.runtime.spark.session import DELTA_JARS
 
 pytestmark = pytest.mark.spark
 

@@ -26,10 +26,10 @@ from tests.rewinding import (
     run,
     stepping,
 )
-from transactional.engine.rewinding import plan_rewind
 from transactional.errors import BeyondKept, ConfigError, Fenced, RewindUnfinished, TopologyChanged, TopologyInUse
 from transactional.model.attempt import TxId
 from transactional.model.names import owner_of
+from transactional.runtime.engine.rewinding import plan_rewind
 from verifier import Finding, Kind
 
 # What is left out of `make check` is caught there, too, where it is no matter of whole topologies:

@@ -27,12 +27,12 @@ from tests.contract.states import OWNER, Place, content, counts
 from transactional.core.ports import Partials, StateKind
 from transactional.core.ports.examining import Problem
 from transactional.core.ports.staged import StagedFile
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SumOverflow
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
 from transactional.running import run_topology
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -16,8 +16,8 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.files import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
 from state.delta.writing.layout import Held
 from tests.contract.states import OWNER, Place, content, counts
-from transactional.engine.clock import SystemClock
 from transactional.model.attempt import TxId
+from transactional.runtime.engine.clock import SystemClock
 
 RETENTION = "delta.deletedFileRetentionDuration"
 YEAR_S = 365 * 86_400

@@ -17,7 +17,7 @@ from tests.integration.faults.dying import PerilousStore, perilous
 from transactional import TopologyConfig, TopologyDriver, TransactionAttempt
 from transactional.core.ports import Partials
 from transactional.model.user_code.tuples import Key
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.executors.local import LocalExecutor
 
 POINTS = [f"{when} the {what}" for what in ("words table", "buckets table", "store") for when in ("before", "after")]
 BUCKET_SIZE = 2

@@ -20,7 +20,7 @@ from transactional.core.ports import Partials
 from transactional.core.store import Lease
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.batch import BatchMetadata
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.executors.local import LocalExecutor
 
 WORDS = [[("cat",), ("dog",), ("cat",), ("bird",), ("cat",), ("dog",)], [("cat",), ("fish",)]]
 EXPECTED = {"cat": 4, "dog": 2, "bird": 1, "fish": 1}

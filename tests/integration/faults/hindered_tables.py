@@ -19,7 +19,7 @@ from tests.contract.states import content
 from tests.integration.faults.full_disk import fill, mount
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.core.machine.protocol import Action, Event, RecordFailure
-from transactional.engine.history.observing import Committed, Notice
+from transactional.runtime.engine.history.observing import Committed, Notice
 from verifier.checker import CheckedTable, verify
 
 PAGES = range(8)

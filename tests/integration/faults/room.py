@@ -18,10 +18,10 @@ from transactional import Topology, TopologyConfig, TopologyDriver
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
-from transactional.engine.fencing import one_by_one
-from transactional.engine.history.journal import JournalWriter
 from transactional.errors import TransactionalError
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.fencing import one_by_one
+from transactional.runtime.engine.history.journal import JournalWriter
+from transactional.runtime.executors.local import LocalExecutor
 from verifier import CheckedSqlTable, CheckedTable, verify
 
 ONE, OTHER = "store.db", "other.db"

@@ -42,7 +42,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import TransactionalError
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import BatchMetadata
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.executors.local import LocalExecutor
 
 WORDS = [
     [("cat",), ("dog",), ("bird",), ("owl",), ("cat",), ("dog",)],

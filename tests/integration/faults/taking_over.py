@@ -15,9 +15,9 @@ from tests.rewinding import end_lease
 from transactional import TopologyConfig, TopologyDriver
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
-from transactional.engine.fencing import one_by_one
 from transactional.errors import TransactionalError
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.fencing import one_by_one
+from transactional.runtime.executors.local import LocalExecutor
 from verifier import CheckedTable, verify
 
 

@@ -19,9 +19,9 @@ from tests.proof.crashing import check_at_the_end
 from tests.proof.effects import DeltaLogs, Effects, numbered_delta
 from tests.proof.shapes import Setting
 from tests.rewinding import Kept, Steps, World, end_lease, stepping
-from transactional.engine.rewinding import plan_rewind
 from transactional.errors import BeyondKept
 from transactional.model.attempt import TxId
+from transactional.runtime.engine.rewinding import plan_rewind
 
 # `make check` has what is deleted of a table's own, and what is missed then: tests/integration/delta/test_vacuum.py,
 # tests/integration/delta/test_deleted_files.py.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spouts.local_broker import LocalBroker
-from transactional.jars import find_java
+from transactional.runtime.spark.jars import find_java
 
 USER, PASSWORD = "reader", "hunter2-password"
 STORE_PASSWORD = "hunter2-keystore"

@@ -18,13 +18,13 @@ from tests.integration.kafka_topics import new_topic, put
 from transactional import FailedException, TopologyConfig, TransactionalTopologyBuilder, Tuple
 from transactional.core.machine.protocol import BatchPlanned
 from transactional.core.store import CoordinatorStore
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.journal import JournalWriter, read_journal
-from transactional.engine.history.replay import replay
-from transactional.engine.history.timeline import Flight
-from transactional.engine.sizing import BatchSizer
 from transactional.model.batch import BatchLimit, BatchMetadata
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.journal import JournalWriter, read_journal
+from transactional.runtime.engine.history.replay import replay
+from transactional.runtime.engine.history.timeline import Flight
+from transactional.runtime.engine.sizing import BatchSizer
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 
 pytestmark = pytest.mark.kafka

@@ -16,9 +16,9 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.integration.kafka_topics import TIMEOUT_MS, new_topic, put
 from tests.unit.fakes import stored
 from transactional import FailedException, TopologyConfig
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import RetriesExhausted, TopologyChanged
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Sum, TridentTopology, tumbling

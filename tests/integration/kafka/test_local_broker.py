@@ -19,8 +19,8 @@ from spouts.local_broker import LocalBroker
 from spouts.local_broker_jvm import KAFKA_JARS
 from tests.integration.kafka_topics import new_topic, put_at
 from transactional.errors import ConfigError, OperatingError
-from transactional.jars import Jar, JarSet, find_java
-from transactional.spark_session import DELTA_JARS
+from transactional.runtime.spark.jars import Jar, JarSet, find_java
+from transactional.runtime.spark.session import DELTA_JARS
 
 pytestmark = pytest.mark.kafka
 

@@ -22,11 +22,11 @@ from transactional.commands import rewind as commands
 from transactional.console.beside import console_beside
 from transactional.doctor.checked_tables import checked_sources, checked_tables
 from transactional.doctor.examine import examine
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.rewinding import rewind
 from transactional.loading import open_for_reading, open_store
 from transactional.model.attempt import TxId
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.rewinding import rewind
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
 from transactional.web.server import Address

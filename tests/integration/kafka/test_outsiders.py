@@ -21,10 +21,10 @@ from transactional.core.ports import Partials
 from transactional.core.ports.examining import Problem
 from transactional.doctor.checked_tables import checked_sources, checked_tables
 from transactional.doctor.examine import examine
-from transactional.engine.rewinding import rewind
 from transactional.errors import ConfigError, RetriesExhausted
 from transactional.loading import open_for_reading, open_store
 from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.runtime.engine.rewinding import rewind
 from transactional.topology.topology import Topology
 from verifier.checker import verify
 from verifier.evidence.findings import Kind, Report

@@ -21,8 +21,8 @@ from tests.integration.kafka_topics import BOTH, new_topic
 from tests.unit.poisoned import try_again
 from tests.unit.spouts.avro.drawing import written
 from transactional import TransactionalTopologyBuilder, run_topology
-from transactional.engine.letter_spout import all_letters
 from transactional.model.aggregates.columns import Aggregate, Count, Max, Sum
+from transactional.runtime.engine.letter_spout import all_letters
 from transactional.topology.topology import Topology
 
 pytestmark = [pytest.mark.kafka, pytest.mark.registry]

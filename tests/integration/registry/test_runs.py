@@ -27,8 +27,8 @@ from tests.integration.kafka_topics import BOTH, new_topic
 from tests.unit.fakes import stored
 from tests.unit.poisoned import letters, try_again
 from transactional import FailedException, RunSummary, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
-from transactional.engine.letter_spout import all_letters
 from transactional.errors import RetriesExhausted, SourceUnavailable
+from transactional.runtime.engine.letter_spout import all_letters
 from transactional.topology.topology import Topology
 
 pytestmark = [pytest.mark.kafka, pytest.mark.registry]

@@ -36,9 +36,9 @@ from transactional.errors import AttemptLost, ConfigError
 from transactional.model.attempt import AttemptId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.plumbing.garbage import OBJECTS_BETWEEN_COLLECTIONS
-from transactional.spark.executor import SparkExecutor
-from transactional.spark.results import InFile, ResultFiles, unpacked
-from transactional.spark_session import require_classic
+from transactional.runtime.executors.spark.executor import SparkExecutor
+from transactional.runtime.executors.spark.results import InFile, ResultFiles, unpacked
+from transactional.runtime.spark.session import require_classic
 
 pytestmark = pytest.mark.spark
 
@@ -302,7 +302,7 @@ class Sent:
             self.ways += map(type, sent)
             return unpacked(sent)
 
-        patch.setattr("transactional.spark.executor.unpacked", noted)
+        patch.setattr("transactional.runtime.executors.spark.executor.unpacked", noted)
 
 
 def test_what_tasks_send_by_files_arrives_and_the_files_go(
@@ -344,7 +344,7 @@ def test_executors_of_one_session_do_not_share_a_folder(spark: SparkSession) -> 
 
 
 def test_what_executors_elsewhere_send_goes_through_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transactional.spark.executor.are_executors_apart", lambda: True)
+    monkeypatch.setattr("transactional.runtime.executors.spark.executor.are_executors_apart", lambda: True)
     assert OneBolt(spark, Lengths()).executor._results.folder is None
 
 

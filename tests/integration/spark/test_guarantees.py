@@ -17,14 +17,14 @@ from spouts.memory import MemoryTransactionalSpout
 from tests.integration.kafka_topics import new_topic, put
 from tests.integration.reliable_bolts import Send, sent
 from transactional.core.ports import Processed
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import OperatingError
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import TopologyBuilder
-from transactional.spark.executor import SparkExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
+from transactional.runtime.executors.spark.executor import SparkExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

@@ -1,4 +1,4 @@
-"""Canaries: what `transactional.spark_internals` calls behind PySpark's interface, in the JVM, is there and answers."""
+"""Canaries: what `transactional.runtime.spark.internals` calls behind PySpark's interface, in the JVM, is there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from transactional.spark_internals import (
+from transactional.runtime.spark.internals import (
     JvmFailed,
     SparkJobs,
     is_classic,

@@ -26,7 +26,7 @@ from transactional.core.machine.protocol import (
 )
 from transactional.core.store import AttemptRecord
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.history.journal import JournalWriter, read_journal
+from transactional.runtime.engine.history.journal import JournalWriter, read_journal
 
 pytestmark = pytest.mark.spark
 
@@ -117,7 +117,9 @@ def check_journal(folder: Path) -> None:
                 committing.remove(action.attempt.txid)
         most = max(most, len(processing))
     assert 2 <= most <= 3
-    replayed = finished([sys.executable, "-m", "transactional.engine.history.replay", "journal"], folder).lines[-1]
+    replayed = finished([sys.executable, "-m", "transactional.runtime.engine.history.replay", "journal"], folder).lines[
+        -1
+    ]
     assert replayed.endswith("events, every action the same")
 
 

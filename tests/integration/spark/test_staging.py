@@ -27,14 +27,14 @@ from state.fence import WriteRefused
 from state.python_rows import rows_of
 from tests.contract.states import OWNER, Place, content
 from transactional.core.ports import Partials
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, OperatingError
 from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
-from transactional.spark.cluster_check import check_folders
-from transactional.spark.executor import SparkExecutor
-from transactional.spark_jobs import run_job
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.spark.cluster_check import check_folders
+from transactional.runtime.executors.spark.executor import SparkExecutor
+from transactional.runtime.spark.jobs import run_job
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 

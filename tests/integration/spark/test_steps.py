@@ -17,13 +17,13 @@ from state.delta.tables.staging import RUNS
 from tests.contract.states import content
 from tests.integration.signals import Gate, Signals, has_ended
 from tests.integration.spark.bolts import WaitsToCount
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import AttemptLost
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
-from transactional.phases.committing import CommitPhase
-from transactional.spark.executor import SparkExecutor
+from transactional.runtime.commit.committing import CommitPhase
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.spark.executor import SparkExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 

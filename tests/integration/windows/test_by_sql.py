@@ -22,11 +22,11 @@ from state.delta.segments.folding import LogLayout
 from state.delta.tables.staging import RUNS
 from transactional.core.machine.report import CommitReport
 from transactional.core.ports import Processed
-from transactional.engine.driver import TopologyDriver
 from transactional.model.batch import Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
-from transactional.phases.committing import CommitPhase
-from transactional.spark.executor import SparkExecutor
+from transactional.runtime.commit.committing import CommitPhase
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.spark.executor import SparkExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology, sliding, tumbling
 

@@ -19,10 +19,10 @@ from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState, MemoryTable
 from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
 from transactional.console.app import Console, application
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.observing import Observer
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.observing import Observer
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.telemetry.metrics import Metrics
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology, tumbling

@@ -16,7 +16,7 @@ from typing import Any
 from tests.integration.signals import is_first
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.model.user_code.tuples import Tuple
-from transactional.workers.serving import ANSWER, NUMBER_BYTES
+from transactional.runtime.executors.workers.serving import ANSWER, NUMBER_BYTES
 
 WAYS: dict[str, tuple[Callable[[], Any], str]] = {
     "killed": (

@@ -19,14 +19,14 @@ from tests.integration.signals import is_first
 from transactional import TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, Tuple
 from transactional.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, OutputCollector, TopologyContext
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.run_history import RunSummary
 from transactional.errors import RetriesExhausted
-from transactional.execution.watching import BoltInput
 from transactional.model.arrow import to_ipc
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.run_history import RunSummary
+from transactional.runtime.executors.workers.deadly_tuples import deadly_tuple
+from transactional.runtime.executors.workers.executor import WorkerExecutor
+from transactional.runtime.tasks.watching import BoltInput
 from transactional.testing import MemoryCoordinatorStore
-from transactional.workers.deadly_tuples import deadly_tuple
-from transactional.workers.executor import WorkerExecutor
 
 COUNT, DEADLY = 37, 22
 DEATHS_MAX = math.log2(COUNT) + 3

@@ -22,8 +22,8 @@ from transactional.errors import AttemptLost
 from transactional.model.attempt import AttemptId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
-from transactional.workers.executor import WorkerExecutor
+from transactional.runtime.executors.local import LocalExecutor
+from transactional.runtime.executors.workers.executor import WorkerExecutor
 
 FIRST = TransactionAttempt(TxId(1), AttemptId(1))
 SECOND = TransactionAttempt(TxId(1), AttemptId(2))
@@ -56,7 +56,7 @@ def one_bolt(request: pytest.FixtureRequest) -> Iterator[Callable[[Bolt], OneBol
     def make(topology: Topology) -> JobExecutor:
         if request.param == "workers":
             return WorkerExecutor(topology, processes=2)
-        from transactional.spark.executor import SparkExecutor
+        from transactional.runtime.executors.spark.executor import SparkExecutor
 
         return SparkExecutor(topology, request.getfixturevalue("spark"))
 

@@ -42,13 +42,13 @@ from transactional import (
     TxId,
 )
 from transactional.bolts import Bolt
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import AttemptLost, BoltFailed, TuplesLost, WorkerDied
 from transactional.model.attempt import AttemptId
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.workers import pool
+from transactional.runtime.executors.workers.executor import WorkerExecutor
+from transactional.runtime.executors.workers.process import WorkerProcess
 from transactional.testing import MemoryCoordinatorStore
-from transactional.workers import pool
-from transactional.workers.executor import WorkerExecutor
-from transactional.workers.process import WorkerProcess
 
 PROCESSES = 2
 
@@ -262,7 +262,7 @@ DRIVER = """
     from transactional import TransactionalTopologyBuilder, TransactionAttempt, TxId
     from transactional.model.attempt import AttemptId
     from transactional.model.batch import EMPTY_BATCH
-    from transactional.workers.executor import WorkerExecutor
+    from transactional.runtime.executors.workers.executor import WorkerExecutor
 
     def hangs(row):
         signal.pause()

@@ -16,14 +16,14 @@ from tests.proof.effects import Effects
 from tests.proof.shapes import SHAPES, TAKE, Setting, build
 from transactional import TopologyConfig
 from transactional.core.ports import JobExecutor
-from transactional.engine.clock import SystemClock
-from transactional.engine.driver import TopologyDriver
-from transactional.gears.executor import GearedExecutor
-from transactional.gears.places import ProcessingPlace, ProcessingPlaces
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.auto.executor import GearedExecutor
+from transactional.runtime.executors.auto.places import ProcessingPlace, ProcessingPlaces
+from transactional.runtime.executors.local import LocalExecutor
+from transactional.runtime.executors.workers.executor import WorkerExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
-from transactional.workers.executor import WorkerExecutor
 
 Make = Callable[[Topology], JobExecutor]
 
@@ -82,7 +82,7 @@ SETTINGS = [
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_wherever_it_is_processed_the_same_is_made(tmp_path: Path, setting: Setting, spark: Any) -> None:
-    from transactional.spark.executor import SparkExecutor
+    from transactional.runtime.executors.spark.executor import SparkExecutor
 
     def by_turns(topology: Topology) -> JobExecutor:
         return GearedExecutor(in_workers(topology), SparkExecutor(topology, spark), Drawn(2))

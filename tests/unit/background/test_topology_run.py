@@ -20,10 +20,10 @@ from transactional.background.topology_run import TopologyRun
 from transactional.core.machine.protocol import Action, Event, RecordCommit
 from transactional.core.store import TopologyStatus
 from transactional.core.store.history import EndedHow
-from transactional.engine.history.run_history import RunSummary
 from transactional.errors import ConfigError, RetriesExhausted, TopologyInUse
 from transactional.loading import open_store
 from transactional.running import run_topology, start_topology
+from transactional.runtime.engine.history.run_history import RunSummary
 from transactional.topology.topology import Topology
 
 QUICK = {"idle_pause_ms": 1, "retry_pause_ms": 1, "tick_ms": 1}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.command_line import RUN, Command
-from transactional.engine.history.journal import RunStarted, read_journal
 from transactional.loading import open_for_reading
 from transactional.model.config import TopologyConfig
+from transactional.runtime.engine.history.journal import RunStarted, read_journal
 
 
 def rows(text: str) -> dict[str, list[str]]:

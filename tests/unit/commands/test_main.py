@@ -17,10 +17,10 @@ from pyspark import cloudpickle as spark_cloudpickle
 
 from tests.unit.command_line import RUN, Command
 from transactional.commands import main as cli
-from transactional.engine.history.journal import read_journal
-from transactional.engine.history.replay import replay
 from transactional.errors import CommitStuck
 from transactional.loading import load_topology
+from transactional.runtime.engine.history.journal import read_journal
+from transactional.runtime.engine.history.replay import replay
 
 SCRIPT = Path(sys.executable).parent / "transactional"
 # --- what is right ------------------------------------------------------------------------------------------------

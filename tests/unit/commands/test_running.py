@@ -12,11 +12,11 @@ from tests.unit.command_line import RUN, Command
 from transactional.commands import running
 from transactional.core.store import Lease
 from transactional.core.store.progress import Progress
-from transactional.engine.history.observing import Leading, StandingBy
 from transactional.errors import ConfigError
 from transactional.loading import load_topology
 from transactional.model.attempt import AttemptId, Epoch
 from transactional.running import run_topology
+from transactional.runtime.engine.history.observing import Leading, StandingBy
 
 SCRAPED = """
 import urllib.request

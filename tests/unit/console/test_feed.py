@@ -20,8 +20,8 @@ from transactional.console.feed import PAGES_EVERY_S, PAGES_SHARE, PARTS_EVERY_S
 from transactional.console.views import CHANGING
 from transactional.core.store import DesiredState
 from transactional.core.store.history import EndedHow, RunEnd
-from transactional.engine.history.observing import Ended, Leading
 from transactional.errors import StoreUnavailable
+from transactional.runtime.engine.history.observing import Ended, Leading
 from transactional.web.connections import LIMITS
 from transactional.web.guard import Access
 

@@ -16,8 +16,8 @@ from transactional.core.ports.examining import Diagnosis, Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
-from transactional.engine.history.journal import JournalWriter
 from transactional.running import run_topology
+from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from verifier.checker import CheckedTable, verify

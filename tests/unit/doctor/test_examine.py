@@ -28,12 +28,12 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import examine
 from transactional.doctor.repairs import repair
 from transactional.doctor.start import refuse_early
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.journal import JournalWriter
 from transactional.errors import ConfigError, OperatingError, StoreMismatch, TopologyInUse
 from transactional.model.batch import Offset, OffsetRange
 from transactional.model.config import TopologyConfig
 from transactional.running import make_executor, run_topology
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.testing import MemoryCoordinatorStore
 
 

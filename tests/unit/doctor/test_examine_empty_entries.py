@@ -16,9 +16,9 @@ from tests.unit.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.doctor.test_examine_torn import STARTS, entries, everything, run_by_driver
 from transactional.core.ports.examining import Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine import rewinding
 from transactional.errors import BeyondKept, OperatingError, StoreMismatch
 from transactional.model.attempt import TxId
+from transactional.runtime.engine import rewinding
 from verifier.checker import CheckedTable, verify
 
 pytestmark = pytest.mark.sampled(2)

@@ -14,11 +14,11 @@ from tests.unit.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.drivers import DRAINED
 from transactional.core.ports.examining import Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine import rewinding
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import StoreMismatch
 from transactional.model.attempt import TxId
 from transactional.running import make_executor, run_topology
+from transactional.runtime.engine import rewinding
+from transactional.runtime.engine.driver import TopologyDriver
 
 pytestmark = pytest.mark.sampled(2)
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from state import DeltaMapState
 from tests.unit.command_line import RUN, Command
-from transactional.engine.clock import SystemClock
+from transactional.runtime.engine.clock import SystemClock
 from verifier.evidence import findings
 from verifier.floors import Expires
 

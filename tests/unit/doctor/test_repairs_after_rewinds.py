@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from tests.unit.doctor.patients import TABLES, WORDS, Patient
 from transactional.core.ports.examining import Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine import rewinding
-from transactional.engine.history.journal import JournalWriter, TakenBack, read_journal
-from transactional.engine.history.replay import replay
 from transactional.errors import StoreMismatch
 from transactional.model.attempt import TxId
+from transactional.runtime.engine import rewinding
+from transactional.runtime.engine.history.journal import JournalWriter, TakenBack, read_journal
+from transactional.runtime.engine.history.replay import replay
 
 
 def take_back(patient: Patient, txid: int, *, journal: bool = True) -> None:

@@ -18,11 +18,11 @@ from tests.unit.drivers import DRAINED
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.doctor.examine import Table
 from transactional.doctor.repairs import Journal, take_over
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, StoreMismatch
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.running import make_executor, run_topology
+from transactional.runtime.engine.driver import TopologyDriver
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.builder import TransactionalTopologyBuilder
 

@@ -8,9 +8,9 @@ from typing import Any
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from transactional.core.ports import State
 from transactional.core.store import CoordinatorStore
-from transactional.engine.driver import TopologyDriver
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Avg, Count, Stream, Sum, TridentTopology

@@ -18,10 +18,10 @@ from state import MemoryMapState
 from transactional import Topology, TransactionalTopologyBuilder
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.progress import Progress
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.observing import Notice
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.observing import Notice
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.telemetry.health import Health
 from transactional.telemetry.metrics import Metrics
 from transactional.telemetry.run_log import RunLog

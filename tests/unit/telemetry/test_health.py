@@ -7,8 +7,8 @@ from tests.unit.telemetry.runs import lease
 from transactional.core.machine.protocol import Tick
 from transactional.core.store.history import EndedHow, RunEnd
 from transactional.core.store.progress import Progress
-from transactional.engine.history.observing import Ended, Leading, StandingBy
 from transactional.model.config import TopologyConfig
+from transactional.runtime.engine.history.observing import Ended, Leading, StandingBy
 from transactional.telemetry.health import Health
 
 

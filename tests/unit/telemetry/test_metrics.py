@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.drivers import World
-from tests.unit.engine.history.test_troubles import failing
+from tests.unit.runtime.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
 from transactional.core.machine.protocol import (
     AbortAttempt,
@@ -25,7 +25,10 @@ from transactional.core.machine.protocol import (
 )
 from transactional.core.store.history import EndedHow, RunEnd
 from transactional.core.store.progress import Phase
-from transactional.engine.history.observing import (
+from transactional.errors import SourceUnavailable
+from transactional.model.attempt import TxId
+from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.runtime.engine.history.observing import (
     Committed,
     Ended,
     Leading,
@@ -34,10 +37,7 @@ from transactional.engine.history.observing import (
     Recovered,
     StoreWritten,
 )
-from transactional.engine.history.timeline import Flight, Moment, Timeline
-from transactional.errors import SourceUnavailable
-from transactional.model.attempt import TxId
-from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Digest, Offset, OffsetRange, PartitionId
+from transactional.runtime.engine.history.timeline import Flight, Moment, Timeline
 from transactional.telemetry.metrics import Metrics
 from transactional.telemetry.trace_ids import trace_id_of
 

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from tests.unit.drivers import World
-from tests.unit.engine.history.test_troubles import failing
+from tests.unit.runtime.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import lease, run_before, tried
 from transactional.core.machine.protocol import DrainRequested, RecordCommit, RecordFailure, StopRequested, Tick
 from transactional.core.machine.report import CommitReport
 from transactional.core.store.history import EndedHow, RunEnd
 from transactional.core.store.progress import Phase
-from transactional.engine.history.observing import (
+from transactional.errors import BatchLost, Fenced, SourceUnavailable
+from transactional.model.attempt import TxId
+from transactional.model.batch import EMPTY_BATCH
+from transactional.runtime.engine.history.observing import (
     Committed,
     Ended,
     Leading,
@@ -25,10 +28,7 @@ from transactional.engine.history.observing import (
     StandingBy,
     StoreWritten,
 )
-from transactional.engine.history.timeline import Flight, Moment
-from transactional.errors import BatchLost, Fenced, SourceUnavailable
-from transactional.model.attempt import TxId
-from transactional.model.batch import EMPTY_BATCH
+from transactional.runtime.engine.history.timeline import Flight, Moment
 from transactional.telemetry.run_log import LOGGER, RunLog
 
 FLIGHT = Flight(tried(1, 1), Moment(0, 0), 0, "committed", Moment(9, 9))

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.unit.drivers import HookedStore, World
-from tests.unit.engine.history.test_troubles import failing
+from tests.unit.runtime.engine.history.test_troubles import failing
 from tests.unit.telemetry.runs import tried
 from transactional.core.store import AttemptRecord
 from transactional.core.store.rules import PROCESSING

@@ -19,17 +19,17 @@ from tests.unit.poisoned import letters
 from tests.unit.topology.reliable.runs import run
 from transactional import TransactionalTopologyBuilder
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.errors import ConfigError, FailedException
-from transactional.execution.program import AttemptInput, make_program
 from transactional.model.arrow import origin_of
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.letter_spout import LetterSpout, all_letters
+from transactional.runtime.executors.local import LocalExecutor
+from transactional.runtime.tasks.program import AttemptInput, make_program
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.topology import Topology
 

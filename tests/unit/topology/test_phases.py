@@ -16,7 +16,7 @@ from transactional.core.ports import StateKind
 from transactional.errors import BoltFailed, TableConflict
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.committing import CommitPhase
+from transactional.runtime.commit.committing import CommitPhase
 from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages

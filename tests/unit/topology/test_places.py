@@ -15,10 +15,10 @@ from state.delta.tables.table import catalog_table
 from state.memory import MemoryMapState
 from state.sql.state import SqlMapState
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.journal import JournalWriter
 from transactional.errors import ConfigError
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.journal import JournalWriter
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.places import real_path
 from transactional.topology.topology import Topology

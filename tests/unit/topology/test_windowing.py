@@ -27,12 +27,12 @@ from transactional import (
     sliding,
     tumbling,
 )
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import RetriesExhausted, TopologyChanged
 from transactional.model.config import TopologyConfig
 from transactional.model.groupings import Grouping, GroupingKind
 from transactional.model.schema import Schema
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.describing import described
 from transactional.topology.windowing import Windowing

@@ -15,13 +15,13 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional import TransactionalTopologyBuilder, Tuple, TupleWindow, WindowedBolt, count, tumbling
 from transactional.core.store.rules import SINCE
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import SchemaMismatch, TopologyChanged
 from transactional.model.arrow import arrow_schema, from_ipc, to_ipc
 from transactional.model.arrow.kept_rows import rows_from_ipc
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.windows.windows import CountWindow, Window
 

@@ -30,12 +30,12 @@ from transactional.core.machine.protocol import (
     StopRequested,
 )
 from transactional.core.store import AttemptRecord
-from transactional.engine.clock import SystemClock
-from transactional.engine.history.timeline import Moment, Timeline
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config_sources import Given, Setting
 from transactional.model.plumbing.redaction import without_login
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.engine.history.timeline import Moment, Timeline
 from transactional.topology.describing import in_lines
 from transactional.topology.topology import Topology
 

@@ -15,7 +15,7 @@ from transactional.core.store import TopologyStatus
 from transactional.core.store.history import EndedHow
 from transactional.core.store.rules import state_of
 from transactional.core.store.set_aside import RecentLetters
-from transactional.engine.clock import SystemClock
+from transactional.runtime.engine.clock import SystemClock
 
 
 def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:

@@ -25,8 +25,8 @@ from transactional.core.machine.protocol import (
     StartProcessing,
     StopRequested,
 )
-from transactional.engine.history.observing import Committed, Ended, Leading, Notice, Recorded
 from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.runtime.engine.history.observing import Committed, Ended, Leading, Notice, Recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Final
 from transactional.console.data.figures import RECENT, committed_of
 from transactional.core.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.core.store.rules import COMMITTED, OPEN, PROCESSED, PROCESSING, lag_in
-from transactional.engine.history.timeline import Flight
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import BatchMetadata
+from transactional.runtime.engine.history.timeline import Flight
 
 _REPORTED_MAX: Final = 2 * RECENT
 _MORE: Final = 8

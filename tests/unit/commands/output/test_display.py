@@ -49,7 +49,6 @@ from transactional.core.machine.report import CommitReport
 from transactional.core.store import AttemptRecord, DesiredState, TopologyStatus
 from transactional.core.store.history import EndedHow, RunAbout, RunEnd, RunRecord, Trouble
 from transactional.core.store.progress import Phase
-from transactional.engine.clock import SystemClock
 from transactional.model.attempt import AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.model.batch import (
     EMPTY_BATCH,
@@ -62,6 +61,7 @@ from transactional.model.batch import (
     PendingMessage,
 )
 from transactional.model.config_sources import Given, Setting
+from transactional.runtime.engine.clock import SystemClock
 from transactional.testing import ManualClock
 
 WORDS = PartitionId("memory", 0)

@@ -14,12 +14,12 @@ from tests.unit.fakes import builder, counts, words
 from transactional.commands.output.status_json import attempt_json, processing_of, status_json, steps_of, upkeep_of
 from transactional.commands.output.statuses import upkeep_lines
 from transactional.core.machine.protocol import CommitSucceeded
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.history.journal import JournalWriter, read_journal
-from transactional.gears.executor import GearedExecutor
-from transactional.gears.places import ProcessingPlaces
 from transactional.model.plumbing.failures import LASTING, FailuresInARow
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.journal import JournalWriter, read_journal
+from transactional.runtime.executors.auto.executor import GearedExecutor
+from transactional.runtime.executors.auto.places import ProcessingPlaces
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.telemetry.metrics import Metrics
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.describing import described, in_lines

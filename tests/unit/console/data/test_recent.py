@@ -20,10 +20,10 @@ from transactional.core.machine.protocol import Action, Event
 from transactional.core.store import AttemptTimes, StoreReader
 from transactional.core.store.history import EndedHow, RunEnd
 from transactional.core.store.rules import FAILED
-from transactional.engine.history.observing import Ended, Leading
 from transactional.errors import StoreUnavailable
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Tuple
+from transactional.runtime.engine.history.observing import Ended, Leading
 
 MANY = [[(f"word {number}",) for number in range(30)] for _ in range(2)]
 

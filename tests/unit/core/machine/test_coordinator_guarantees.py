@@ -17,11 +17,11 @@ from transactional.core.machine.protocol import (
     StopRequested,
 )
 from transactional.core.store.progress import Phase, Progress
-from transactional.engine.history.journal import decode, encode
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import BatchMetadata, Offset, PendingMessage
 from transactional.model.config import TopologyConfig
 from transactional.model.guarantees import Guarantee
+from transactional.runtime.engine.history.journal import decode, encode
 
 CONFIG = TopologyConfig(max_spout_pending=2, retry_pause_ms=100, stop_when_drained=True)
 PLANNED: list[PlanBatch] = []

@@ -17,7 +17,7 @@ from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.model.letters import Exclusion
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.executors.local import LocalExecutor
 
 WAITS = TopologyConfig(attempts_max=2, outage_timeout_ms=10_000, retry_pause_ms=100, retry_pause_max_ms=400)
 

@@ -9,11 +9,11 @@ from typing import Any
 from transactional.core.machine.coordinator import Coordinator
 from transactional.core.machine.protocol import AttemptFailed, Halt, RecordAttempt, RecordFailure, StartProcessing, Tick
 from transactional.core.store.progress import Phase, Progress
-from transactional.engine.history.journal import decode, encode
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig as Config
 from transactional.model.letters import Exclusion, Letter
+from transactional.runtime.engine.history.journal import decode, encode
 
 EXCLUSION = Exclusion("picky", "0123", "component 'picky' raised ValueError: no")
 LETTER = Letter(1, 0, "picky", "words", "default", "{}", "no")

@@ -17,12 +17,12 @@ from tests.examples import examples
 from tests.unit.fakes import stored
 from transactional.core.ports import StateKind
 from transactional.core.ports.several import SeveralSpouts
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, RetriesExhausted, TopologyChanged
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import complete_topology
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.stages import plan_stages

@@ -16,8 +16,8 @@ from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout, Opaqu
 from spouts.planning import Logs, PartitionLog
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
-from tests.unit.phases.test_refused_records import NUMBER, RecordSpout
 from tests.unit.poisoned import letters
+from tests.unit.runtime.processing.test_refused_records import NUMBER, RecordSpout
 from transactional import RunSummary
 from transactional.core.ports import PartitionReader, Spout
 from transactional.core.ports.examining import Problem
@@ -25,18 +25,18 @@ from transactional.core.ports.several import SeveralReaders, SeveralSpouts
 from transactional.core.ports.stream_names import of_stream
 from transactional.doctor.checked_tables import checked_sources
 from transactional.doctor.examine import examine
-from transactional.engine.driver import TopologyDriver
-from transactional.engine.letter_spout import LetterSpout, all_letters
-from transactional.engine.rewinding import read_again
 from transactional.errors import BeyondKept, ConfigError
-from transactional.execution.failing.faults import fingerprint
 from transactional.model.attempt import TxId
 from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import Listing
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.letter_spout import LetterSpout, all_letters
+from transactional.runtime.engine.rewinding import read_again
+from transactional.runtime.executors.local import LocalExecutor
+from transactional.runtime.tasks.failing.faults import fingerprint
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology

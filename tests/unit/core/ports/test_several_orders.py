@@ -10,11 +10,11 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.unit.fakes import stored
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import RetriesExhausted, TopologyChanged
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology

@@ -16,8 +16,8 @@ from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder, TupleCollector
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.topology import Topology
 
 FIELDS = "number long, of array<string>"

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from transactional.bolts import BasicBolt, OutputCollector
-from transactional.engine.driver import TopologyDriver
 from transactional.model.config import TopologyConfig
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import TopologyBuilder
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 

@@ -16,11 +16,11 @@ from tests.unit.topology.reliable.runs import committed, fresh, mails, run
 from transactional.bolts import BasicBolt, OutputCollector, TopologyContext
 from transactional.core.machine.protocol import ProcessingSucceeded, RecordCommit, StartProcessing
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.engine.letter_spout import LetterSpout, all_letters
 from transactional.errors import BoltFailed, ConfigError, OperatingError, RetriesExhausted
 from transactional.model.user_code.failures import TaskFailed
 from transactional.model.user_code.tuples import Tuple
 from transactional.reliable import TopologyBuilder
+from transactional.runtime.engine.letter_spout import LetterSpout, all_letters
 from transactional.testing import MemoryCoordinatorStore
 
 LINES = [[("a b",), ("c bad",), ("d",)], [("e",), ("f",)]]
@@ -73,7 +73,7 @@ def test_a_message_is_given_up_after_its_retries_and_counted() -> None:
 
 def test_more_failed_messages_than_are_recorded_are_a_failed_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the bolt, not an outage: it counts against `attempts_max`."""
-    monkeypatch.setattr("transactional.engine.runner.PENDING_MAX", 1)
+    monkeypatch.setattr("transactional.runtime.engine.runner.PENDING_MAX", 1)
     given = fresh(lambda word, times: word in ("b", "bad"))
     with pytest.raises(RetriesExhausted, match="TX302 2 messages of one batch failed and 0 wait, more than the 1 that"):
         run(mails("at-least-once", LINES).build(), attempts_max=3, message_retries_max=0)

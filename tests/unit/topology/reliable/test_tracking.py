@@ -15,8 +15,8 @@ from transactional.model.batch import BatchMetadata, Offset, OffsetRange, Partit
 from transactional.model.messages import FailedMessage
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
-from transactional.phases.local_executor import LocalExecutor
 from transactional.reliable import RichBolt, TopologyBuilder, TupleCollector
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.reliable.tracking import TrackedBolt, all_copies, copy_id
 
 WORLDS = 1_000

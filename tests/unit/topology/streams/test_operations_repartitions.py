@@ -15,10 +15,10 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.topology.streams.shapes import PAIRS, emitted
 from transactional.bolts import TopologyContext
-from transactional.engine.driver import TopologyDriver
 from transactional.model.config import TopologyConfig
 from transactional.model.groupings import CustomStreamGrouping
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.trident import Count, Stream, Sum, TridentTopology
 

@@ -13,15 +13,15 @@ from examples.trident_reach import FOLLOWERS, POSTED
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional.core.machine.coordinator import Coordinator
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import BatchLost, ConfigError, FailedException, TransactionalError
 from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import StaticVersion
 from transactional.model.reading import StaticTable
 from transactional.model.schema import Schema
-from transactional.phases.local_executor import LocalExecutor
 from transactional.queries import QueryClient
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.streams.pipelines.looking_up import LookUpStatic
 from transactional.topology.topology import Topology

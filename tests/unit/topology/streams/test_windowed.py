@@ -20,13 +20,13 @@ from tests.examples import examples
 from tests.unit.closing import is_planned
 from tests.unit.topology.streams.test_streams import Longest, Path
 from transactional.core.machine.windows import Windows
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, StoreMismatch, TopologyChanged
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import BatchFacts, LastSeen
 from transactional.model.schema import Schema
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.streams.windows.windowing import InPanes, Late
 from transactional.trident import (

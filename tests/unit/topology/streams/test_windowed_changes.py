@@ -9,10 +9,10 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import TopologyChanged
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.trident import Count, Max, Sum, TridentTopology, count, session, tumbling
 

@@ -12,12 +12,12 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional.core.ports.dead_letters import values_to_json
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, RetriesExhausted, SchemaMismatch, TopologyChanged
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import tuple_class
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.streams.windowed_joins import KeptSide, OfWindow, keeps_lonely
 from transactional.trident import (

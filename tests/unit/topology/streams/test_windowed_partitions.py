@@ -17,11 +17,11 @@ from transactional.commands.output.status_json import status_json, waits_of
 from transactional.console.data.reading import partitions_of
 from transactional.console.history import History
 from transactional.console.views import topology as topology_page
-from transactional.engine.driver import TopologyDriver
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import Listing
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology, tumbling
 
@@ -193,7 +193,7 @@ def test_stores_of_earlier_releases_begin_with_their_next_transaction(monkeypatc
     """They have recorded nothing of what is listed; what was late stays late."""
     world = World(rows("a", 0, 10, 20), [])
     with monkeypatch.context() as earlier:
-        earlier.setattr("transactional.engine.runner.listed_after", lambda *given: {})
+        earlier.setattr("transactional.runtime.engine.runner.listed_after", lambda *given: {})
         world.run()
     assert world.last().listed == {}
     assert world.closed.read().num_rows == 2

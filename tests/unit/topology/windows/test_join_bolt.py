@@ -17,11 +17,11 @@ from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from transactional import ConfigError, JoinBolt, TransactionalTopologyBuilder, Tuple, TupleWindow, count, tumbling
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import TopologyChanged
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
-from transactional.phases.local_executor import LocalExecutor
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.trident import TridentTopology
 

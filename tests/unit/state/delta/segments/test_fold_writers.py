@@ -12,9 +12,9 @@ from state.delta.segments.folds_apart import APART_ROWS, FoldTask, WrittenFold
 from state.delta.tables.table import DeltaLocation
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from transactional import spark_jobs
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema
+from transactional.runtime.spark import jobs as spark_jobs
 
 MASTERS = [
     ("local", True, [False, True]),

@@ -16,12 +16,12 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.topology.streams.shapes import PAIRS
 from transactional.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
-from transactional.engine.driver import TopologyDriver
 from transactional.errors import ConfigError, FailedException, TransactionalError
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.config import TopologyConfig
-from transactional.phases.local_executor import LocalExecutor
 from transactional.queries import QueryClient
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages

@@ -1,0 +1,1 @@
+"""The commit phase of a transaction: strictly in order, step by step. Nothing of Spark is here."""

@@ -1,0 +1,142 @@
+"""The commit phase of one transaction: committers finish their batch, and bolts behind them run, step by step."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from transactional.core.machine.report import CommitReport
+from transactional.core.ports import Processed, State
+from transactional.core.ports.dead_letters import letter_rows
+from transactional.model.arrow.zones import naive_times_in
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import NaiveTime, OperatingError
+from transactional.model.plumbing.syncing import sync
+from transactional.model.user_code.failures import TaskFailed
+from transactional.runtime.commit.bolt_steps import BoltStep
+from transactional.runtime.commit.commit_steps import CommitContext, CommitStep, error_of_tasks
+from transactional.runtime.commit.passing import Passing
+from transactional.runtime.commit.step_places import StepPlace
+from transactional.runtime.commit.update_steps import update_step
+from transactional.runtime.tasks.program import NoReader, Record, make_program
+from transactional.runtime.tasks.step_work import StepExecutor
+from transactional.runtime.tasks.trying_again import batch_of_letter, subscription, takes_letters
+from transactional.topology.steps import plan_steps
+from transactional.topology.topology import Topology, WorkPhase
+
+
+def facts_of_write(state: State, rows: int | None) -> dict[str, int]:
+    """What is recorded of a state's write: as far as it is known."""
+    recorded = {} if rows is None else {"rows": rows}
+    try:
+        facts = state.last_commit()
+    except (OSError, OperatingError):
+        facts = None
+    if facts is not None:
+        named = {"version": facts.version, "bytes": facts.size_bytes, "folded": facts.folded_txid}
+        recorded |= {name: value for name, value in named.items() if value is not None}
+    return recorded
+
+
+class CommitPhase:
+    """The commit phase of one attempt: finishes components one after the other, each after those that it reads from. A
+    committer's table is written before what it has emitted is processed.
+
+    A crash between two tables does no harm: on the replay the first committer reads its state as it was before the
+    transaction, so what it emits matches what it writes then.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        record: Record | None = None,
+        jobs: StepExecutor | None = None,
+        choice: str = "auto",
+    ) -> None:
+        self.topology = topology
+        self.program = make_program(topology, NoReader(), record=record)
+        self.context = CommitContext(topology, self.program, jobs, choice)
+        components = [(plan, topology.component(plan.component)) for plan in plan_steps(topology)]
+        self.steps: list[CommitStep] = [
+            (update_step if component.is_update else BoltStep)(plan, component, self.context)
+            for plan, component in components
+        ]
+        self.states = {each.id: each.state for each in topology.committers if each.state is not None}
+
+    def run(self, attempt: TransactionAttempt, processed: Processed) -> CommitReport:
+        """Run it, and report what the attempt did. Every committer writes to its table, even if it has nothing to
+        change: so every table's version shows which transaction it is at.
+
+        Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
+        """
+        for committer, state in self.states.items():
+            state.begin(attempt, processed.facts_of(committer))
+        passing = Passing.of(attempt, processed)
+        self._take_letters(passing)
+        states, places = dict[str, dict[str, int]](), dict[str, str]()
+        phase_began_s = time.monotonic()
+        for step in self.steps:
+            component = step.component
+            began_s = time.monotonic()
+            with naive_times_in(self.topology.naive_times):
+                place = _run_step(step, passing)
+            elapsed_ms = 1_000 * (time.monotonic() - began_s)
+            if component.is_committer:
+                states[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}
+            if not step.plan.stays:
+                self.context.places.learn(step.plan, place, passing.rows[component.id], elapsed_ms)
+                places[component.id] = str(place)
+        if self.topology.dead_letters is not None:
+            self.topology.dead_letters.put(attempt, letter_rows(attempt, passing.letters, processed.tried_again))
+        self._make_durable()
+        for info, operator in passing.stateful:
+            try:
+                operator.pre_commit()
+            except TaskFailed as failed:
+                raise error_of_tasks([(info, failed)]) from failed
+        if self.context.scratch is not None:
+            self.context.scratch.remove(passing.left)
+        for component_id, facts in states.items():
+            facts |= facts_of_write(self.states[component_id], passing.written.get(component_id))
+        edges = Counter(processed.edges) + passing.sent
+        letters = Counter(letter.exclusion.component for letter in passing.letters)
+        late = Counter(processed.left_out) + passing.left_out
+        passing.counted.update(processed.counted)
+        return CommitReport(edges, states, letters, places, late, processed.place, passing.counted)
+
+    def _is_fed_before(self, component: str) -> bool:
+        """Whether it has had, in the processing phase, whatever does not come from steps."""
+        plan = self.program.plan
+        return component in plan.early or plan.phases[component] is WorkPhase.PROCESSING
+
+    def _make_durable(self) -> None:
+        """The following transaction commit is durable, so everything it refers to must be."""
+        paths = {path for state in self.states.values() for path in state.unsynced()}
+        try:
+            sync(paths)
+        except OSError as error:
+            raise OperatingError(f"{error.filename or 'a table'} can't be synced to its disk: {error}") from error
+        for state in self.states.values():
+            state.synced()
+
+    def _take_letters(self, passing: Passing) -> None:
+        for letter in passing.processed.tried_again:
+            batch = batch_of_letter(self.program, letter)
+            if isinstance(batch, str) or self._is_fed_before(letter.component):
+                continue
+            grouping = subscription(self.program, letter)
+            for task in range(self.program.bolts[letter.component].parallelism):
+                if takes_letters(grouping, task):
+                    passing.put(letter.component, task, ([batch], letter.source, letter.stream), batch.num_rows)
+
+
+def _run_step(step: CommitStep, passing: Passing) -> StepPlace:
+    """Run a step, whose name an error is given that a state raises: the state does not know it."""
+    try:
+        return step.run(passing)
+    except NaiveTime as error:
+        named = f"{step.component.id!r}: "
+        if named in str(error):
+            raise
+        raise NaiveTime(f"{named}{error}") from error

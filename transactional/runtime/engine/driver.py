@@ -1,0 +1,406 @@
+"""`TopologyDriver`: the shell around the coordinator: feeds it events and performs its actions, as long as it leads.
+
+One thread owns the coordinator and the store's writes; `step` takes one event in and performs its actions in order.
+What is written to the store, and the lease that allows it, is `Leadership`'s; what runs in threads is `PhaseRunner`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+
+from transactional.core.machine.coordinator import Coordinator
+from transactional.core.machine.protocol import (
+    AbortAttempt,
+    Action,
+    AttemptFailed,
+    CommitSucceeded,
+    DrainRequested,
+    Event,
+    Halt,
+    PauseRequested,
+    PlanBatch,
+    RecordAttempt,
+    RecordCommit,
+    RecordFailure,
+    ResumeRequested,
+    StartCommit,
+    StartProcessing,
+    StopRequested,
+    Tick,
+)
+from transactional.core.ports import Clock, JobExecutor
+from transactional.core.store import CoordinatorStore, Desired, DesiredState
+from transactional.core.store.history import RunEnd
+from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.model.config import TopologyConfig
+from transactional.model.config_sources import ResolvedConfig
+from transactional.model.errors import (
+    CommitStuck,
+    ConfigError,
+    FatalError,
+    StoreMismatch,
+    StoreUnavailable,
+    fatal_error,
+)
+from transactional.model.guarantees import Guarantee
+from transactional.runtime.commit.committing import CommitPhase
+from transactional.runtime.engine.audience import Audience
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.engine.fencing import close_tables
+from transactional.runtime.engine.history.observing import Ended, Leading, Notice, Observer, StandingBy
+from transactional.runtime.engine.history.run_history import RunSummary, end_of
+from transactional.runtime.engine.history.timeline import Moment, Timeline
+from transactional.runtime.engine.history.troubles import Troubles
+from transactional.runtime.engine.leadership import Leadership
+from transactional.runtime.engine.letter_spout import LetterSpout, check_retries
+from transactional.runtime.engine.runner import Fatal, PhaseRunner
+from transactional.runtime.engine.savepoints import Savepoints
+from transactional.runtime.engine.sizing import sizer_of
+from transactional.runtime.tasks.step_work import StepExecutor
+from transactional.topology.closing import windows_left_open
+from transactional.topology.places import check_places
+from transactional.topology.topology import Topology
+
+_log = logging.getLogger(__name__)
+
+LOOK_EVERY_MS = 1_000
+"""How often a running driver checks for progress, and for the desired state."""
+
+LEAVING_S = 3.0
+"""How long a driver that must exit waits for its threads: one may hang in user code or in a storage client."""
+
+REQUESTS: Mapping[DesiredState, Callable[[], Event]] = {
+    DesiredState.ACTIVE: ResumeRequested,
+    DesiredState.INACTIVE: PauseRequested,
+    DesiredState.DRAINING: DrainRequested,
+    DesiredState.KILLED: PauseRequested,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Not an event of the protocol: what a thread wants the observers to be notified of."""
+
+    notice: Notice
+
+
+class TopologyDriver:
+    """Runs one topology until it is stopped, drained, fenced or out of retries.
+
+    `commit_phase` runs commit phases in place of the one that is made for the topology. With `inactive` the topology is
+    deactivated before it issues anything.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        store: CoordinatorStore,
+        executor: JobExecutor,
+        config: TopologyConfig | ResolvedConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        observers: Sequence[Observer] = (),
+        owner: str | None = None,
+        accept_changes: bool = False,
+        name: str | None = None,
+        standby: bool = False,
+        inactive: bool = False,
+        commit_phase: CommitPhase | None = None,
+    ) -> None:
+        if topology.has_queries_alone:
+            raise ConfigError(
+                f"topology {topology.id!r} has queries alone ({', '.join(topology.queries)}), so there is nothing to "
+                "run: `transactional query` and QueryClient answer them"
+            )
+        check_places(topology, store, observers)
+        self.topology, self.store, self.executor = topology, store, executor
+        resolved = config if isinstance(config, ResolvedConfig) else ResolvedConfig(config or TopologyConfig(), ())
+        self.config = resolved.config
+        self.clock = clock or SystemClock()
+        self._audience = Audience(observers, self.clock)
+        if inactive and standby:
+            raise ConfigError("a run that begins inactive can't stand by: deactivate the topology instead")
+        self.standby, self.inactive = standby, inactive
+        jobs = executor if isinstance(executor, StepExecutor) else None
+        self.commit_phase = commit_phase or CommitPhase(topology, jobs=jobs, choice=self.config.commit_steps)
+        self.leadership = Leadership(
+            topology,
+            store,
+            self.config,
+            self.clock,
+            owner=owner,
+            accept_changes=accept_changes,
+            name=name,
+            sources=resolved.shown_sources(),
+            notify=self._audience.notify,
+        )
+        self.failures = 0
+        self.sizer = sizer_of(topology, self.config)
+        self._halt: FatalError | None = None
+        self._end: RunEnd | None = None
+        self._obeyed = DesiredState.ACTIVE
+        self._is_performed = False
+        self._events: queue.SimpleQueue[Event | Fatal | Noticed] = queue.SimpleQueue()
+        self._is_ending = False
+        self.timeline = Timeline()
+        self._troubles = Troubles(self._audience.notify)
+        self._savepoints = Savepoints(topology, store)
+
+    def stop(self) -> None:
+        """Stop the run: the running commit phase finishes, everything else is aborted. May be called from any
+        thread."""
+        self._events.put(StopRequested())
+        if self._is_ending:
+            self.runner.end_tidying()
+
+    def drain(self) -> None:
+        """Issue nothing new, commit what is in flight, then end. May be called from any thread."""
+        self._events.put(DrainRequested())
+
+    def run(self) -> RunSummary:
+        """Run until done; with `standby`, first wait until nobody else coordinates the topology.
+
+        Raises a `FatalError` or `ConfigError`; what was committed by then stays correct.
+        """
+        raised: BaseException | None = None
+        try:
+            check_retries(self.topology, self.config)
+            self.topology.spout.open()
+            with closing(self.topology.spout):
+                return self._run_with_lease()
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            end = self._end or end_of(raised, desired=None, is_drained=False)
+            self._audience.notify(Ended(end, self._committed_txid(), raised))
+
+    def _committed_txid(self) -> TxId | None:
+        return self.coordinator.committed_txid if hasattr(self, "coordinator") else None
+
+    def _run_with_lease(self) -> RunSummary:
+        with ExitStack() as stack, ExitStack() as warm:
+            if self.standby:
+                # What takes long is done while another process leads.
+                warm.callback(self.executor.close)
+                self.executor.open()
+                self._audience.notify(StandingBy())
+                if not self.leadership.stand_by(self._rest):
+                    return self._nothing_done()
+            else:
+                self.leadership.take()
+            stack.push(lambda _kind, error, _trace: self.release(error))
+            stack.callback(close_tables, self.topology)
+            stack.callback(self.executor.close)
+            warm.pop_all()
+            with self.leadership.kept():
+                if not self.standby:
+                    self.executor.open()
+                self.leadership.renew()
+                self.leadership.fence_tables()
+                self.leadership.forget_old_attempts()
+            return self._loop()
+
+    def _rest(self, duration_ms: int) -> bool:
+        """Wait; True, and immediately, if the run has to end."""
+        with suppress(queue.Empty):
+            return isinstance(self._events.get(timeout=duration_ms / 1000), StopRequested | DrainRequested)
+        return False
+
+    def _nothing_done(self) -> RunSummary:
+        committed = max((status.committed_txid for status in self.store.status(self.topology.id)), default=TxId(0))
+        return RunSummary(TxId(committed + 1), committed, 0)
+
+    def release(self, error: BaseException | None = None) -> None:
+        """Release the lease, and store the reason: an error, or how the run ended."""
+        has_carried_out = self.has_carried_out
+        is_drained = self._is_performed and self.coordinator.done and not self.coordinator.stopping
+        end = end_of(error, desired=self._obeyed if has_carried_out else None, is_drained=is_drained)
+        self._end = end
+        self.leadership.give_back(end, is_done=has_carried_out)
+
+    @property
+    def has_carried_out(self) -> bool:
+        """True if the run has ended as requested from outside: it was drained or killed."""
+        if not self._is_performed or not self.coordinator.done or self.coordinator.halted:
+            return False
+        drained = self._obeyed is DesiredState.DRAINING and not self.coordinator.stopping
+        return drained or self._obeyed is DesiredState.KILLED
+
+    def _loop(self) -> RunSummary:
+        progress = self.leadership.lease.progress
+        guarantee, exactly = self.topology.guarantee, self.topology.spout.replays_exactly
+        aside = self.topology.dead_letters is not None and guarantee is Guarantee.EXACTLY_ONCE
+        coordinator = Coordinator(
+            progress,
+            self.config,
+            replays_exactly=exactly,
+            sets_aside=aside,
+            guarantee=guarantee,
+            leaves_pending=isinstance(self.topology.spout, LetterSpout),
+            has_windows=self.topology.has_windows,
+        )
+        self.runner = PhaseRunner(
+            self.topology,
+            self.executor,
+            self._events.put,
+            max_pending=self.config.max_spout_pending,
+            commit_phase=self.commit_phase,
+            clock=self.clock,
+            config=self.config,
+            notify=lambda notice: self._events.put(Noticed(notice)),
+        )
+        if progress.committed_txid:
+            # Repeated: the process that committed it may have died before it notified the spout.
+            attempt = TransactionAttempt(progress.committed_txid, self.leadership.lease.fence_id)
+            self.runner.notify_committed(attempt, progress.committed_batch)
+        try:
+            self.begin(coordinator, self.runner)
+            while not self.coordinator.done:
+                self._turn()
+        except BaseException as error:
+            # What can't be waited for is fenced.
+            self.runner.close(wait_s=0 if isinstance(error, CommitStuck) else LEAVING_S)
+            raise
+        self._is_ending = True
+        # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
+        self.runner.close(tidy_s=LEAVING_S if self.coordinator.stopping else None)
+        self._notify_of_the_rest()
+        if self.config.close_windows and self.coordinator.draining:
+            left_open = ", ".join(f"{name} ({why})" for name, why in windows_left_open(self.topology).items())
+            if left_open:
+                _log.warning("these windows stay open, for no event time closes them: %s", left_open)
+        return RunSummary(TxId(progress.committed_txid + 1), self.coordinator.committed_txid, self.failures)
+
+    def _notify_of_the_rest(self) -> None:
+        """What the threads have noticed since the last event, such as the maintenance after the last commit."""
+        with suppress(queue.Empty):
+            while True:
+                if isinstance(event := self._events.get_nowait(), Noticed):
+                    self._audience.notify(event.notice)
+
+    def begin(self, coordinator: Coordinator, runner: PhaseRunner) -> None:
+        """Notify the observers of the start, then pass the desired state and the time to the coordinator.
+
+        A desired state from before the run comes first: a deactivated topology issues nothing new.
+        """
+        self.coordinator, self.runner = coordinator, runner
+        self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
+        lease = self.leadership.lease
+        self._audience.begin(
+            lease.progress, self.config, coordinator, lambda: Leading(lease, *self.leadership.inherited())
+        )
+        self._look_what_is_held()
+        if self.inactive:
+            self.store.desire(self.topology.id, DesiredState.INACTIVE)
+            self._obey(self.store.desired(self.topology.id))
+        else:
+            self._obey(self.leadership.lease.desired)
+        self.step(Tick(self._ticked_at_ms))
+
+    def _look_whether_store_went_back(self, error: BaseException) -> None:
+        """A table that is in the same database has gone back with it: then that is why. Raises `StoreWentBack`."""
+        if isinstance(error, StoreMismatch):
+            with suppress(StoreUnavailable):
+                self.leadership.check_kept()
+
+    def _obey(self, desired: Desired) -> None:
+        if desired.state is not self._obeyed:
+            self._obeyed = desired.state
+            self.step(REQUESTS[desired.state]())
+        if desired.stop_in_ms == 0 and not self.coordinator.stopping:
+            self.step(StopRequested())
+
+    def _turn(self) -> None:
+        """Wait for one event, at most until the next tick is due."""
+        wait_ms = self._ticked_at_ms + self.config.tick_ms - self.clock.monotonic_ms()
+        try:
+            event = self._events.get(timeout=max(wait_ms, 0) / 1000) if wait_ms > 0 else self._events.get_nowait()
+        except queue.Empty:
+            self.tick()
+            return
+        if isinstance(event, Fatal):
+            self._look_whether_store_went_back(event.error)
+            raise event.error
+        if isinstance(event, Noticed):
+            self._audience.notify(event.notice)
+        else:
+            self.step(event)
+        if self.clock.monotonic_ms() - self._ticked_at_ms >= self.config.tick_ms:
+            self.tick()
+
+    def tick(self) -> None:
+        """Do what depends on time: renew the lease, check the store about once a second, pass the time on."""
+        self._ticked_at_ms = now_ms = self.clock.monotonic_ms()
+        self.leadership.renew_in_time()
+        if now_ms - self._looked_at_ms >= LOOK_EVERY_MS:
+            self._looked_at_ms = now_ms
+            self.runner.look_for_progress()
+            self._look_what_is_desired()
+            self._look_what_is_held()
+        self.step(Tick(now_ms))
+
+    def _look_what_is_desired(self) -> None:
+        try:
+            desired = self.store.desired(self.topology.id)
+        except StoreUnavailable:
+            return  # a change can wait; writes detect when the store is unavailable for too long
+        self._obey(desired)
+
+    def _look_what_is_held(self) -> None:
+        with suppress(StoreUnavailable):
+            if (targets := self._savepoints.changed()) is not None:
+                self.runner.hold(targets)
+
+    def step(self, event: Event) -> None:
+        """Pass one event to the coordinator, perform its actions in order. An action that raises stops all later
+        ones."""
+        self._is_performed = False
+        self.timeline.note_event(event, Moment(self.clock.wall_ms(), self.clock.monotonic_ms()))
+        if isinstance(event, AttemptFailed):
+            self.runner.forget(event.attempt)
+        if isinstance(event, StopRequested):
+            self.runner.hurry()
+        if self._troubles.is_over(event, self.clock.wall_ms()):
+            self.leadership.record_recovery()
+        actions = self.coordinator.handle(event)
+        for action in actions:
+            self._perform(action)
+        if isinstance(event, CommitSucceeded):
+            self.runner.forget(event.attempt)
+        self._audience.observe(event, actions)
+        if self._halt is not None:
+            raise self._halt
+        self._is_performed = True
+
+    def _perform(self, action: Action) -> None:
+        now_ms = self.clock.wall_ms()
+        self.timeline.note_action(action, Moment(now_ms, self.clock.monotonic_ms()))
+        self.leadership.record(action, self.timeline, now_ms)
+        match action:
+            case PlanBatch(attempt, after, replay, is_next):
+                limit = None if self.sizer is None else self.sizer.limit
+                self.runner.plan(attempt, after, replay=replay, limit=limit, is_next=is_next)
+            case RecordAttempt(attempt, _, _, work_of) if work_of is not None:
+                self.runner.take_over(attempt, work_of)
+            case StartProcessing(attempt, batch):
+                self.runner.process(attempt, batch)
+            case StartCommit(attempt, _):
+                self.runner.commit(attempt)
+            case RecordCommit(attempt, batch):
+                if self.sizer is not None:
+                    self.sizer.learn(self.timeline[attempt], batch)
+                self.runner.notify_committed(attempt, batch)
+                if self._savepoints.are_known and not self.coordinator.stopping:
+                    self.runner.tidy(attempt)
+            case RecordFailure():
+                self.failures += 1
+            case AbortAttempt(attempt, reason):
+                self.runner.abort(attempt, reason)
+            case Halt(code, reason):
+                self._halt = fatal_error(code, reason)
+        self._troubles.note_action(action, now_ms)

@@ -1,0 +1,335 @@
+"""Runs what the coordinator requests in threads, and answers each request with exactly one event.
+
+Three pools: one thread plans, some wait for processing phases, one thread runs commit phases: these are ordered by
+construction. Calls to the spout do not overlap.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+
+from transactional.core.machine.listing import listed_after
+from transactional.core.machine.protocol import (
+    AttemptFailed,
+    BatchPlanned,
+    CommitDelayed,
+    CommitSucceeded,
+    Event,
+    ProcessingSucceeded,
+    ProgressMade,
+)
+from transactional.core.machine.windows import with_windows_behind
+from transactional.core.ports import Clock, JobExecutor, Processed
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import BoltFailed, ConfigError, FatalError, TransactionalError
+from transactional.model.facts import BatchFacts, Listed, facts_after
+from transactional.model.messages import PENDING_MAX, due, tried
+from transactional.model.plumbing.pools import DaemonPool
+from transactional.model.plumbing.tracebacks import raised, shown_if_noticed, traceback_text
+from transactional.runtime.commit.committing import CommitPhase
+from transactional.runtime.engine.clock import SystemClock
+from transactional.runtime.engine.history.observing import Maintained, Notice
+from transactional.runtime.engine.message_letters import letters_of_messages
+from transactional.runtime.engine.tidying import Targets, Tidying
+from transactional.runtime.engine.waiting import WaitLog
+from transactional.topology.closing import ClosingRule, windows_behind
+from transactional.topology.topology import Topology
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Not an event of the protocol: the process has to stop with this error."""
+
+    error: BaseException
+
+
+class _Refused(Exception):
+    """A spout is misconfigured in a way that only shows now."""
+
+    def __init__(self, error: ConfigError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+Post = Callable[[Event | Fatal], None]
+
+
+class PhaseRunner:
+    """Plans batches, runs processing and commit phases, aborts. `post` takes the answers, `notify` what else is worth
+    reporting; both must be thread-safe."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        executor: JobExecutor,
+        post: Post,
+        *,
+        max_pending: int,
+        commit_phase: CommitPhase | None = None,
+        clock: Clock | None = None,
+        config: TopologyConfig | None = None,
+        notify: Callable[[Notice], None] = lambda notice: None,
+    ) -> None:
+        self.topology, self.executor, self.post = topology, executor, post
+        self.clock, self.config = clock or SystemClock(), config or TopologyConfig()
+        self._closing = ClosingRule(topology, self.config)
+        self._windows_behind = windows_behind(topology.components)
+        self._planning = DaemonPool(1, "planning")
+        # An aborted attempt may still occupy a thread.
+        self._processing = DaemonPool(2 * max_pending, "processing")
+        self._commits = DaemonPool(1, "commit")
+        self._running: dict[TransactionAttempt, Future[None]] = {}
+        self._aborting: dict[TransactionAttempt, Future[None]] = {}
+        self._processed: dict[TransactionAttempt, Processed] = {}
+        self._progress: dict[TransactionAttempt, int] = {}
+        self._spout = threading.Lock()
+        self._waits = WaitLog()
+        self._commit_phase = commit_phase or CommitPhase(topology)
+        states = {c.id: c.state for c in topology.committers if c.state is not None}
+        self._tidying = Tidying(states, lambda component, took_ms: notify(Maintained(component, took_ms)))
+
+    def plan(
+        self,
+        attempt: TransactionAttempt,
+        after: BatchMetadata,
+        *,
+        replay: bool,
+        limit: BatchLimit | None = None,
+        is_next: bool = False,
+    ) -> None:
+        """Let the spout plan a batch; answers `BatchPlanned`. A misconfiguration is not retried.
+
+        With `limit` the spout can limit its batches. `is_next`: if there is nothing to read, windows may be closed.
+        """
+        work = partial(self._plan, attempt, after, limit, replay=replay, is_next=is_next)
+        self._submit(self._planning, attempt, work)
+
+    def process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
+        """Run a processing phase; answers `ProcessingSucceeded`."""
+        self._submit(self._processing, attempt, lambda: self._process(attempt, batch))
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        """Run a commit phase; answers `CommitSucceeded`."""
+        self._tidying.is_waited_for(attempt)
+        self._submit(self._commits, attempt, lambda: self._commit(attempt))
+
+    def take_over(self, attempt: TransactionAttempt, work_of: TransactionAttempt) -> None:
+        """An attempt continues under another id: what it has processed so far is that one's."""
+        if (processed := self._processed.get(work_of)) is not None:
+            self._processed[attempt] = processed
+        self.forget(work_of)
+
+    def notify_committed(self, attempt: TransactionAttempt, batch: BatchMetadata) -> None:
+        """Notify the spout of a transaction commit; returns immediately."""
+        spout, processed = self.topology.spout, self._processed.get(attempt)
+        self._planning.submit(self._notify, attempt, lambda: spout.committed(batch))
+        if processed is not None and spout.is_acked:
+            failed = processed.failed
+            self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
+
+    def tidy(self, attempt: TransactionAttempt) -> None:
+        """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
+        self._commits.submit(self._tidy, attempt, lambda: self._tidying.run(attempt.txid))
+
+    def hold(self, targets: Targets) -> None:
+        """Have the states keep what going back to these takes, from the next maintenance on."""
+        self._tidying.hold(targets)
+
+    def hurry(self) -> None:
+        """The run is ending: start no more table maintenance. A commit phase that would have to wait for maintenance in
+        progress is aborted: it answers `AttemptFailed`."""
+        self.end_tidying()
+        delayed = self._tidying.delayed()
+        if delayed is not None and self._running[delayed].cancel():
+            self.post(AttemptFailed(delayed, "the run is ending while a table is under maintenance", is_outage=True))
+
+    def end_tidying(self) -> None:
+        """Begin no more table maintenance, and wait for none that is done beside the commit thread."""
+        self._tidying.hurry()
+
+    def abort(self, attempt: TransactionAttempt, reason: str) -> None:
+        """Cancel what is running of the attempt; answers `AttemptFailed` once nothing is."""
+        running = self._running.pop(attempt, None)
+        self._processed.pop(attempt, None)
+        if running is None:
+            self.post(AttemptFailed(attempt, reason))
+            return
+        self._aborting[attempt] = running
+        if not running.cancel():
+            self.executor.cancel(attempt)
+        running.add_done_callback(lambda _: self.post(AttemptFailed(attempt, reason)))
+
+    def forget(self, attempt: TransactionAttempt) -> None:
+        """Drop what is kept of an attempt that has ended."""
+        self._running.pop(attempt, None)
+        self._aborting.pop(attempt, None)
+        self._processed.pop(attempt, None)
+        self._progress.pop(attempt, None)
+
+    def look_for_progress(self) -> None:
+        """Answer `ProgressMade` for attempts that made progress, `CommitDelayed` for one whose commit phase can't start
+        yet; cancel again what was aborted and is still running."""
+        if (delayed := self._tidying.delayed()) is not None:
+            self.post(CommitDelayed(delayed))
+        for attempt, running in list(self._aborting.items()):
+            if not running.done():
+                self.executor.cancel(attempt)
+        for attempt, running in list(self._running.items()):
+            made = 0 if running.done() else self.executor.progress(attempt)
+            if made > self._progress.get(attempt, 0):
+                self._progress[attempt] = made
+                self.post(ProgressMade(attempt))
+
+    def close(self, *, wait_s: float | None = None, tidy_s: float | None = None) -> None:
+        """Cancel everything, and wait for the threads: until all has ended, or for `wait_s`; for table maintenance, at
+        the end of a run that has nothing else to do, which is finished then, for `tidy_s`.
+
+        What is still running then can't be cancelled; it ends with the process, which does not wait for it either.
+        """
+        if wait_s is None:
+            self._commits.submit(self._tidy, "the last transaction", self._tidying.finish)
+        else:
+            self.hurry()
+        for attempt, running in {**self._running, **self._aborting}.items():
+            if not running.done() and not running.cancel():
+                self.executor.cancel(attempt)
+        until_s = None if wait_s is None else time.monotonic() + wait_s
+        for pool in (self._planning, self._processing, self._commits):
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if pool is self._commits and until_s is None:
+                left_s = tidy_s
+            pool.shutdown(wait_s=left_s, cancel=wait_s is not None)
+
+    # --- in the threads -----------------------------------------------------------------------------------------
+
+    def _submit(self, pool: DaemonPool, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
+        self._running[attempt] = pool.submit(self._answer, attempt, work)
+
+    def _answer(self, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
+        try:
+            self.post(work())
+        except _Refused as refused:
+            self.post(Fatal(refused.error))
+        except FatalError as error:
+            self.post(Fatal(error))
+        except TransactionalError as error:
+            why = f"{error.code} {shown_if_noticed(error)}"
+            self.post(AttemptFailed(attempt, why, error.at_fault, error.is_outage, error.tries_max))
+        except BaseException as error:
+            # Nobody ends these threads with an exception: any exception comes from what they have called.
+            self.post(AttemptFailed(attempt, f"{raised(error)}\n{traceback_text(error)}"))
+
+    def _notify(self, attempt: TransactionAttempt, notify: Callable[[], None]) -> None:
+        try:
+            with self._spout:
+                notify()
+        except BaseException:
+            _log.exception("spout %r could not be notified of the commit of %s", self.topology.spout_id, attempt)
+
+    def _tidy(self, after: object, tidy: Callable[[], None]) -> None:
+        try:
+            tidy()
+        except FatalError as error:
+            self.post(Fatal(error))
+        except BaseException:
+            _log.exception("the tables could not be tidied up after %s; it will be retried", after)
+
+    def _plan(
+        self,
+        attempt: TransactionAttempt,
+        after: BatchMetadata,
+        limit: BatchLimit | None,
+        *,
+        replay: bool,
+        is_next: bool = False,
+    ) -> Event:
+        spout = self.topology.spout
+        try:
+            with self._spout:
+                if limit is not None:
+                    spout.limit_batches(limit)
+                batch = spout.plan(after, replay=replay)
+                has_ended = batch is not None or spout.has_ended
+                listing = spout.listed(after) if self.topology.event_times else {}
+        except ConfigError as error:
+            raise _Refused(error) from error
+        now_ms = self.clock.wall_ms()
+        times = self.topology.event_times_of(listing)
+        listed = listed_after(after, listing, times, now_ms)
+        if self.topology.closes_by_event_time:
+            self._waits.note(listed, times, now_ms)
+        facts = self._facts(after, now_ms, listed)
+        again = due(after.pending, facts.time_ms)
+        is_needed = bool(replay or again)
+        if batch is None and is_next and not is_needed:
+            closing = self._closing.facts_without_records(after, facts, listed.values(), has_ended=has_ended)
+            if closing is not None and closing.late_before_us != facts.late_before_us:
+                # On request windows close although a partition has no record yet.
+                listed = {partition: each._replace(is_awaited=False) for partition, each in listed.items()}
+            is_needed, facts = closing is not None, closing or facts
+        if batch is None and is_needed:
+            ranges = {p: OffsetRange(offset, offset) for p, offset in after.positions().items()}
+            batch = BatchMetadata(ranges, metadata=after.metadata)
+        has_rows = batch is not None and not (batch.is_empty and not batch.letters)
+        facts = self._closing.windows.with_last_rows(facts, after, has_rows=has_rows)
+        versions = {} if batch is None else {each.table: each.newest() for each in self.topology.static_tables}
+        batch = batch and replace(batch, facts=facts, again=(*batch.again, *again), static_versions=versions)
+        batch = batch and replace(batch, listed=listed)
+        return BatchPlanned(attempt, batch, limit, has_ended)
+
+    def _facts(self, after: BatchMetadata, now_ms: int, listed: Mapping[PartitionId, Listed]) -> BatchFacts:
+        """What is decided about a batch once it is planned."""
+        times = self.topology.event_times_of(after.event_times)
+        known = [(of, after.event_times[partition]) for partition, of in times.items()]
+        facts = facts_after(after.facts, now_ms, known, listed.values())
+        return with_windows_behind(facts, after.facts, self._windows_behind)
+
+    def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
+        try:
+            processed = self.executor.run(attempt, batch)
+            with self._spout:
+                self.topology.spout.check_read(batch)
+        except TransactionalError:
+            if self.topology.spout.replays_exactly:
+                with self._spout:
+                    self.topology.spout.check_replay(batch)
+            raise
+        self._processed[attempt], pending, lost = self._followed(attempt, batch, processed)
+        return ProcessingSucceeded(attempt, processed.digests, pending, lost)
+
+    def _followed(
+        self, attempt: TransactionAttempt, batch: BatchMetadata, processed: Processed
+    ) -> tuple[Processed, tuple[PendingMessage, ...], int]:
+        """What becomes of the messages that have failed: processed again later, set aside, or left to the spout."""
+        lost, reason = processed.dropped, processed.reason
+        pending, given_up = tuple[PendingMessage, ...](), tuple[PendingMessage, ...]()
+        if not self.topology.spout.is_acked:
+            if len(processed.failed) + len(batch.pending) > PENDING_MAX:
+                raise BoltFailed(
+                    f"{len(processed.failed)} messages of one batch failed and {len(batch.pending)} wait, more than "
+                    f"the {PENDING_MAX} that are recorded: the whole batch is processed again, without counting their "
+                    f"retries; the first error: {processed.failed[0].error}"
+                )
+            pending, given_up = tried(batch, processed.failed, self.clock.wall_ms(), self.config)
+        if given_up and self.topology.dead_letters is not None:
+            letters = letters_of_messages(self.topology, given_up)
+            return replace(processed, letters=[*processed.letters, *letters]), pending, lost
+        if lost := lost + len(given_up):
+            reason = reason or given_up[0].error
+            _log.warning("transaction %s: %d messages or tuples are lost; the first error: %s", attempt, lost, reason)
+        return processed, pending, lost
+
+    def _commit(self, attempt: TransactionAttempt) -> Event:
+        self._tidying.is_over()
+        report = self._commit_phase.run(attempt, self._processed[attempt])
+        return CommitSucceeded(attempt, str(report), replace(report, upkeep=self._tidying.failures()))

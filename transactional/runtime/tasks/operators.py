@@ -1,0 +1,355 @@
+"""A running bolt: feeds it tuples or Arrow batches, in a task of the processing phase or in the commit phase."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from transactional.core.ports import CountsLate, DeadLetter
+from transactional.model.arrow import with_origin
+from transactional.model.arrow.batch_tuples import tuples
+from transactional.model.attempt import TransactionAttempt
+from transactional.model.errors import SchemaMismatch
+from transactional.model.letters import Exclusion
+from transactional.model.messages import Unfinished
+from transactional.model.user_code.failures import TaskFailed, guarded
+from transactional.model.user_code.tuples import Tuple
+from transactional.runtime.tasks.emitting import Emitter
+from transactional.runtime.tasks.failing.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text
+from transactional.runtime.tasks.items import Subscription
+from transactional.runtime.tasks.pickling import dump_instance
+from transactional.topology.bolts.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt, TopologyContext
+from transactional.topology.bolts.following_bolt import FollowingBolt
+
+SEARCHED_PARTS = 16
+"""Into so many parts a record batch is divided to find what a bolt fails on. With two, a bolt is given each tuple of a
+batch of 10,000 three times if one is bad, nine times if one in two hundred is; with sixteen, twice and three times."""
+
+
+class Operator(ABC):
+    """A bolt in one task of one attempt. `faults` are those of the task, shared by its operators."""
+
+    def __init__(self, component: str, emitter: Emitter) -> None:
+        self.component, self.emitter = component, emitter
+        self.received: dict[Subscription, int] = {}
+        self.excluded: dict[str, Exclusion] = {}
+        self.letters: list[DeadLetter] = []
+        self.silent: Collection[tuple[str, str]] = ()
+        """Whether the same tuples reach task 0 as well, which makes the letters."""
+        self.counts: Mapping[str, int] = {}
+        """What the bolt counts itself, by name."""
+        self.faults = Faults()
+        self.fresh: Callable[[Emitter], Operator] | None = None
+        """Creates another one, prepared; None if the bolt keeps nothing from tuple to tuple."""
+        self.shown: Mapping[tuple[str, str], tuple[str, str]] = {}
+        """How the bolt sees where its tuples come from, if it is another way."""
+        self.notes_origin = False
+        """True for a bolt on Arrow data with several inputs: each record batch carries its origin."""
+        self.watched: Callable[[Operator, pa.RecordBatch, str, str], None] | None = None
+        """Runs the bolt in place of `run`, if the task is watched."""
+        self._has_failed = False
+
+    def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Pass the bolt some of its tuples, which `source` has emitted on `stream`."""
+        subscription = (source, stream, self.component)
+        self.received[subscription] = self.received.get(subscription, 0) + batch.num_rows
+        is_silent = (source, stream) in self.silent
+        source, stream = self.shown.get((source, stream), (source, stream))
+        if self.excluded:
+            batch = self._without_excluded(batch, source, stream, is_silent=is_silent)
+        if self.watched is None:
+            self.run(batch, source, stream)
+        else:
+            self.watched(self, batch, source, stream)
+
+    def run(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Run the bolt over tuples none of which is excluded, with the origin as the bolt sees it."""
+        if self.notes_origin:
+            batch = with_origin(batch, source, stream)
+        with guarded(self.component, is_of_many=True):
+            self.execute(batch, source, stream)
+
+    def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str, *, is_silent: bool) -> pa.RecordBatch:
+        kept = []
+        for number, row in enumerate(tuples(batch, source, stream)):
+            names = fingerprint(row, self.faults.spout), fingerprint(row)
+            exclusion = next((self.excluded[name] for name in names if name in self.excluded), None)
+            if exclusion is None:
+                kept.append(number)
+            elif not is_silent:
+                self.letters.append(DeadLetter(exclusion, source, stream, letter_text(row)))
+        return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
+
+    def prepare(self) -> None:  # noqa: B027 - optional
+        """Called once before the first tuple."""
+
+    @abstractmethod
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Run the bolt over a record batch."""
+
+    def finish(self) -> None:  # noqa: B027 - optional
+        """Called once after the last tuple."""
+
+    def unfinished(self) -> Unfinished | None:
+        """Called after `finish`: what a bolt that follows messages has found."""
+        return None
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Called after `finish`: late tuples, by the component with the windows that have left them out."""
+        return {}
+
+    def dump(self) -> bytes | None:
+        """Called instead of `finish` if the bolt continues in the commit phase: its pickled instance, if any."""
+        return None
+
+    def is_cleared(self, work: Callable[[Operator], None], emitter: Emitter) -> bool:
+        """True for a failure that only occurs in an instance that failed before: its verdict about a tuple is then
+        worthless."""
+        if self.fresh is None or not self._has_failed:
+            self._has_failed = True
+            return False
+        other = self.fresh(emitter)
+        try:
+            with guarded(self.component):
+                work(other)
+        except TaskFailed as failed:
+            return not can_be_of_a_tuple(failed, self.component)
+        return True
+
+
+def left_out_by(bolt: Bolt) -> Mapping[str, int]:
+    """The late tuples that a bolt has counted; none if it counts none."""
+    return bolt.left_out if isinstance(bolt, CountsLate) else {}
+
+
+class TupleOperator(Operator):
+    """A bolt that processes one tuple at a time: a failure is attributed to the tuple that it received."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Feed the bolt row by row, and continue after one that it fails on."""
+        work, rows = self.work(), tuples(batch, source, stream)
+        while self._fails(work, rows):
+            pass
+
+    def _fails(self, work: Callable[[Tuple], None], rows: Iterator[Tuple]) -> bool:
+        row: Tuple | None = None
+        try:
+            with guarded(self.component):
+                for row in rows:
+                    work(row)
+        except TaskFailed as failed:
+            if row is None or not can_be_of_a_tuple(failed, self.component):
+                raise
+            if not self.faults.is_named(self.component, row):
+                if self.is_cleared(partial(_work_on, row), self.emitter.apart()):
+                    self.faults.fail()
+                self.faults.name(failed, row)
+            return True
+        return False
+
+    @abstractmethod
+    def work(self) -> Callable[[Tuple], None]:
+        """The function that runs the bolt on one tuple."""
+
+
+def _work_on(row: Tuple, operator: Operator) -> None:
+    assert isinstance(operator, TupleOperator)
+    operator.work()(row)
+
+
+class ArrowOperator(Operator):
+    """A bolt that processes record batches: one that it fails on is divided until single tuples are left."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Feed the bolt the record batch."""
+        failed = self._tried(self, batch)
+        if failed is None:
+            return
+        if batch.num_rows and self.is_cleared(partial(_work_on_batch, batch), self.emitter.apart()):
+            self.faults.fail()
+        if not batch.num_rows or not self._search(batch, source, stream, failed):
+            raise failed
+
+    def _tried(self, operator: Operator, batch: pa.RecordBatch) -> TaskFailed | None:
+        """How a record batch fails, if that can be due to its tuples. Returned, so that the next failure does not
+        mention this one as well: it is not raised while this one is handled."""
+        try:
+            with guarded(self.component):
+                _work_on_batch(batch, operator)
+        except TaskFailed as failed:
+            if not can_be_of_a_tuple(failed, self.component):
+                raise
+            return failed
+        return None
+
+    def _search(self, batch: pa.RecordBatch, source: str, stream: str, failed: TaskFailed) -> bool:
+        """Name the tuples that fail alone. False if there are none: then the batch fails only as a whole."""
+        if batch.num_rows == 1:
+            [row] = tuples(batch, source, stream)
+            self.faults.name(failed, row)
+            return True
+        size, found = -(-batch.num_rows // SEARCHED_PARTS), False
+        for start in range(0, batch.num_rows, size):
+            part = batch.slice(start, size)
+            failed_part = self._tried(self if self.fresh is None else self.fresh(self.emitter), part)
+            if failed_part is not None:
+                if not self._search(part, source, stream, failed_part):
+                    raise failed_part
+                found = True
+        return found
+
+    @abstractmethod
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Run the bolt over a record batch."""
+
+
+def _work_on_batch(batch: pa.RecordBatch, operator: Operator) -> None:
+    assert isinstance(operator, ArrowOperator)
+    operator.work(batch)
+
+
+class TupleFunction(TupleOperator):
+    """A function from a `Tuple` to tuples."""
+
+    def __init__(self, component: str, emitter: Emitter, function: Callable[[Tuple], Any]) -> None:
+        super().__init__(component, emitter)
+        self.function = function
+
+    def work(self) -> Callable[[Tuple], None]:
+        """Calls the function, and emits what it returns."""
+        return self._call
+
+    def _call(self, row: Tuple) -> None:
+        returned = self.function(row)
+        if isinstance(returned, tuple):
+            self.emitter.emit(*returned)
+        elif returned is not None:
+            self._emit_all(returned)
+
+    def _emit_all(self, returned: Any) -> None:
+        if isinstance(returned, str | bytes | Mapping) or not isinstance(returned, Iterable):
+            raise self._no_tuple(returned)
+        for values in returned:
+            if not isinstance(values, tuple | list):
+                raise self._no_tuple(values, of=returned)
+            self.emitter.emit(*values)
+
+    def _no_tuple(self, returned: Any, of: Iterable[Any] | None = None) -> SchemaMismatch:
+        what = "" if of is None else f" in a {type(of).__name__}: for one tuple return (…, …), for several [(…,), (…,)]"
+        return SchemaMismatch(
+            f"{self.component!r} must return a tuple, an iterable of tuples, or None; got {repr(returned)[:100]}{what}"
+        )
+
+
+class ArrowFunction(ArrowOperator):
+    """A function from a record batch to a record batch or table."""
+
+    def __init__(self, component: str, emitter: Emitter, function: Callable[[pa.RecordBatch], Any]) -> None:
+        super().__init__(component, emitter)
+        self.function = function
+
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Call the function once."""
+        self.emitter.emit_batch(self.function(batch))
+
+
+class PassOn(Operator):
+    """Stands for a DataFrame bolt, whose output Spark has computed: emits what it receives."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Emit the record batch."""
+        self.emitter.emit_batch(batch)
+
+
+class BasicOperator(TupleOperator):
+    """A `BasicBolt`."""
+
+    def __init__(self, component: str, emitter: Emitter, bolt: BasicBolt, context: TopologyContext) -> None:
+        super().__init__(component, emitter)
+        self.bolt, self.context = bolt, context
+
+    def prepare(self) -> None:
+        """Prepare the bolt."""
+        with guarded(self.component):
+            self.bolt.prepare(self.context)
+
+    def work(self) -> Callable[[Tuple], None]:
+        """Passes the bolt a tuple."""
+        execute, emitter = self.bolt.execute, self.emitter
+        return lambda row: execute(row, emitter)
+
+    def dump(self) -> bytes | None:
+        """The bolt with what it keeps of this batch."""
+        with guarded(self.component):
+            return dump_instance(self.bolt, self.emitter)
+
+
+class _Batchwise(Operator):
+    """What `BatchBolt` and `ArrowBatchBolt` have in common."""
+
+    def __init__(
+        self,
+        component: str,
+        emitter: Emitter,
+        bolt: BatchBolt | ArrowBatchBolt,
+        context: TopologyContext,
+        attempt: TransactionAttempt,
+    ) -> None:
+        super().__init__(component, emitter)
+        self.bolt, self.context, self.attempt = bolt, context, attempt
+
+    def prepare(self) -> None:
+        """Prepare the bolt."""
+        with guarded(self.component):
+            self.bolt.prepare(self.context, self.emitter, self.attempt)
+
+    def finish(self) -> None:
+        """Finish the batch."""
+        with guarded(self.component):
+            self.bolt.finish_batch()
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """What the bolt has counted."""
+        return left_out_by(self.bolt)
+
+    def dump(self) -> bytes | None:
+        """The bolt with what it keeps of this batch."""
+        with guarded(self.component):
+            return dump_instance(self.bolt, self.emitter)
+
+
+class BatchOperator(_Batchwise, TupleOperator):
+    """A `BatchBolt`."""
+
+    def work(self) -> Callable[[Tuple], None]:
+        """Passes the bolt a tuple."""
+        assert isinstance(self.bolt, BatchBolt)
+        return self.bolt.execute
+
+
+class ArrowBatchOperator(_Batchwise, ArrowOperator):
+    """An `ArrowBatchBolt`."""
+
+    def work(self, batch: pa.RecordBatch) -> None:
+        """Pass the bolt the record batch."""
+        assert isinstance(self.bolt, ArrowBatchBolt)
+        self.bolt.execute_batch(batch)
+
+
+class FollowingOperator(ArrowBatchOperator):
+    """A `FollowingBolt`."""
+
+    def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
+        """Feed the bolt the record batch only once, whatever happens."""
+        self.work(batch)
+
+    def unfinished(self) -> Unfinished:
+        """What the bolt has found."""
+        assert isinstance(self.bolt, FollowingBolt)
+        return self.bolt.unfinished()

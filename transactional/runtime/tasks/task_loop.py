@@ -1,0 +1,167 @@
+"""How a task runs, in the processing phase or in the commit phase: there is one loop for both.
+
+The bolts of a task are created and prepared, fed with what has arrived, and finished one after the other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from transactional.model.user_code.failures import TaskFailed, guarded
+from transactional.runtime.tasks.emitting import Emitter, make_emitter
+from transactional.runtime.tasks.failing.faults import Faults
+from transactional.runtime.tasks.operators import Operator
+from transactional.runtime.tasks.placing import TaskInfo, UpdateGate, load_operator, make_gates, make_operator
+
+Received = Iterable[tuple[pa.RecordBatch, str, str]]
+"""Record batches with the component and stream they are from."""
+
+
+class TaskLoop(ABC):
+    """One run through a task. `components` are fused: what the first emits goes to those behind it without leaving.
+
+    If it receives less than everything (it is not `is_complete`), because a task before it failed, it continues to look
+    for tuples on which its bolts fail, and finishes nothing. One that `looks_closer` checks what is emitted value by
+    value. `instances` are the pickled bolts that have started their batch in another task.
+    """
+
+    def __init__(
+        self,
+        info: TaskInfo,
+        components: Sequence[str],
+        *,
+        instances: Mapping[str, bytes] | None = None,
+        is_complete: bool = True,
+        looks_closer: bool = False,
+    ) -> None:
+        self.info, self.program, self.components = info, info.program, components
+        self.is_complete, self.looks_closer = is_complete, looks_closer
+        self.emitters: dict[str, Emitter] = {}
+        self.operators: dict[str, Operator] = {}
+        self.gates: list[UpdateGate] = []
+        self.faults = Faults(info.program.spout.id)
+        self.left_out = Counter[str]()
+        """Late tuples, by the component with the windows that have left them out."""
+        self.counted = Counter[tuple[str, str]]()
+        """What bolts count themselves, by component and name."""
+        self.watched: Callable[[Operator, pa.RecordBatch, str, str], None] | None = None
+        """How bolts are run in a task that is watched."""
+        self._instances = instances or {}
+
+    def run(self, received: Received) -> TaskFailed | None:
+        """Run the task on what it has received. Returns how it failed, None if it did not."""
+        try:
+            self._work(received)
+        except TaskFailed as failed:
+            return failed
+        return None
+
+    def _work(self, received: Received) -> None:
+        for component_id in self.components:
+            with guarded(component_id):
+                self._add(component_id)
+        for component_id, operator in self.operators.items():
+            if component_id not in self._instances:
+                operator.prepare()
+        self.begin()
+        for batch, source, stream in received:
+            self.operators[self.components[0]].receive(batch, source, stream)
+        for component_id in self.components:
+            self._finish(component_id)
+        self.faults.fail()
+        self.end()
+
+    def _add(self, component_id: str) -> None:
+        emitter = make_emitter(self.program, component_id, self.info.task, looks_closer=self.looks_closer)
+        self.emitters[component_id] = emitter
+        if self.program.record is not None:
+            emitter.record_to(partial(self.program.record, self.info.attempt, component_id))
+        if component_id == self.program.spout.id:
+            # A bolt is held responsible for what it emits; what a spout emits is a tuple of its own.
+            self._add_gates(component_id, emitter)
+            return
+        bolt, instance = self.program.bolts[component_id], self._instances.get(component_id)
+        if instance is None:
+            operator = make_operator(self.info, bolt, emitter)
+        else:
+            operator = load_operator(self.info, bolt, instance, emitter)
+        operator.faults, operator.watched = self.faults, self.watched
+        self.operators[component_id] = operator
+        if bolt.is_dataframe and self.program.sets_aside:
+            # So is what Spark has computed: which tuples it was made of is not known.
+            self._add_gates(component_id, emitter)
+        if component_id != self.components[0]:
+            for grouping in bolt.inputs:
+                self.emitters[grouping.source].connect(operator, grouping.stream)
+
+    def _add_gates(self, component_id: str, emitter: Emitter) -> None:
+        self.gates = make_gates(self.info, component_id, emitter, looks_closer=self.looks_closer)
+        for gate in self.gates:
+            gate.faults = self.faults
+            self.operators[gate.component] = gate
+
+    def _finish(self, component_id: str) -> None:
+        """One component after another, so that each has all its tuples before its own `finish_batch`.
+
+        If the attempt fails, what has been emitted is still passed on: it may reveal more failing tuples."""
+        operator, emitter = self.operators.get(component_id), self.emitters[component_id]
+        if operator is not None and self.goes_well:
+            self.finish(operator)
+        with guarded(component_id):
+            emitter.flush()
+            self.send_on(component_id, emitter)
+
+    def count(self, operator: Operator) -> None:
+        """Add what a bolt has counted here."""
+        self.counted.update({(operator.component, name): number for name, number in operator.counts.items()})
+
+    @property
+    def goes_well(self) -> bool:
+        """False if nothing is to be finished: something has failed, here or before."""
+        return self.is_complete and not self.faults
+
+    def begin(self) -> None:  # noqa: B027 - optional
+        """Called once all bolts are prepared: for input that no other task has sent."""
+
+    @abstractmethod
+    def finish(self, operator: Operator) -> None:
+        """Finish a bolt that has all its tuples. Only called if there is no failure."""
+
+    @abstractmethod
+    def send_on(self, component_id: str, emitter: Emitter) -> None:
+        """Take what a component has emitted for other tasks' bolts and for states. Also called if the task fails."""
+
+    def end(self) -> None:  # noqa: B027 - optional
+        """Called once everything is finished, or passed on in an incomplete task; not after a failure."""
+
+
+Loop_co = TypeVar("Loop_co", bound=TaskLoop, covariant=True)
+
+
+class MakesLoop(Protocol[Loop_co]):
+    """Creates the loop for one more run through the same task."""
+
+    def __call__(self, *, looks_closer: bool) -> Loop_co:
+        """One that looks closer, or not."""
+
+
+def run_through(make: MakesLoop[Loop_co], received: Callable[[], Received]) -> tuple[Loop_co, TaskFailed | None]:
+    """Run a task: returns the run that counts, and how it failed, if it did.
+
+    If many tuples do not match, the task is run once more to find out which. If that finds none, the first run counts.
+
+    """
+    loop = make(looks_closer=False)
+    failed = loop.run(received())
+    if failed is not None and failed.is_of_many:
+        closer = make(looks_closer=True)
+        found = closer.run(received())
+        if found is not None and found.at_fault:
+            return closer, found
+    return loop, failed
