@@ -29,10 +29,10 @@ from state.delta.segments.folding import LogLayout
 from transactional import Topology
 from transactional.core.ports import PartitionReader, Spout
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.loading import open_for_reading
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
+from transactional.operations.loading import open_for_reading
 from transactional.queries import Answer, QueryClient
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor

@@ -15,9 +15,9 @@ from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.core.machine.protocol import Action, CommitSucceeded, Event
 from transactional.core.store import AttemptRecord
-from transactional.loading import open_store
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchMetadata, Offset
+from transactional.operations.loading import open_store
 
 
 class BoundedKafkaSpout(OpaqueKafkaSpout):

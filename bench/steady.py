@@ -29,8 +29,8 @@ from transactional import TopologyConfig
 from transactional.core.machine.protocol import CommitSucceeded, Event
 from transactional.core.ports import JobExecutor
 from transactional.core.store import CoordinatorStore
-from transactional.loading import open_store
-from transactional.running import make_executor
+from transactional.operations.launch.running import make_executor
+from transactional.operations.loading import open_store
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.leadership import Leadership
 from transactional.runtime.spark.session import spark_session

@@ -17,7 +17,7 @@ from spouts import OpaqueKafkaSpout
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, run_topology
-from transactional.commands.display import Display
+from transactional.operations.cli.display import Display
 
 PARTITIONS = 4
 

@@ -17,7 +17,7 @@ from transactional import (
     Tuple,
     run_topology,
 )
-from transactional.commands.display import Display
+from transactional.operations.cli.display import Display
 
 
 class WordCount(StatefulBolt):

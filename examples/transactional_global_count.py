@@ -9,7 +9,7 @@ from spouts import MemoryTransactionalSpout
 from state import DeltaMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, run_topology
 from transactional.bolts import BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.commands.display import Display
+from transactional.operations.cli.display import Display
 
 PARTITION_TAKE_PER_BATCH = 3
 DATA = [

@@ -13,7 +13,7 @@ from spouts import MemoryTransactionalSpout
 from state import SqlMapState
 from transactional import Topology, TopologyConfig, TransactionalTopologyBuilder, TransactionAttempt, run_topology
 from transactional.bolts import BasicBolt, BatchBolt, OutputCollector, TopologyContext, Tuple
-from transactional.commands.display import Display
+from transactional.operations.cli.display import Display
 
 
 class KeyedCountUpdater(BatchBolt):

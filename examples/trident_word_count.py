@@ -17,8 +17,8 @@ from spouts.kafka_admin import create_topic, produce
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from transactional import OperatingError, Topology, TopologyConfig, Tuple, run_topology
-from transactional.commands.display import Display
 from transactional.core.ports import Spout
+from transactional.operations.cli.display import Display
 from transactional.trident import Count, Stream, Sum, TridentTopology, field
 
 SENTENCES = (

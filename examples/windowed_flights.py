@@ -12,7 +12,7 @@ from spouts import JsonTranslator, OpaqueKafkaSpout
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
 from transactional import Topology, TopologyConfig, run_topology
-from transactional.commands.display import Display
+from transactional.operations.cli.display import Display
 from transactional.trident import Count, TridentTopology, tumbling
 
 PARTITIONS = 3

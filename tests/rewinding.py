@@ -31,10 +31,10 @@ from transactional.core.machine.protocol import Action, BatchPlanned, Event
 from transactional.core.ports import Clock
 from transactional.core.store import CoordinatorStore
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.examine import examine
 from transactional.errors import RewindUnfinished
 from transactional.model.attempt import TxId
 from transactional.model.names import LOG_COMMITS_PROPERTY
+from transactional.operations.doctor.examine import examine
 from transactional.runtime.engine import rewinding
 from transactional.runtime.executors.local import LocalExecutor
 from verifier import CheckedTable, verify

@@ -25,7 +25,7 @@ from tests.tidy.parsing import lines_for_types, nodes_of, parsed
 
 Need = tuple[str, frozenset[str]]
 """A module, and of a `conftest` the names that are used of it."""
-COMMAND_LINE = "transactional.commands.main"
+COMMAND_LINE = "transactional.operations.cli.main"
 """It finds stores and states by the entry points of pyproject.toml."""
 _NAMED = re.compile(r"""["']([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?["']""")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from transactional.loading import open_for_reading
+from transactional.operations.loading import open_for_reading
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLED_AT, STOPPED_AT = 48, 70
@@ -107,7 +107,7 @@ def environment() -> dict[str, str]:
 @contextmanager
 def program(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """`transactional …` in a folder; killed at the end if it still runs."""
-    command = [sys.executable, "-m", "transactional.commands.main", *arguments]
+    command = [sys.executable, "-m", "transactional.operations.cli.main", *arguments]
     log = (folder / f"{arguments[0]}.log").open("a")
     with (
         log,

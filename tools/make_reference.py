@@ -66,14 +66,14 @@ PAGES = {
             "transactional.topology.topology.Component",
             "transactional.topology.topology.WorkPhase",
             "transactional.topology.wiring.WeakerGuaranteeWarning",
-            "transactional.running.run_topology",
-            "transactional.running.start_topology",
-            "transactional.background.topology_run.TopologyRun",
-            "transactional.background.progress.RunStatus",
+            "transactional.operations.launch.running.run_topology",
+            "transactional.operations.launch.running.start_topology",
+            "transactional.operations.launch.topology_run.TopologyRun",
+            "transactional.operations.launch.progress.RunStatus",
             "transactional.runtime.engine.driver.TopologyDriver",
             "transactional.runtime.engine.history.run_history.RunSummary",
             "transactional.runtime.engine.history.observing.Observer",
-            "transactional.commands.display.Display",
+            "transactional.operations.cli.display.Display",
             "transactional.runtime.engine.history.journal.JournalWriter",
             "transactional.runtime.spark.session.spark_session",
         ),
@@ -127,11 +127,11 @@ PAGES = {
         "Queries",
         "Querying a topology from outside; [how to do it](../howto/queries.md).",
         (
-            "transactional.queries.client.QueryClient",
-            "transactional.queries.client.Answer",
-            "transactional.queries.as_of.as_of",
-            "transactional.queries.as_of.AsOf",
-            "transactional.queries.as_of.Snapshot",
+            "transactional.operations.queries.client.QueryClient",
+            "transactional.operations.queries.client.Answer",
+            "transactional.operations.queries.as_of.as_of",
+            "transactional.operations.queries.as_of.AsOf",
+            "transactional.operations.queries.as_of.Snapshot",
             "transactional.topology.topology.Query",
         ),
     ),
@@ -444,7 +444,7 @@ def _all_commands() -> Iterator[tuple[str, Any]]:
     sys.path.insert(0, str(ROOT))
     import typer.main
 
-    from transactional.commands.main import app
+    from transactional.operations.cli.main import app
 
     return _leaves("transactional", typer.main.get_command(app))
 

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from transactional.background.topology_run import TopologyRun
     from transactional.core.ports import StateKind
     from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
     from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from transactional.model.groupings import CustomStreamGrouping
     from transactional.model.schema import Schema
     from transactional.model.user_code.tuples import Tuple
-    from transactional.running import run_topology, start_topology
+    from transactional.operations.launch.running import run_topology, start_topology
+    from transactional.operations.launch.topology_run import TopologyRun
     from transactional.runtime.engine.driver import TopologyDriver
     from transactional.runtime.engine.history.run_history import RunSummary
     from transactional.topology.bolts.bolts import (
@@ -83,7 +83,6 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "background.topology_run": "TopologyRun",
     "core.ports": "StateKind",
     "model.attempt": "AttemptId TransactionAttempt TxId",
     "model.batch": "BatchLimit BatchMetadata OffsetRange PartitionId",
@@ -92,7 +91,8 @@ _HOMES: Final = {
     "model.groupings": "CustomStreamGrouping",
     "model.schema": "Schema",
     "model.user_code.tuples": "Tuple",
-    "running": "run_topology start_topology",
+    "operations.launch.running": "run_topology start_topology",
+    "operations.launch.topology_run": "TopologyRun",
     "runtime.engine.driver": "TopologyDriver",
     "runtime.engine.history.run_history": "RunSummary",
     "topology.bolts.bolts": "ArrowBatchBolt BasicBolt BatchBolt MapState OutputCollector TopologyContext",

@@ -1,6 +1,6 @@
 """`python -m transactional`: the command line."""
 
-from transactional.commands.main import main
+from transactional.operations.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -15,10 +15,10 @@ from state.sql.state import SqlMapState
 from tests.contract.storages import Storage
 from transactional.core.ports.examining import Diagnosis, Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.examine import examine, unexamined
-from transactional.doctor.repairs import repair
 from transactional.errors import OperatingError, StoreMismatch, TransactionalError
-from transactional.running import run_topology
+from transactional.operations.doctor.examine import examine, unexamined
+from transactional.operations.doctor.repairs import repair
+from transactional.operations.launch.running import run_topology
 from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -18,10 +18,10 @@ from tests.contract.redis_server import RedisServer
 from tests.fixtures.states import topology as of
 from tests.fixtures.states.make import HERE, REDIS, STORE, unpack
 from transactional import RunSummary, TopologyConfig, TopologyDriver, run_topology
-from transactional.doctor.checked_tables import checked_tables
-from transactional.doctor.examine import examine
-from transactional.loading import open_store
 from transactional.model.attempt import TxId
+from transactional.operations.doctor.checked_tables import checked_tables
+from transactional.operations.doctor.examine import examine
+from transactional.operations.loading import open_store
 from transactional.runtime.engine.history.journal import read_journal
 from transactional.runtime.engine.history.replay import replay
 from transactional.runtime.engine.rewinding import rewind

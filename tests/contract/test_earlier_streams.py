@@ -15,11 +15,11 @@ from tests.fixtures.streams import topology as written
 from tests.fixtures.streams.make import unpack
 from tests.fixtures.streams.topology import Picky, build
 from transactional import RunSummary, run_topology
-from transactional.doctor.checked_tables import checked_tables
-from transactional.doctor.examine import examine
 from transactional.errors import TopologyChanged
-from transactional.loading import open_store
 from transactional.model.attempt import TxId
+from transactional.operations.doctor.checked_tables import checked_tables
+from transactional.operations.doctor.examine import examine
+from transactional.operations.loading import open_store
 from transactional.runtime.engine.letter_spout import LetterSpout, all_letters
 from transactional.runtime.engine.rewinding import plan_rewind, rewind
 from transactional.topology.topology import Topology

@@ -22,14 +22,14 @@ from tests.contract.states import AnyState, Place
 from transactional import TransactionalTopologyBuilder, Tuple
 from transactional.core.ports import Partials
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.checked_tables import checked_tables
 from transactional.errors import ConfigError
 from transactional.model.aggregates import Aggregate, Avg, Count, Max, Min
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
-from transactional.queries.as_of import as_of
+from transactional.operations.doctor.checked_tables import checked_tables
+from transactional.operations.queries.as_of import as_of
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.topology import Topology

@@ -19,11 +19,11 @@ from tests.unit.command_line import Command, command, module
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.databases.database import Database
 from transactional.core.store.databases.quick import QuickQuery
-from transactional.doctor.examine import examine
-from transactional.loading import open_for_reading
 from transactional.model.attempt import TxId
 from transactional.model.reading import StateReader
-from transactional.running import run_topology
+from transactional.operations.doctor.examine import examine
+from transactional.operations.launch.running import run_topology
+from transactional.operations.loading import open_for_reading
 from transactional.runtime.engine.history.observing import Committed, Notice
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

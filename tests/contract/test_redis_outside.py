@@ -23,12 +23,12 @@ from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.checked_tables import checked_tables
-from transactional.doctor.examine import examine
 from transactional.errors import BeyondKept, OperatingError
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.facts import BatchFacts
+from transactional.operations.doctor.checked_tables import checked_tables
+from transactional.operations.doctor.examine import examine
 from transactional.runtime.engine.rewinding import rewind
 from transactional.topology.topology import Topology
 from verifier import verify

@@ -15,9 +15,9 @@ from tests.contract.storages import Storage
 from tests.rewinding import Died, Steps, build, contents, dies_at, end_lease, expected, run, stepping, store_url
 from transactional.core.ports.examining import Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.examine import examine
 from transactional.errors import BeyondKept, Fenced
 from transactional.model.attempt import TxId
+from transactional.operations.doctor.examine import examine
 from transactional.runtime.engine.rewinding import rewind
 from transactional.topology.topology import Topology
 from verifier import CheckedSqlTable, verify

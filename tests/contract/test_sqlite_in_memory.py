@@ -11,11 +11,11 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state.sql.state import SqlMapState
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.checked_tables import checked_tables
-from transactional.doctor.examine import unexamined
 from transactional.errors import ConfigError
-from transactional.loading import open_existing_store
-from transactional.running import run_topology
+from transactional.operations.doctor.checked_tables import checked_tables
+from transactional.operations.doctor.examine import unexamined
+from transactional.operations.launch.running import run_topology
+from transactional.operations.loading import open_existing_store
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from verifier.checker import verify

@@ -19,8 +19,8 @@ from transactional.core.store.sql import reader as reader_module
 from transactional.core.store.sql.reader import SqlStoreReader
 from transactional.core.store.sql.schema import SCHEMA_VERSION
 from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
-from transactional.loading import open_existing_store, open_for_reading
 from transactional.model.attempt import AttemptId, TxId
+from transactional.operations.loading import open_existing_store, open_for_reading
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from transactional.core.ports import Partials, StateKind
 from transactional.errors import Fenced, SchemaMismatch, TopologyChanged
 from transactional.model.aggregates import Aggregate, Count, Max, Sum
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.running import run_topology
+from transactional.operations.launch.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from verifier.checker import CheckedTable, verify

@@ -23,7 +23,7 @@ from typing import IO
 
 IMPORTED = (
     *(
-        "transactional.commands.main",
+        "transactional.operations.cli.main",
         "transactional.runtime.executors.local",
         "transactional.testing",
         "spouts",
@@ -125,7 +125,7 @@ def begin(words: list[str]) -> None:
 def do(words: list[str]) -> None:
     sys.argv = words
     if words[0] == "transactional":
-        from transactional.commands import main as cli
+        from transactional.operations.cli import main as cli
 
         # As for an installed script; the folder is not on the path of its own accord.
         sys.path[0] = str(Path(sys.executable).parent)

@@ -20,7 +20,7 @@ from tests.docs.pages import ROOT, Block, anchors, blocks, code_words, commands,
 from tests.docs.run_page import ADDRESS, REGISTRY
 from tests.tidy.files import our_files
 from tests.tidy.rooms import FLOORS
-from transactional.commands.main import app
+from transactional.operations.cli.main import app
 
 PAGE_TIMEOUT_S = 100
 SERVERS_TIMEOUT_S = 400

@@ -22,7 +22,7 @@ REPARTITIONS = "tests/unit/topology/streams/test_operations_repartitions.py"
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "R1": (
         "tests/unit/core/ports/test_several.py::test_every_tuple_of_every_stream_counts_once",
-        "tests/unit/queries/test_client.py::test_what_each_query_answers",
+        "tests/unit/operations/queries/test_client.py::test_what_each_query_answers",
         "tests/unit/topology/streams/test_static.py::test_all_attempts_at_a_batch_read_one_version",
         f"{TRIDENTS}::test_what_only_build_can_know",
     ),
@@ -56,7 +56,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         f"{STREAMS}::test_persist_keeps_the_last_tuple_of_a_key",
     ),
     "R12": (
-        "tests/unit/queries/test_client_streams.py::test_reach",
+        "tests/unit/operations/queries/test_client_streams.py::test_reach",
         f"{LOOKING}::test_a_state_is_seen_after_its_transaction_or_before_it",
         "tests/unit/topology/streams/test_static.py::test_all_attempts_at_a_batch_read_one_version",
     ),
@@ -126,8 +126,8 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
         "tests/unit/topology/streams/test_operations_repartitions.py::test_a_table_is_continued_with_another_number_of_tasks",
     ),
     "R33": (
-        "tests/unit/queries/test_client.py::test_while_transactions_commit_each_answer_is_of_one_that_was_committed",
-        "tests/unit/queries/test_serving.py::test_each_part_of_the_address_is_a_value",
+        "tests/unit/operations/queries/test_client.py::test_while_transactions_commit_each_answer_is_of_one_that_was_committed",
+        "tests/unit/operations/queries/test_serving.py::test_each_part_of_the_address_is_a_value",
     ),
 }
 MEANT: dict[str, tuple[str, ...]] = {

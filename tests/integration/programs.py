@@ -17,7 +17,7 @@ from typing import Self
 from spouts.local_broker_jvm import end_watched, start_watched
 from tests.integration.signals import PATIENCE_S
 
-CLI = (sys.executable, "-m", "transactional.commands.main")
+CLI = (sys.executable, "-m", "transactional.operations.cli.main")
 # No web page; and executors exchange over the network, as if each were on a host of its own.
 SPARK_DEFAULTS = "spark.ui.enabled false\nspark.shuffle.readHostLocalDisk false\n"
 # A JVM that lives for seconds only is quicker with less compiling. One compiler alone has a fifth of the usual room for

@@ -23,7 +23,7 @@ from tests.journeys.sales import TOPOLOGY
 from tests.journeys.sources import APP, SOURCES, WEB, Source
 from tests.unit.command_line import Command, Done
 from transactional.core.ports.dead_letters import values_from_json
-from transactional.loading import load_topology
+from transactional.operations.loading import load_topology
 
 ROOT = Path(__file__).parents[2]
 MASTER = "local[2]"

@@ -17,14 +17,14 @@ from tests.journeys.journey import BUILD, MENDED, SWAPPED, Journey
 from tests.journeys.matrix import COMMANDS, Outcome, cell
 from tests.journeys.sales import TOPOLOGY
 from tests.unit.command_line import Command
-from transactional.console.app import Console, application
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.loading import load_topology, open_for_reading
-from transactional.running import metrics_of_run, run_topology
+from transactional.operations.console.app import Console, application
+from transactional.operations.launch.running import metrics_of_run, run_topology
+from transactional.operations.loading import load_topology, open_for_reading
+from transactional.operations.web.guard import Access
 from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.runtime.engine.history.observing import Committed, Notice
-from transactional.web.guard import Access
 
 STORE = "sqlite:///transactional.db"
 JOURNAL = "journal.jsonl"

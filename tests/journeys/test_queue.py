@@ -14,9 +14,9 @@ from tests.journeys.matrix import COMMANDS, QUEUE, STATES, Outcome, cell
 from tests.journeys.steps import QUICK, RUN, STORE, TOKEN, MatrixJourney, dying, samples_of_run
 from tests.journeys.tickets import DONE, LOCKED, TOPOLOGY, Tickets
 from tests.unit.command_line import Command
-from transactional.console.app import Console, application
-from transactional.loading import load_topology, open_for_reading
-from transactional.web.guard import Access
+from transactional.operations.console.app import Console, application
+from transactional.operations.loading import load_topology, open_for_reading
+from transactional.operations.web.guard import Access
 
 BUILD = "tests.journeys.tickets:build"
 

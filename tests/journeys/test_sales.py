@@ -22,9 +22,9 @@ from tests.journeys.journey import BUILD, MENDED, SWAPPED, StartedJourney
 from tests.journeys.sales import TOPOLOGY, TUMBLING
 from tests.journeys.sources import APP, WEB
 from tests.unit.command_line import Command
-from transactional.console.beside import console_beside
-from transactional.loading import load_topology, open_for_reading
-from transactional.web.server import Address
+from transactional.operations.console.beside import console_beside
+from transactional.operations.loading import load_topology, open_for_reading
+from transactional.operations.web.server import Address
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.browser]
 

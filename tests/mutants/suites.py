@@ -14,7 +14,7 @@ STREAMS = (
         "tests/unit/topology/streams",
         "tests/unit/topology",
         "tests/unit/test_complete_topology.py",
-        "tests/unit/queries",
+        "tests/unit/operations/queries",
     ),
     *("tests/windows", "tests/changes", "tests/docs/test_trident_rows.py"),
 )
@@ -25,26 +25,35 @@ PROCESSING = (
     "tests/unit/topology/reliable",
     *STREAMS,
 )
-COMMANDS = ("tests/unit/commands", "tests/unit/console", "tests/unit/web", "tests/unit/queries")
+COMMANDS = (
+    "tests/unit/operations/cli",
+    "tests/unit/operations/console",
+    "tests/unit/operations/web",
+    "tests/unit/operations/queries",
+)
 DELTA = ("tests/integration/delta",)
 WORLD = ("tests/simulation",)
 
 SUITES: dict[str, tuple[str, ...]] = {
     "spouts": ("tests/unit/spouts", "tests/contract/test_spout.py", "tests/unit/runtime/engine", *WORLD),
-    "state": ("tests/contract", *DELTA, "tests/unit/doctor", *STREAMS, *WORLD),
-    "state/delta": (*DELTA, "tests/contract", "tests/unit/doctor", *STREAMS, *WORLD),
-    "transactional/core/store/sql": ("tests/contract", *COMMANDS, "tests/unit/doctor", *WORLD),
+    "state": ("tests/contract", *DELTA, "tests/unit/operations/doctor", *STREAMS, *WORLD),
+    "state/delta": (*DELTA, "tests/contract", "tests/unit/operations/doctor", *STREAMS, *WORLD),
+    "transactional/core/store/sql": ("tests/contract", *COMMANDS, "tests/unit/operations/doctor", *WORLD),
     "transactional": ("tests/unit/test_*.py", *RUNS, *PROCESSING, *WORLD),
     "transactional/model/aggregates": ("tests/unit/model/arrow", *PROCESSING, "tests/contract", *WORLD),
     "transactional/model/arrow": (*PROCESSING, "tests/contract", *WORLD),
-    "transactional/commands": (*COMMANDS, "tests/unit/doctor"),
-    "transactional/console": COMMANDS,
+    "transactional/operations/cli": (*COMMANDS, "tests/unit/operations/doctor"),
+    "transactional/operations/console": COMMANDS,
     "transactional/core/machine": (*RUNS, *WORLD),
-    "transactional/doctor": ("tests/unit/doctor", "tests/contract/test_doctor_sql.py", "tests/unit/commands"),
+    "transactional/operations/doctor": (
+        "tests/unit/operations/doctor",
+        "tests/contract/test_doctor_sql.py",
+        "tests/unit/operations/cli",
+    ),
     "transactional/runtime/engine": (
         *RUNS,
-        "tests/unit/commands",
-        "tests/unit/doctor",
+        "tests/unit/operations/cli",
+        "tests/unit/operations/doctor",
         "tests/contract",
         *DELTA,
         *WORLD,
@@ -52,17 +61,17 @@ SUITES: dict[str, tuple[str, ...]] = {
     "transactional/runtime/tasks": (*PROCESSING, *WORLD),
     "transactional/runtime/commit": (*PROCESSING, *DELTA, *WORLD),
     "transactional/runtime/processing": (*PROCESSING, *DELTA, *WORLD),
-    "transactional/queries": ("tests/unit/queries", "tests/contract/test_readers.py", *COMMANDS),
+    "transactional/operations/queries": ("tests/unit/operations/queries", "tests/contract/test_readers.py", *COMMANDS),
     "transactional/topology/reliable": (*RUNS, *WORLD),
     "transactional/core/store": ("tests/contract", *RUNS, *WORLD),
     "transactional/testing": ("tests/contract", *RUNS, *WORLD),
     "transactional/topology": (*STREAMS, "tests/unit/runtime/processing", "tests/unit/runtime/commit", *RUNS, *WORLD),
     "transactional/topology/streams": STREAMS,
-    "transactional/web": COMMANDS,
+    "transactional/operations/web": COMMANDS,
     "verifier": (
         "tests/contract/test_verifier_*.py",
-        "tests/unit/doctor",
-        "tests/unit/commands/test_verify.py",
+        "tests/unit/operations/doctor",
+        "tests/unit/operations/cli/test_verify.py",
         *WORLD,
     ),
 }
@@ -122,10 +131,10 @@ SERVERS: dict[str, tuple[str, ...]] = {
     "transactional": (f"{SPARK}/test_executor.py", f"{LINES}/test_quiet_runs.py", f"{LINES}/test_bad_input.py", SPARK),
     "transactional/model/aggregates": (f"{SPARK}/test_trident.py", f"{SPARK}/test_phases.py", EXAMPLES, SALES),
     "transactional/model/arrow": (f"{SPARK}/test_trident.py", f"{SPARK}/test_phases.py", EXAMPLES, SALES),
-    "transactional/commands": (LINES, CONSOLE, "tests/integration/verifier"),
-    "transactional/console": (CONSOLE, f"{LINES}/test_quiet_runs.py"),
+    "transactional/operations/cli": (LINES, CONSOLE, "tests/integration/verifier"),
+    "transactional/operations/console": (CONSOLE, f"{LINES}/test_quiet_runs.py"),
     "transactional/core/machine": (f"{FAULTS}/test_kills.py", f"{LINES}/test_lifecycle.py", FAULTS, CRASHES),
-    "transactional/doctor": (
+    "transactional/operations/doctor": (
         *("tests/contract/test_doctor_sql.py", f"{FAULTS}/test_stale_copy.py", f"{FAULTS}/test_torn_tables.py"),
         *(f"{CONSOLE}/test_pages.py", "tests/integration/verifier", LINES),
     ),
@@ -139,7 +148,7 @@ SERVERS: dict[str, tuple[str, ...]] = {
     "transactional/runtime/commit": (SPARK, WORKERS, CLUSTER, EXAMPLES),
     "transactional/runtime/processing": (SPARK, WORKERS, CLUSTER, EXAMPLES),
     "transactional/core/ports": (f"{KAFKA}/test_several_spouts.py", f"{KAFKA}/test_runs.py", SPARK, SALES),
-    "transactional/queries": (
+    "transactional/operations/queries": (
         "tests/contract/test_readers.py",
         "tests/integration/verifier",
         f"{CONSOLE}/test_live.py",
@@ -151,10 +160,10 @@ SERVERS: dict[str, tuple[str, ...]] = {
     ),
     "transactional/runtime/executors/spark": (SPARK, CLUSTER, WORKERS),
     "transactional/core/store": ("tests/contract/test_sql_*.py", f"{FAULTS}/test_two_coordinators.py", LINES, FAULTS),
-    "transactional/telemetry": ("tests/integration/prometheus", f"{LINES}/test_quiet_runs.py"),
+    "transactional/operations/telemetry": ("tests/integration/prometheus", f"{LINES}/test_quiet_runs.py"),
     "transactional/topology": (f"{SPARK}/test_executor.py", f"{KAFKA}/test_changes.py", EXAMPLES, SPARK, SALES),
     "transactional/topology/streams": (f"{SPARK}/test_trident.py", WINDOWS, EXAMPLES, SALES, "tests/journeys"),
-    "transactional/web": (CONSOLE, "tests/integration/prometheus"),
+    "transactional/operations/web": (CONSOLE, "tests/integration/prometheus"),
     "transactional/runtime/executors/workers": (WORKERS, f"{CLUSTER}/test_steps.py"),
     "verifier": ("tests/integration/verifier", "tests/contract/test_verifier_*.py", f"{FAULTS}/test_stale_copy.py"),
 }

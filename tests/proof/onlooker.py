@@ -14,7 +14,7 @@ from typing import Any
 from tests.integration.programs import CLI, Program
 from tests.proof.watcher import Watcher
 from transactional.core.store.history import EndedHow
-from transactional.loading import open_for_reading
+from transactional.operations.loading import open_for_reading
 
 PAGES = ("", "t/{id}/", "t/{id}/?charts=hour", "t/{id}/attempts", "t/{id}/runs", "t/{id}/doctor", "t/{id}/letters")
 PAUSE_S = 0.1

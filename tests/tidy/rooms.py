@@ -12,7 +12,7 @@ FLOORS = (
     ("transactional.model",),
     ("transactional.model.user_code", "transactional.model.drawing"),
     ("transactional.model.arrow",),
-    ("transactional.core.store", "transactional.runtime.spark", "transactional.web"),
+    ("transactional.core.store", "transactional.runtime.spark", "transactional.operations.web"),
     ("transactional.model.aggregates", "transactional.core.ports", "transactional.core.store.databases"),
     ("transactional.core.machine", "transactional.core.store.sql"),
     ("spouts", "spouts.avro", "spouts.registry", "state.rows"),
@@ -30,17 +30,16 @@ FLOORS = (
         *("transactional.runtime.executors.spark", "transactional.runtime.executors.workers"),
         *("transactional.runtime.engine", "state.delta.segments"),
     ),
-    ("transactional.runtime.executors.auto", "transactional.testing", "transactional.testing.states"),
+    ("transactional.runtime.executors.auto",),
     ("transactional.topology.streams", "state.delta"),
-    (
-        *("transactional.background", "transactional.doctor", "transactional.telemetry"),
-        *("transactional.console.data", "verifier.evidence"),
-    ),
-    ("verifier", "transactional.console.drawing"),
-    ("transactional.console",),
-    ("doors",),
-    ("transactional.queries", "transactional.commands.output"),
-    ("transactional.commands",),
+    ("transactional.operations", "transactional.operations.telemetry", "verifier.evidence"),
+    ("verifier",),
+    ("transactional.operations.doctor", "transactional.operations.console.data"),
+    ("transactional.operations.console.drawing",),
+    ("transactional.operations.console", "transactional.testing.states"),
+    ("transactional.operations.launch", "transactional.operations.queries", "transactional.testing"),
+    ("doors", "transactional.operations.cli.output"),
+    ("transactional.operations.cli",),
     ("examples",),
 )
 """From the lowest to the highest. Folders of one floor do not know each other, but for packages and their folders."""
@@ -49,17 +48,8 @@ FILES_MAX = 15
 ROOMY = {"examples": 25}
 """What users look through by name."""
 DOORS = {
-    *(
-        "transactional",
-        "transactional.bolts",
-        "transactional.errors",
-        "transactional.reliable",
-        "transactional.trident",
-        "transactional.loading",
-        "transactional.running",
-        "transactional.testing",
-    ),
-    *("spouts", "state", "state.dead_letters", "state.providers"),
+    *("transactional", "transactional.testing", "spouts", "state", "state.dead_letters", "state.providers"),
+    *(f"transactional.{name}" for name in ("bolts", "errors", "queries", "reliable", "trident")),
 }
 """`from transactional import …` and the like; what they need stands below them."""
 FOR_ADAPTERS = {
@@ -70,7 +60,7 @@ FOR_ADAPTERS = {
 """What spouts and states may import of `transactional`."""
 FOR_DOORS = {"transactional.core.store.sql"}
 """What `from state import …` has besides."""
-ASK_THE_VERIFIER = ("transactional.doctor", "transactional.commands", "examples")
+ASK_THE_VERIFIER = ("transactional.operations.doctor", "transactional.operations.cli", "examples")
 """The independent checker is worth something only if it shares nothing with what it checks; these ask it."""
 
 HOMES = {
@@ -98,7 +88,7 @@ HOMES = {
             "transactional.topology.reliable",
         ),
         *(
-            "transactional.queries",
+            "transactional.operations.queries",
             "spouts",
             "spouts.avro",
             "spouts.decoding",
@@ -111,31 +101,35 @@ HOMES = {
         *("state.redis", "state.sql"),
         *("verifier", "verifier.evidence"),
     },
-    "jinja2": {"transactional.console"},
+    "jinja2": {"transactional.operations.console"},
     "numpy": {"spouts.avro"},
     "obstore": {"state.delta.tables.storage"},
-    "opentelemetry": {"transactional.telemetry"},
-    "prometheus_client": {"transactional.telemetry"},
+    "opentelemetry": {"transactional.operations.telemetry"},
+    "prometheus_client": {"transactional.operations.telemetry"},
     "py4j": {"transactional.runtime.spark.internals"},
     "pyspark": {
         "transactional.runtime.executors.spark",
         "transactional.runtime.spark.jobs",
         "transactional.runtime.spark.session",
         "transactional.runtime.spark.internals",
-        "transactional.loading",
+        "transactional.operations.loading",
         "state.delta.catalog",
     },
     "redis": {"state.redis", "verifier.redis_tables"},
-    "rich": {"transactional.commands", "transactional.commands.output"},
+    "rich": {"transactional.operations.cli", "transactional.operations.cli.output"},
     "sqlalchemy": {
         *("state.sql", "transactional.core.store.databases", "transactional.core.store.sql"),
         *("verifier.evidence.store", "verifier.evidence.databases"),
         *("verifier.redis_tables", "verifier.sql_tables"),
     },
-    "starlette": {"transactional.console", "transactional.web", "transactional.queries.serving"},
-    "structlog": {"transactional.telemetry"},
-    "typer": {"transactional.commands"},
-    "uvicorn": {"transactional.web"},
+    "starlette": {
+        "transactional.operations.console",
+        "transactional.operations.web",
+        "transactional.operations.queries.serving",
+    },
+    "structlog": {"transactional.operations.telemetry"},
+    "typer": {"transactional.operations.cli"},
+    "uvicorn": {"transactional.operations.web"},
 }
 """The folders, or the single files, that may import a third-party package."""
 PURE = {

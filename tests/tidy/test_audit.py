@@ -69,7 +69,7 @@ def test_what_is_installed_and_not_pinned_is_reported(audit: ModuleType) -> None
     assert any(line.startswith("hypothesis ") and "does not know it" in line for line in here)
 
 
-@pytest.mark.parametrize("folder", ["tests/vendor", "transactional/console/static/vendor"])
+@pytest.mark.parametrize("folder", ["tests/vendor", "transactional/operations/console/static/vendor"])
 def test_what_others_wrote_is_as_it_was_taken_over(folder: str) -> None:
     lines = (ROOT / folder / "vendor.lock").read_text("utf-8").splitlines()
     pinned = {name: checksum for checksum, name in (line.split() for line in lines if not line.startswith("#"))}

@@ -23,7 +23,12 @@ RUNS_THEM = {
         "transactional.runtime.tasks",
         "transactional.runtime.processing",
     ),
-    *("transactional.console", "transactional.doctor", "transactional.telemetry", "transactional.topology.streams"),
+    *(
+        "transactional.operations.console",
+        "transactional.operations.doctor",
+        "transactional.operations.telemetry",
+        "transactional.topology.streams",
+    ),
 }
 
 
@@ -69,24 +74,28 @@ def test_a_topology_is_declared_with_nothing_of_what_runs_it() -> None:
         module for name, module in homes().items() if name not in ("RunSummary", "TopologyDriver", "TopologyRun")
     }
     loaded = {name for module in modules for name in loaded_with(module)}
-    assert {"transactional.running", "transactional.topology.builder"} < loaded
+    assert {"transactional.operations.launch.running", "transactional.topology.builder"} < loaded
     assert sorted(name for name in loaded if room_of(name) in RUNS_THEM) == []
 
 
 def test_what_is_loaded_is_followed() -> None:
-    assert "transactional.runtime.engine.driver" in loaded_with("transactional.commands.running")
+    assert "transactional.runtime.engine.driver" in loaded_with("transactional.operations.cli.running")
 
 
 def test_the_package_and_the_command_line_load_what_they_need_alone() -> None:
     """As a new process shows it: what is loaded after the import, and after `--help`."""
     program = (
         "import json, sys, transactional; package = list(sys.modules)\n"
-        "from transactional.commands.main import app; app(['--help'], standalone_mode=False)\n"
+        "from transactional.operations.cli.main import app; app(['--help'], standalone_mode=False)\n"
         "sys.stderr.write(json.dumps([package, list(sys.modules)]))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True)
     package, help_text = (set(names) for names in json.loads(done.stderr))
     assert {name for name in package if name.startswith("transactional")} == {"transactional"}
     assert {name.partition(".")[0] for name in help_text} & set(HOMES) == {"rich", "typer"}
-    light = {"transactional.console.needs", "transactional.runtime.engine.clock", "transactional.telemetry.log_format"}
+    light = {
+        "transactional.operations.console.needs",
+        "transactional.runtime.engine.clock",
+        "transactional.operations.telemetry.log_format",
+    }
     assert {name for name in help_text & FILES.keys() - RUNS_THEM if room_of(name) in RUNS_THEM} == light

@@ -146,7 +146,11 @@ def test_there_is_no_circle_not_even_for_types() -> None:
         ("state.delta.state", "from .small_commit import data_files", "relative"),
         ("state.values", "import pyarrow.compute", ""),
         ("verifier.rows", "from transactional.model.batch import BatchMetadata", "the checker is independent"),
-        ("transactional.loading", "from verifier.evidence.findings import Kind", "the checker is independent"),
+        (
+            "transactional.operations.loading",
+            "from verifier.evidence.findings import Kind",
+            "the checker is independent",
+        ),
         ("transactional.core.store.sql.sql_store", "import requests", "no file of ours"),
         ("state.delta.state", "import state.unheard_of", "in no room"),
     ],

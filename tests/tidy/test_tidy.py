@@ -54,7 +54,9 @@ BANNED_CALLS = {
     "time.time_ns": Ban("ask the Clock", (*CLOCK, "state/delta/writing/commit.py", "state/delta/tables/rebuilding.py")),
     "datetime.now": Ban("ask the Clock", CLOCK),
     ".collect": Ban("toArrow() under a bound that is checked", SPARK),
-    "print": Ban("a logger, or sys.stdout in a command", ("transactional/commands/main.py", "examples/", "bench/")),
+    "print": Ban(
+        "a logger, or sys.stdout in a command", ("transactional/operations/cli/main.py", "examples/", "bench/")
+    ),
 }
 
 # Put together, so that this file does not hold what it looks for.

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from transactional.commands import main as cli
-from transactional.commands import running
+from transactional.operations.cli import main as cli
+from transactional.operations.cli import running
 
 made_once = functools.cache(typer.main.get_command)
 """All commands with their options, which typer makes anew for each call: most of the time of many a command."""
@@ -30,7 +30,7 @@ import threading
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.loading import open_store
+from transactional.operations.loading import open_store
 from transactional.core.ports import StateKind
 from transactional.topology.builder import TransactionalTopologyBuilder
 

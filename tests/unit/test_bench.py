@@ -32,9 +32,9 @@ from bench.workload import departures, timed, zipf
 from bench.works import Work
 from examples import transactional_global_count
 from transactional import TopologyConfig
-from transactional.loading import open_store
 from transactional.model.batch import Offset, OffsetRange, PartitionId
-from transactional.running import make_executor
+from transactional.operations.launch.running import make_executor
+from transactional.operations.loading import open_store
 
 
 def rounds(system: str, *each_ms: int, size: int = 1_000, work: str = "keys-8k", commit_ms: int = 50) -> list[Round]:
@@ -344,7 +344,7 @@ def test_by_hand_and_by_trident_the_same_is_counted() -> None:
     assert [line.is_met is None for line in lines] == [False, False]
 
 
-@pytest.mark.long("what a client answers: tests/unit/queries")
+@pytest.mark.long("what a client answers: tests/unit/operations/queries")
 def test_each_answer_of_the_lookups_is_compared_with_plain_python(tmp_path: Path) -> None:
     """Two processes, few keys: answers are asserted within; and a count that is wrong by one is noticed."""
     found = lookups.measured(tmp_path, 500, 5, 1, ["sqlite", "log"])

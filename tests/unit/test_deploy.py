@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from transactional.commands.main import app
 from transactional.model.errors import LOOK, TRY_AGAIN
 from transactional.model.names import DISTRIBUTION
+from transactional.operations.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 UNIT, DOCKERFILE = ROOT / "deploy/transactional@.service", ROOT / "deploy/Dockerfile"

@@ -306,9 +306,9 @@ def test_only_make_check_leaves_out_servers_and_ends_at_the_first_failure() -> N
 
 
 def test_the_tests_about_a_file_come_first() -> None:
-    found = suites_of("transactional/queries/client.py", ROOT)
-    assert found[0] == "tests/unit/queries/test_client.py"
-    assert found[1].startswith("tests/unit/queries/")
+    found = suites_of("transactional/operations/queries/client.py", ROOT)
+    assert found[0] == "tests/unit/operations/queries/test_client.py"
+    assert found[1].startswith("tests/unit/operations/queries/")
     assert len(found) == len(set(found))
     assert suites_of("state/fence.py", ROOT)[0].startswith("tests/unit/state/")
 

@@ -25,7 +25,6 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.sql.state import SqlMapState
 from tests.unit.command_line import RUN, Command
-from transactional.commands.output.ending import show_warnings_briefly
 from transactional.core.machine.protocol import AttemptFailed
 from transactional.core.store.history import EndedHow, RunEnd
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -36,6 +35,7 @@ from transactional.model.errors import TRY_AGAIN
 from transactional.model.letters import Exclusion
 from transactional.model.messages import ERROR_CHARACTERS, first_root, messages_of
 from transactional.model.plumbing.redaction import is_secret, reason_of, without_login
+from transactional.operations.cli.output.ending import show_warnings_briefly
 from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology

@@ -114,7 +114,7 @@ def test_the_soaks_stand_on_all_that_the_command_line_finds() -> None:
     stands = Sources().under("tests/proof/test_soak.py", ["kafka_broker"])
     found = {"state/providers.py", "spouts/local_broker.py", "tests/proof/soaking.py"}
     store = "transactional/core/store/sql/sql_store.py"
-    assert {*found, store, "transactional/console/templates/base.html"} - {*stands} == set()
+    assert {*found, store, "transactional/operations/console/templates/base.html"} - {*stands} == set()
 
 
 def test_a_digest_is_of_names_and_contents(tmp_path: Path) -> None:

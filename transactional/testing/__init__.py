@@ -11,10 +11,10 @@ from transactional.core.machine.protocol import Action, Event, RecordCommit
 from transactional.model.arrow.zones import naive_times_in
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.config import TopologyConfig
+from transactional.operations.telemetry.run_log import RunLog
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.telemetry.run_log import RunLog
 from transactional.testing.clock import ManualClock
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.testing.recording import Emitted, Recorder

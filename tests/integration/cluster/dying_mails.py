@@ -16,8 +16,8 @@ from tests.integration.reliable_bolts import Send
 from tests.integration.signals import is_first, send, wait_at
 from transactional.bolts import OutputCollector, TopologyContext
 from transactional.model.attempt import TransactionAttempt
+from transactional.operations.launch.running import run_topology
 from transactional.reliable import TopologyBuilder
-from transactional.running import run_topology
 from transactional.topology.reliable.acker import ACKER, Acker
 from transactional.topology.topology import Topology
 

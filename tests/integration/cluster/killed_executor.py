@@ -25,11 +25,11 @@ from transactional import (
     Tuple,
     run_topology,
 )
-from transactional.commands.display import Display
 from transactional.core.store import Lease
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.batch import BatchMetadata
-from transactional.running import make_executor
+from transactional.operations.cli.display import Display
+from transactional.operations.launch.running import make_executor
 from transactional.runtime.executors.auto.executor import GearedExecutor
 from transactional.runtime.executors.auto.places import ProcessingPlace, ProcessingPlaces
 from transactional.runtime.executors.spark.executor import SparkExecutor

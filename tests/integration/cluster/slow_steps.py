@@ -27,7 +27,7 @@ from transactional import (
     Tuple,
 )
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.running import make_executor
+from transactional.operations.launch.running import make_executor
 from transactional.runtime.spark.session import spark_session
 
 PARTITIONS, ROWS, TAKE, EXECUTIONS = 2, 300, 100, 3

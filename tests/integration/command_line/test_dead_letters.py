@@ -15,7 +15,7 @@ from tests.integration.programs import CLI, finished
 from tests.integration.tables import counts, rows
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.loading import load_topology
+from transactional.operations.loading import load_topology
 
 pytestmark = pytest.mark.spark
 

@@ -16,14 +16,14 @@ from playwright.sync_api import Browser, expect
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.integration.console.test_pages import PAGES, TOKEN, Visit, a_past, browser, visiting, watch
-from tests.unit.console.stores import Past
+from tests.unit.operations.console.stores import Past
 from transactional import TransactionalTopologyBuilder
-from transactional.console.app import Console, application
 from transactional.core.store import StoreReader
-from transactional.loading import open_for_reading
-from transactional.running import console_of_run, run_topology
-from transactional.web.guard import Access
-from transactional.web.server import Address, beside, bind
+from transactional.operations.console.app import Console, application
+from transactional.operations.launch.running import console_of_run, run_topology
+from transactional.operations.loading import open_for_reading
+from transactional.operations.web.guard import Access
+from transactional.operations.web.server import Address, beside, bind
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser"]

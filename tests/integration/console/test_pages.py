@@ -13,12 +13,12 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect, sync_playwright
 
 from tests.integration.console.chromium import chromium
-from tests.unit.console.stores import HOSTILE, Past
-from transactional.console.app import Console, application
-from transactional.console.slugs import slug_of
+from tests.unit.operations.console.stores import HOSTILE, Past
 from transactional.core.store import DesiredState
-from transactional.web.guard import Access
-from transactional.web.server import Address, beside, bind
+from transactional.operations.console.app import Console, application
+from transactional.operations.console.slugs import slug_of
+from transactional.operations.web.guard import Access
+from transactional.operations.web.server import Address, beside, bind
 
 pytestmark = pytest.mark.browser
 

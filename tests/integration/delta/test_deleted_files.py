@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from tests.rewinding import Kept, World, store_url
 from transactional.core.ports.examining import Problem
-from transactional.doctor.examine import examine
 from transactional.errors import StoreMismatch
+from transactional.operations.doctor.examine import examine
 from verifier import CheckedTable, Kind, verify
 
 LENGTH = 8

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from state.delta.state import DeltaMapState
 from tests.contract.adversary import Adversary
 from tests.contract.states import content, counts
-from tests.unit.doctor.patients import TABLES, WORDS, Patient
+from tests.unit.operations.doctor.patients import TABLES, WORDS, Patient
 from transactional.core.ports.examining import Problem
 from transactional.errors import ConfigError, SchemaMismatch, StoreMismatch
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId

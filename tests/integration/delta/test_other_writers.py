@@ -21,7 +21,7 @@ from transactional import TransactionalTopologyBuilder
 from transactional.core.machine.protocol import Action, Event, RecordCommit
 from transactional.errors import Fenced, StoreMismatch
 from transactional.model.attempt import AttemptId
-from transactional.running import run_topology
+from transactional.operations.launch.running import run_topology
 
 pytestmark = pytest.mark.long("tests/integration/delta/test_adversary.py")
 

@@ -30,7 +30,7 @@ from transactional.core.ports.staged import StagedFile
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SumOverflow
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.config import TopologyConfig
-from transactional.running import run_topology
+from transactional.operations.launch.running import run_topology
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore

@@ -22,10 +22,10 @@ from tests.integration.programs import Program
 from tests.rewinding import build, contents, expected, run, store_url
 from transactional import Topology
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.checked_tables import checked_tables
-from transactional.doctor.examine import unexamined
 from transactional.errors import BeyondKept, OperatingError
 from transactional.model.attempt import TxId
+from transactional.operations.doctor.checked_tables import checked_tables
+from transactional.operations.doctor.examine import unexamined
 from transactional.runtime.engine.rewinding import rewind
 
 WORDS = [f"{letter * (1 + number % 3)}" for number in range(7) for letter in "abcdefg"]

@@ -16,9 +16,9 @@ from state.table_state import TableState
 from tests.rewinding import LAYOUTS, States, build, contents, delta_states, expected
 from transactional import Topology, TopologyConfig, TopologyDriver
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.examine import examine
-from transactional.doctor.repairs import repair
 from transactional.errors import TransactionalError
+from transactional.operations.doctor.examine import examine
+from transactional.operations.doctor.repairs import repair
 from transactional.runtime.engine.fencing import one_by_one
 from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.runtime.executors.local import LocalExecutor

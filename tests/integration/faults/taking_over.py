@@ -14,8 +14,8 @@ from tests.proof.shapes import OTHER_TAKE, TAKE, Setting, build
 from tests.rewinding import end_lease
 from transactional import TopologyConfig, TopologyDriver
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.examine import examine
 from transactional.errors import TransactionalError
+from transactional.operations.doctor.examine import examine
 from transactional.runtime.engine.fencing import one_by_one
 from transactional.runtime.executors.local import LocalExecutor
 from verifier import CheckedTable, verify

@@ -19,7 +19,7 @@ from transactional.errors import ConfigError, Fenced, StoreMismatch, TopologyInU
 
 __all__ = ["postgres_names", "postgres_schema", "postgres_sockets", "redis_server", "redis_url"]
 
-# `make check` has the rule itself: tests/unit/doctor/test_examine.py.
+# `make check` has the rule itself: tests/unit/operations/doctor/test_examine.py.
 pytestmark = pytest.mark.sampled(9, tests=True)
 KINDS = [
     *("merge", "log", "sqlite", "memory"),

@@ -18,18 +18,18 @@ from spouts.kafka.spout import KafkaSpout
 from state import DeltaMapState
 from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
-from transactional.commands import rewind as commands
-from transactional.console.beside import console_beside
-from transactional.doctor.checked_tables import checked_sources, checked_tables
-from transactional.doctor.examine import examine
-from transactional.loading import open_for_reading, open_store
 from transactional.model.attempt import TxId
+from transactional.operations.cli import rewind as commands
+from transactional.operations.console.beside import console_beside
+from transactional.operations.doctor.checked_tables import checked_sources, checked_tables
+from transactional.operations.doctor.examine import examine
+from transactional.operations.loading import open_for_reading, open_store
+from transactional.operations.web.server import Address
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.rewinding import rewind
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
-from transactional.web.server import Address
 from verifier import verify
 
 pytestmark = pytest.mark.kafka

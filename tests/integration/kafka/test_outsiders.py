@@ -19,11 +19,11 @@ from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, group_offsets, new_
 from transactional import FailedException, TopologyConfig, TransactionalTopologyBuilder, run_topology
 from transactional.core.ports import Partials
 from transactional.core.ports.examining import Problem
-from transactional.doctor.checked_tables import checked_sources, checked_tables
-from transactional.doctor.examine import examine
 from transactional.errors import ConfigError, RetriesExhausted
-from transactional.loading import open_for_reading, open_store
 from transactional.model.attempt import TransactionAttempt, TxId
+from transactional.operations.doctor.checked_tables import checked_sources, checked_tables
+from transactional.operations.doctor.examine import examine
+from transactional.operations.loading import open_for_reading, open_store
 from transactional.runtime.engine.rewinding import rewind
 from transactional.topology.topology import Topology
 from verifier.checker import verify

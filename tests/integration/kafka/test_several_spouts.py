@@ -14,8 +14,8 @@ from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaS
 from state import DeltaMapState
 from tests.integration.kafka_topics import new_topic, put
 from transactional import TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
-from transactional.doctor.examine import examine
-from transactional.loading import open_store
+from transactional.operations.doctor.examine import examine
+from transactional.operations.loading import open_store
 from transactional.topology.topology import Topology
 from verifier.checker import verify
 from verifier.source import KafkaSource

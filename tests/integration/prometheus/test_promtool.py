@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.unit.drivers import World
-from transactional.telemetry.metrics import Metrics
+from transactional.operations.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.promtool
 

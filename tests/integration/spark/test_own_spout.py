@@ -14,7 +14,7 @@ from tests.integration.tables import counts
 from transactional import RunSummary, TopologyConfig, TransactionalTopologyBuilder, Tuple, run_topology
 from transactional.core.store import AttemptRecord
 from transactional.errors import RetriesExhausted
-from transactional.loading import open_store
+from transactional.operations.loading import open_store
 
 pytestmark = pytest.mark.spark
 

@@ -20,9 +20,9 @@ from state.delta.state import DeltaMapState
 from tests.integration.kafka_topics import TIMEOUT_MS, in_transaction, new_topic, put, transactional_producer
 from transactional.core.ports.examining import Problem
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
-from transactional.doctor.checked_tables import checked_sources, checked_tables
-from transactional.doctor.examine import examine
-from transactional.running import run_topology
+from transactional.operations.doctor.checked_tables import checked_sources, checked_tables
+from transactional.operations.doctor.examine import examine
+from transactional.operations.launch.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from verifier.checker import verify

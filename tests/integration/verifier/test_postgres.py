@@ -9,7 +9,7 @@ import pytest
 from spouts.memory import MemoryTransactionalSpout
 from state.delta.state import DeltaMapState
 from tests.integration.postgres import postgres_server, url_of
-from transactional.running import run_topology
+from transactional.operations.launch.running import run_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from verifier.checker import CheckedTable, verify
 from verifier.evidence.findings import CheckImpossible

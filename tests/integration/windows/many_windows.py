@@ -27,7 +27,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import FatalError
 from transactional.model.aggregates import Count, Last, Sum
 from transactional.model.batch import BatchMetadata
-from transactional.running import make_executor
+from transactional.operations.launch.running import make_executor
 from transactional.trident import Collect, TridentTopology, count, session
 
 PARTITIONS, BATCH = 3, 400

@@ -18,15 +18,15 @@ from spouts.kafka_admin import add_partitions
 from spouts.local_broker import LocalBroker
 from state.memory import MemoryMapState, MemoryTable
 from tests.integration.kafka_topics import BOTH, TIMEOUT_MS, new_topic, put
-from transactional.console.app import Console, application
 from transactional.model.config import TopologyConfig
+from transactional.operations.console.app import Console, application
+from transactional.operations.telemetry.metrics import Metrics
+from transactional.operations.web.guard import Access
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.history.observing import Observer
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.telemetry.metrics import Metrics
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.trident import Count, TridentTopology, tumbling
-from transactional.web.guard import Access
 
 pytestmark = pytest.mark.kafka
 

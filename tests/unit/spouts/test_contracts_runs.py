@@ -16,8 +16,8 @@ from tests.unit.fakes import stored
 from tests.unit.own_spouts import OpaqueWordLists, Span, WordLists, Words, span
 from transactional.core.ports import StateKind
 from transactional.errors import BatchLost, FailedException, RetriesExhausted
-from transactional.loading import open_store
 from transactional.model.attempt import TransactionAttempt
+from transactional.operations.loading import open_store
 
 COUNTS = {"cat": 2, "dog": 1, "chicken": 1}
 

@@ -12,12 +12,12 @@ import pytest
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import MemoryMapState
 from tests.unit.closing import is_planned, planned_facts
-from transactional.commands.output.status_json import windows_of
-from transactional.commands.output.statuses import windows_lines
 from transactional.errors import ConfigError, FailedException
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import BatchFacts, LastSeen
+from transactional.operations.cli.output.status_json import windows_of
+from transactional.operations.cli.output.statuses import windows_lines
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore

@@ -14,8 +14,8 @@ from deltalake import CommitProperties, Transaction
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
-from tests.unit.doctor.patients import TABLES, Patient
 from tests.unit.histories import History
+from tests.unit.operations.doctor.patients import TABLES, Patient
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from verifier.checker import CheckedTable, verify

@@ -23,8 +23,6 @@ from transactional.core.ports import PartitionReader, Spout
 from transactional.core.ports.examining import Problem
 from transactional.core.ports.several import SeveralReaders, SeveralSpouts
 from transactional.core.ports.stream_names import of_stream
-from transactional.doctor.checked_tables import checked_sources
-from transactional.doctor.examine import examine
 from transactional.errors import BeyondKept, ConfigError
 from transactional.model.attempt import TxId
 from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
@@ -32,6 +30,8 @@ from transactional.model.config import TopologyConfig
 from transactional.model.facts import Listing
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
+from transactional.operations.doctor.checked_tables import checked_sources
+from transactional.operations.doctor.examine import examine
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.letter_spout import LetterSpout, all_letters
 from transactional.runtime.engine.rewinding import read_again

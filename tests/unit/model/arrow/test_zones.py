@@ -28,10 +28,10 @@ from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
+from transactional.operations.launch.running import run_topology
+from transactional.operations.queries.texts import values_of
 from transactional.queries import QueryClient
-from transactional.queries.texts import values_of
 from transactional.reliable import QueueSpout, SpoutCollector, TopologyBuilder
-from transactional.running import run_topology
 from transactional.testing import complete_topology
 from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.console.stores import described
+from tests.unit.operations.console.stores import described
 from transactional.model.drawing import svg
 from transactional.model.drawing.graph import WIDTH, Graph, draw_boxes, graph_of, layout_of
 from transactional.model.drawing.rows import NARROW, WIDE, draw_graph

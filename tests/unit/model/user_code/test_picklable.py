@@ -14,7 +14,7 @@ from transactional.errors import ConfigError
 from transactional.model.groupings import CustomStreamGrouping
 from transactional.model.user_code.picklable import check_picklable
 from transactional.model.user_code.tuples import Tuple
-from transactional.running import make_executor
+from transactional.operations.launch.running import make_executor
 
 LOCK = threading.Lock()
 

@@ -43,7 +43,7 @@ sys.exit(7)
 """
 HANGS = """
 import threading
-from transactional.commands import main
+from transactional.operations.cli import main
 from transactional.model.plumbing import pools
 
 began = threading.Event()

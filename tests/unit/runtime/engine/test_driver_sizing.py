@@ -14,7 +14,6 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from tests.unit.drivers import DRAINED, Recorder, World
 from tests.unit.fakes import stored, words
 from tests.unit.own_spouts import Span, WordLists, span
-from transactional.commands.display import Display
 from transactional.core.machine.protocol import Action, BatchPlanned, RecordAttempt, RecordFailure
 from transactional.core.ports import PartitionReader, Processed, Spout
 from transactional.core.store import AttemptRecord
@@ -23,6 +22,7 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchLimit, BatchMetadata
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
+from transactional.operations.cli.display import Display
 from transactional.runtime.engine.letter_spout import LETTERS_PER_TRANSACTION, LetterSpout
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import ManualClock

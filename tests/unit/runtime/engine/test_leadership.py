@@ -14,12 +14,12 @@ import pytest
 from tests.unit.command_line import RUN, Command
 from tests.unit.drivers import DRAINED, WAIT_S, HookedStore, World, in_background
 from tests.unit.fakes import WORD_COUNTS, stored
-from transactional.commands import running
 from transactional.core.store import DesiredState, Lease, StalledLease, TopologyStatus
 from transactional.core.store.history import RunAbout
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import Fenced, StoreUnavailable, StoreWentBack, TopologyChanged, TopologyInUse
 from transactional.model.config import TopologyConfig
+from transactional.operations.cli import running
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.history.run_history import RunSummary
 from transactional.runtime.engine.leadership import Leadership, Standby

@@ -13,13 +13,13 @@ from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpo
 from state.memory import MemoryMapState
 from tests.unit.closing import is_planned
 from transactional import RunSummary
-from transactional.commands.output.status_json import status_json, waits_of
-from transactional.console.data.reading import partitions_of
-from transactional.console.history import History
-from transactional.console.views import topology as topology_page
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import Listing
+from transactional.operations.cli.output.status_json import status_json, waits_of
+from transactional.operations.console.data.reading import partitions_of
+from transactional.operations.console.history import History
+from transactional.operations.console.views import topology as topology_page
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import ManualClock, MemoryCoordinatorStore

@@ -65,7 +65,7 @@ class SqlCoordinatorStore(SqlStoreReader):
 
     @staticmethod
     def for_reading(url: str) -> SqlStoreReader:
-        """What `transactional.loading.open_for_reading` opens."""
+        """What `transactional.operations.loading.open_for_reading` opens."""
         return SqlStoreReader(url)
 
     # --- leases -------------------------------------------------------------------------------------------------

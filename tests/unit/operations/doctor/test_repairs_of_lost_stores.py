@@ -1,0 +1,219 @@
+"""A store that was lost catches up with the tables, whatever was tried on it since."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts.memory import OpaqueMemoryTransactionalSpout
+from state.delta.state import DeltaMapState
+from state.examined import ExaminedTable
+from tests.unit.drivers import DRAINED
+from tests.unit.operations.doctor.patients import TABLES, WORDS, Patient, move
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.errors import ConfigError, StoreMismatch
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.batch import EMPTY_BATCH
+from transactional.operations.doctor.examine import Table
+from transactional.operations.doctor.repairs import Journal, take_over
+from transactional.operations.launch.running import make_executor, run_topology
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.testing import MemoryCoordinatorStore
+from transactional.topology.builder import TransactionalTopologyBuilder
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Patient:
+    """A topology that has run to its end, in two runs; beside it what its store was after the first."""
+    patient = Patient(tmp_path_factory.mktemp("healthy") / "patient")
+    patient.folder.mkdir()
+    patient.run(WORDS[:3])
+    (patient.folder / "earlier").mkdir()
+    shutil.copy(patient.folder / "store.db", patient.folder / "earlier")
+    patient.run()
+    return patient
+
+
+@pytest.fixture
+def patient(healthy: Patient, tmp_path: Path) -> Patient:
+    return copied(healthy, tmp_path / "patient")
+
+
+def copied(healthy: Patient, folder: Path) -> Patient:
+    patient = healthy.copied(folder)
+    move(folder / "earlier", healthy.folder, folder)
+    return patient
+
+
+def wipe(patient: Patient) -> None:
+    for file in patient.folder.glob("store.db*"):
+        file.unlink()
+
+
+def put_back(patient: Patient) -> None:
+    """The store is what it was after the first run."""
+    wipe(patient)
+    shutil.copy(patient.folder / "earlier" / "store.db", patient.folder)
+
+
+def start(patient: Patient) -> None:
+    """By a driver, as a standby that takes over: it draws a number before it is refused."""
+    topology = patient.topology()
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        TopologyDriver(topology, store, make_executor(topology, master="none"), DRAINED).run()
+
+
+def starts(patient: Patient) -> None:
+    for _ in range(12):
+        with pytest.raises(StoreMismatch, match="does not know"):
+            start(patient)
+
+
+def repairs(patient: Patient) -> None:
+    for _ in range(9):
+        with pytest.raises(ConfigError, match="pass the journal"):
+            patient.repair()
+        start_refused(patient)
+
+
+def start_refused(patient: Patient) -> None:
+    with pytest.raises(StoreMismatch):
+        start(patient)
+
+
+def resets(patient: Patient) -> None:
+    starts(patient)
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        assert store.reset("words")
+    starts(patient)
+
+
+def drawn(patient: Patient) -> int:
+    """The highest number that the store has drawn."""
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        return max(int(status.attempt_id) for status in store.status("words"))
+
+
+def goes_on(patient: Patient, words: list[str] | None = None) -> None:
+    words = words or [*WORDS, "late"]
+    assert patient.examine() == []
+    patient.run(words)
+    patient.assert_right(words)
+
+
+SAID = ["the store of topology 'words' says again that transaction 6 is committed"]
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("lose", [wipe, put_back])
+@pytest.mark.parametrize("tried", [starts, repairs, resets])
+def test_a_lost_store_catches_up_whatever_was_refused_on_it(
+    patient: Patient, lose: Callable[[Patient], None], tried: Callable[[Patient], None]
+) -> None:
+    lose(patient)
+    tried(patient)
+    before = max(drawn(patient), *(max(table_versions(patient, name)) for name in TABLES))
+    assert patient.repair(journal=True) == SAID
+    assert drawn(patient) > before, "whoever draws next is above all that was ever drawn, or is in a table"
+    goes_on(patient)
+    assert all(each > before for name in TABLES for each in table_versions(patient, name)[-2:])
+
+
+def table_versions(patient: Patient, table: str) -> list[int]:
+    """The attempts and fences that have written a table, oldest first."""
+    examined = DeltaMapState(patient.folder / table, "word string", "count long").examine("words", table)
+    assert examined is not None
+    return [int(version) for version in examined.versions]
+
+
+def others(patient: Patient, take: int) -> None:
+    """The topology counts into other tables, and commits what it reads, before anybody notices the loss."""
+    spout = OpaqueMemoryTransactionalSpout([[(word,) for word in WORDS[:4]]], "word string", take=take)
+    builder = TransactionalTopologyBuilder("words", "spout", spout)
+    for name in TABLES:
+        state = DeltaMapState(patient.folder / f"other-{name}", "word")
+        builder.set_committer_bolt(name, state.count()).fields_grouping("spout", "word")
+    config = {"stop_when_drained": True}
+    run_topology(builder.build(), store=patient.url, master="none", config=config)
+
+
+@pytest.mark.parametrize(("take", "txid", "attempt_id"), [(2, 2, 3), (1, 4, 5)])
+def test_what_was_committed_since_is_not_given_up_unasked(
+    patient: Patient, take: int, txid: int, attempt_id: int
+) -> None:
+    """By an attempt that has committed the same transaction of the journal, with another batch; and by another one."""
+    wipe(patient)
+    others(patient, take)
+    with pytest.raises(
+        StoreMismatch,
+        match=rf"^transaction {txid} was committed, by attempt {attempt_id}, since the.*`transactional reset",
+    ):
+        patient.repair(journal=True)
+    with closing(SqlCoordinatorStore(patient.url)) as store:
+        [status] = store.status("words")
+        assert (status.committed_txid, status.is_leased) == (txid, False)
+        store.reset("words")
+    assert patient.repair(journal=True) == SAID
+    goes_on(patient)
+
+
+@pytest.mark.parametrize("written", [(2, 3), (3, 2)])
+def test_a_transaction_that_two_attempts_have_left_in_tables_is_not_taken_over(
+    tmp_path: Path, written: tuple[int, int]
+) -> None:
+    """The store was lost while a replay had written one of them."""
+    each = zip(TABLES, map(AttemptId, written), strict=True)
+    tables = [Table(name, ExaminedTable(name, name, attempt_id)) for name, attempt_id in each]
+    journal = Journal({AttemptId(number): (TxId(1), EMPTY_BATCH) for number in (2, 3)})
+    with pytest.raises(StoreMismatch, match="they hold transaction 1 as two attempts wrote it"):
+        take_over(Patient(tmp_path).topology(), MemoryCoordinatorStore(), tables, journal)
+
+
+def dying(patient: Patient, after: int) -> bool:
+    """A repair that dies after so many writes to the store; whether it did."""
+    writes = ("acquire", "recount", "record_attempt", "record_commit", "forget_before", "record_fence")
+    left = [after]
+
+    class Died(BaseException):
+        pass
+
+    def counted(name: str) -> Callable[..., Any]:
+        whole = getattr(SqlCoordinatorStore, name)
+
+        def write(self: Any, *given: Any, **named: Any) -> Any:
+            if not left[0]:
+                raise Died
+            left[0] -= 1
+            return whole(self, *given, **named)
+
+        return write
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in writes:
+            patched.setattr(SqlCoordinatorStore, name, counted(name))
+        try:
+            patient.repair(journal=True)
+        except Died:
+            return True
+    return False
+
+
+@pytest.mark.sampled(13)
+@pytest.mark.parametrize("lose", [wipe, put_back])
+@pytest.mark.parametrize("writes", range(32))
+def test_a_repair_that_dies_anywhere_is_done_again(patient: Patient, writes: int, lose: Callable[..., None]) -> None:
+    lose(patient)
+    start_refused(patient)
+    if not dying(patient, writes):
+        assert writes > 15
+        return
+    with suppress(StoreMismatch):
+        start(patient)  # nothing is to come of it
+    if patient.examine():
+        assert patient.repair(journal=True) == SAID
+    goes_on(patient)

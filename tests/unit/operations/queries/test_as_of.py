@@ -1,0 +1,65 @@
+"""`as_of`: a `with` block, or what a cell of a notebook shows."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from state.delta.state import DeltaMapState
+from tests.unit.operations.queries.words import run, word_count
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.errors import ConfigError
+from transactional.operations.queries.showing import ROWS_MAX
+from transactional.queries import as_of
+from transactional.topology.topology import Topology
+
+Place = tuple[Topology, str]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A topology that has run for two transactions, and its store."""
+    words, sizes = DeltaMapState(tmp_path / "words"), DeltaMapState(tmp_path / "sizes")
+    topology = word_count(words, sizes, [[("the", 3), ("dog", 3)], [("the", 3), ("cat", 3)]])
+    url = f"sqlite:///{tmp_path}/store.db"
+    store = SqlCoordinatorStore(url)
+    run(topology, store)
+    store.close()
+    return topology, url
+
+
+def test_a_block_has_the_tables_and_closes_them(place: Place) -> None:
+    reading = as_of(*place, txid=1)
+    for _ in range(2):
+        with reading as snapshot:
+            assert snapshot.txid == 1
+            assert sorted(snapshot["words"].column("word").to_pylist()) == ["dog", "the"]
+
+
+def test_a_cell_shows_every_table_as_of_a_transaction(place: Place) -> None:
+    view = as_of(*place, txid=1)._repr_mimebundle_(include=None, exclude=None)
+    assert [line for line in view["text/plain"].splitlines() if " as of " in line] == [
+        *("words as of transaction 1: 2 rows", "sizes as of transaction 1: 1 row")
+    ]
+    assert "<td>dog</td><td>1</td>" in view["text/html"]
+    newest = as_of(*place)._repr_mimebundle_()
+    assert "words as of transaction 2: 3 rows" in newest["text/plain"]
+    gc.collect()
+
+
+def test_the_first_rows_are_shown_of_a_large_table(tmp_path: Path) -> None:
+    words, sizes = DeltaMapState(tmp_path / "words"), DeltaMapState(tmp_path / "sizes")
+    topology = word_count(words, sizes, [[(f"w{n}", 1) for n in range(ROWS_MAX + 3)]], take=99)
+    with as_of(topology, run(topology)) as snapshot:
+        lines = snapshot._repr_mimebundle_()["text/plain"].splitlines()
+    assert lines[0] == "words as of transaction 1: 23 rows, the first 20 are shown"
+    assert len(lines) == 1 + 1 + ROWS_MAX + 3
+
+
+def test_what_can_not_be_read_is_raised_where_it_is_entered(place: Place) -> None:
+    with pytest.raises(ConfigError, match="can't be read as of 9"), as_of(*place, txid=9):
+        pass
+    with pytest.raises(ConfigError, match="can't be read as of 9"):
+        as_of(*place, txid=9)._repr_mimebundle_()

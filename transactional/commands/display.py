@@ -1,5 +1,0 @@
-"""`Display`, for programs that run a topology themselves: what the command line prints of a run, as an observer."""
-
-from transactional.commands.output.display import Display
-
-__all__ = ["Display"]

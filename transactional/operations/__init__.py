@@ -1,0 +1,1 @@
+"""What people operate a topology with: the command line, the console, telemetry, the doctor, queries."""

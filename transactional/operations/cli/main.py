@@ -1,0 +1,302 @@
+"""The command line: `run`, `status`, `txns`, `describe`, and exit codes.
+
+The other commands are in modules of their own beside this one. All of them are imported for each command and for
+`--help`; what a command works with is therefore imported by its function, once it is called.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack, closing
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transactional.core.machine.listing import shown
+from transactional.core.store.rules import FAILED
+from transactional.core.store.set_aside import set_aside_of
+from transactional.core.store.troubles import retry_at_stop
+from transactional.model.config_sources import load_config
+from transactional.model.errors import TransactionalError
+from transactional.model.plumbing.redaction import without_controls
+from transactional.model.plumbing.tracebacks import with_place
+from transactional.operations.cli import lifecycle as cli_lifecycle
+from transactional.operations.cli import ui as cli_ui
+from transactional.operations.cli.config import config_app
+from transactional.operations.cli.dead_letters import dead_letters
+from transactional.operations.cli.doctor import doctor
+from transactional.operations.cli.examples import examples
+from transactional.operations.cli.options import (
+    DEFAULT_STORE,
+    Assignments,
+    CloseWindows,
+    ConfigFile,
+    MetricsAddress,
+    RunLogFormat,
+    SparkLog,
+    StoreUrl,
+    TopologyId,
+    UiPort,
+    statuses_of,
+)
+from transactional.operations.cli.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
+from transactional.operations.cli.output.lines import first_line, plain_line, print_table
+from transactional.operations.cli.output.status_json import (
+    attempt_json,
+    processing_of,
+    status_json,
+    steps_of,
+    upkeep_of,
+    waits_of,
+    windows_of,
+)
+from transactional.operations.cli.output.statuses import (
+    letters_lines,
+    print_statuses,
+    troubles_of,
+    upkeep_lines,
+    windows_lines,
+)
+from transactional.operations.cli.query import query, read
+from transactional.operations.cli.reset import reset
+from transactional.operations.cli.rewind import rewind, savepoint
+from transactional.operations.cli.serve import serve
+from transactional.operations.cli.verify import verify
+from transactional.operations.loading import load_topology, open_for_reading, open_store
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool | None) -> None:  # noqa: FBT001 (typer calls it)
+    if wanted:
+        from transactional.runtime.engine.history.run_history import installed_version
+
+        plain_line(f"transactional {installed_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def transactional(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Run topologies whose transactions each count exactly once, and manage them.
+
+    MODULE:TOPOLOGY names a topology: a Python module in this folder, or an installed one, and in it a Topology or a
+    function that returns one, such as words:build. COMMAND --help describes a command.
+    """
+
+
+@app.command()
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    store: StoreUrl = DEFAULT_STORE,
+    name: Annotated[str | None, typer.Option(help="The run's name in `status`; progress is stored by id.")] = None,
+    max_pending: Annotated[int | None, typer.Option(help="Transactions in flight at once.")] = None,
+    until_drained: Annotated[
+        bool, typer.Option("--until-drained", help="End once the source has no more data.")
+    ] = False,
+    close_windows: CloseWindows = False,
+    master: Annotated[str, typer.Option(help="Spark master; 'none' runs the bolts in this process.")] = "local[*]",
+    attempts_max: Annotated[int | None, typer.Option(help="Stop after this many attempts at one transaction.")] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    journal: Annotated[Path | None, typer.Option(help="Append every event and action to this file.")] = None,
+    accept_changes: Annotated[
+        bool, typer.Option(help="Start even if the topology differs from the stored one.")
+    ] = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease expires.")
+    ] = False,
+    inactive: Annotated[bool, typer.Option("--inactive", help="Issue no transaction before `activate`.")] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Show the console's address, and serve it while this runs.")] = False,
+    ui_port: UiPort = 8787,
+    log: RunLogFormat = None,
+    spark_log: SparkLog = None,
+    metrics: MetricsAddress = None,
+) -> None:
+    """Run a topology until it is stopped (Ctrl-C, `kill`), drained, or can't continue.
+
+    Ctrl-C stops it after the running commit phase; the next run continues from there. A second one ends it immediately.
+    """
+    from transactional.operations.cli import running
+    from transactional.operations.cli.output.display import print_header
+    from transactional.operations.cli.output.logs import Logs
+    from transactional.operations.doctor.start import refuse_early
+    from transactional.operations.launch.running import console_of_run, make_executor
+    from transactional.runtime.engine.driver import TopologyDriver
+
+    with ExitStack() as stack:
+        logs = stack.enter_context(Logs(log)) if log is not None else None
+        topology = load_topology(target)
+        options = running.options_of(max_pending, attempts_max, drains=until_drained, closes=close_windows)
+        resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
+        topology.check_provider(resolved.config)
+        output = running.spark_log_of(spark_log, logs)
+        running.refuse_one_port(metrics, ui_port if ui else 0)
+        observers = running.observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
+        coordinator_store = stack.enter_context(closing(open_store(store)))
+        if ui:
+            observers.append(stack.enter_context(console_of_run(topology, store, f"127.0.0.1:{ui_port}", plain_line)))
+        if master != "none":
+            refuse_early(topology, coordinator_store)
+        driver = TopologyDriver(
+            topology,
+            coordinator_store,
+            make_executor(topology, resolved.config.processing, master=master, spark_log=output),
+            resolved,
+            observers=observers,
+            accept_changes=accept_changes,
+            name=name,
+            standby=standby,
+            inactive=inactive,
+        )
+        running.stop_on_signals(driver)
+        print_header(topology, store, master)
+        summary = driver.run()
+    running.print_summary(summary, logs)
+
+
+@app.command()
+def status(
+    store: StoreUrl = DEFAULT_STORE,
+    topology_id: Annotated[str | None, typer.Argument(help="A topology's id; by default all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per topology.")] = False,
+) -> None:
+    """Show the topologies of a store: owner, progress, since when one has been failing, how the last run ended."""
+    with closing(open_for_reading(store)) as reader:
+        found = statuses_of(reader, topology_id)
+        steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
+        waits = {each.topology_id: waits_of(reader, each) for each in found}
+        set_aside = {each.topology_id: set_aside_of(reader, each) for each in found}
+        retries = {each.topology_id: retry_at_stop(reader, each) for each in found}
+        windows = {each.topology_id: windows_of(reader, each) for each in found}
+        processing = {each.topology_id: processing_of(reader, each.topology_id) for each in found}
+        upkeep = {each.topology_id: upkeep_of(reader, each.topology_id) for each in found}
+    if as_json:
+        for each in found:
+            its = each.topology_id
+            plain_line(
+                json.dumps(
+                    status_json(
+                        each, steps[its], waits[its], processing[its], windows[its], upkeep[its], set_aside[its]
+                    )
+                )
+            )
+        return
+    print_statuses(found)
+    for line in (*troubles_of(found, retries), *upkeep_lines(upkeep)):
+        plain_line(line)
+    for topology, place in processing.items():
+        if ": " in place:
+            plain_line(f"{topology}: the last transaction was processed {place}")
+    for topology, places in steps.items():
+        for component, place in places.items():
+            if ": " in place:  # without a reason it is where it is because nothing is measured
+                plain_line(f"{topology}: step {component} of the last transaction: {place}")
+    for topology, partitions in waits.items():
+        if partitions:
+            plain_line(f"{topology}: windows wait for {shown(partitions)}, no record yet")
+    for line in [*windows_lines(windows), *letters_lines(set_aside)]:
+        plain_line(line)
+
+
+@app.command()
+def txns(
+    topology_id: TopologyId,
+    store: StoreUrl = DEFAULT_STORE,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many attempts.")] = 20,
+    errors: Annotated[bool, typer.Option("--errors", help="Show full errors, with tracebacks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per attempt, with full errors.")] = False,
+) -> None:
+    """Show the last transactions: attempts, phases, rows, times and errors, newest first."""
+    from transactional.operations.cli.output.display import print_attempts
+
+    with closing(open_for_reading(store)) as reader:
+        statuses_of(reader, topology_id)
+        attempts = reader.attempts(topology_id, limit=limit)
+    if as_json:
+        for each in attempts:
+            plain_line(json.dumps(attempt_json(each)))
+        return
+    print_attempts(attempts)
+    for record in attempts if errors else ():
+        if record.error:
+            shown = without_controls(record.error)
+            plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {shown}")
+
+
+class Format(StrEnum):
+    """How `describe` shows a topology."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    JSON = "json"
+
+
+@app.command()
+def describe(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    format: Annotated[Format, typer.Option(help="A tree, a Mermaid flowchart, or JSON.")] = Format.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Show a topology: its components, what they read from, and in which phase of a transaction each one runs."""
+    from transactional.operations.cli.output.display import components_tree
+    from transactional.topology.describing import as_mermaid, described
+
+    topology = load_topology(target)
+    match Format.JSON if as_json else format:
+        case Format.TEXT:
+            print_table(components_tree(topology))
+        case Format.MERMAID:
+            plain_line(as_mermaid(topology))
+        case Format.JSON:
+            plain_line(json.dumps(described(topology), indent=2))
+
+
+for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
+    app.command()(_command)
+app.command()(reset)
+app.command()(rewind)
+app.command()(savepoint)
+app.command("deadletters")(dead_letters)
+app.command()(verify)
+app.command()(doctor)
+app.command()(query)
+app.command()(read)
+app.command()(serve)
+app.command()(examples)
+app.command()(cli_ui.ui)
+app.command("export-html")(cli_ui.export_html)
+app.add_typer(config_app, name="config")
+
+
+def main() -> None:
+    """Entry point. Exit code 0 on success; an error of the framework is one line on stderr, and its own exit code."""
+    show_warnings_briefly()
+    try:
+        _work()
+    except SystemExit as ended:
+        end(ended.code)
+
+
+def _work() -> None:
+    try:
+        app()
+    except TransactionalError as error:
+        sys.stderr.write(f"{error.code}: {first_line(with_place(error))}\n")
+        leave(error)
+    except Exception as error:
+        leave_unexpectedly(error)
+
+
+if __name__ == "__main__":
+    main()

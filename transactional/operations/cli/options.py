@@ -1,0 +1,67 @@
+"""What the commands share: common options, and finding a topology in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transactional.core.store import StoreReader, TopologyStatus
+from transactional.model.errors import ConfigError
+from transactional.model.schema import did_you_mean
+from transactional.operations.telemetry.log_format import LogFormat
+
+DEFAULT_STORE = "sqlite:///transactional.db"
+
+StoreUrl = Annotated[
+    str,
+    typer.Option("--store", envvar="TRANSACTIONAL_STORE", help="Where progress is stored: a SQLite or PostgreSQL URL."),
+]
+TopologyId = Annotated[str, typer.Argument(help="The topology's id.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="The configuration file; by default transactional.toml in this folder.")
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of TopologyConfig, such as lease_ms=20000."),
+]
+RunLogFormat = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log",
+        envvar="TRANSACTIONAL_LOG",
+        help="Log the run on stderr, a line per event worth one, instead of displaying every transaction.",
+    ),
+]
+SparkLog = Annotated[
+    Path | None,
+    typer.Option(help="Append Spark's own output to this file; with --log it is transactional-spark.log by default."),
+]
+UiPort = Annotated[int, typer.Option(min=0, max=65_535, help="The console's port; 0 takes any that is free.")]
+CloseWindows = Annotated[
+    bool, typer.Option("--close-windows", help="Once drained, close all windows by event time, then end.")
+]
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve /metrics for Prometheus, /livez and /readyz at this address."),
+]
+Host = Annotated[str, typer.Option(help="The address to listen on; others than this machine need a token file.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="A file with the token that requests need; by default a new one each time.")
+]
+HostNames = Annotated[
+    list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
+]
+
+
+def statuses_of(store: StoreReader, topology_id: str | None) -> list[TopologyStatus]:
+    """All topologies, or the one named. Raises `ConfigError` if it does not exist."""
+    found = store.status(topology_id)
+    if topology_id is not None and not found:
+        known = [status.topology_id for status in store.status()]
+        raise ConfigError(
+            f"there is no topology {topology_id!r} in the store; it has: {', '.join(known) or '(none)'}"
+            f"{did_you_mean(topology_id, known)}"
+        )
+    return found

@@ -1,0 +1,84 @@
+"""`transactional query` and `read`: what a topology's states say, as of one committed transaction."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from transactional.model.errors import ConfigError
+from transactional.model.schema import did_you_mean
+from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl
+from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.loading import load_topology
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")]
+
+
+def query(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="The query's name.")],
+    values: Annotated[list[str] | None, typer.Argument(help="A value for each field that the query declares.")] = None,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Query a topology from outside, whether or not it runs.
+
+    Prints the answer as a line of JSON per tuple, and on stderr the transaction that it is as of: all states are read
+    as they were when that one was committed.
+    """
+    from transactional.operations.queries.client import QueryClient
+    from transactional.operations.queries.texts import values_of
+
+    topology = load_topology(target)
+    with QueryClient(topology, store) as client:
+        known = client.queries
+        if name not in known:
+            shown = ", ".join(f"{each.name}({each.fields})" for each in known.values()) or "(none)"
+            raise ConfigError(f"there is no query {name!r}; there are: {shown}{did_you_mean(name, known)}")
+        answer = client.execute(name, *values_of(known[name], values or ()))
+    _print_rows(answer.table.to_pylist())
+    if not topology.has_queries_alone:
+        _print_txid(answer.txid)
+
+
+def read(
+    target: Target,
+    store: StoreUrl = DEFAULT_STORE,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", help="A committer's id; by default all. May be repeated.")
+    ] = None,
+    txid: Annotated[
+        int | None, typer.Option("--as-of", help="A committed transaction; by default the newest one.")
+    ] = None,
+) -> None:
+    """Print the tables of a topology as they all were after one committed transaction.
+
+    Prints a line of JSON per row, with the table's name if there are several, and on stderr the transaction.
+    """
+    from transactional.operations.queries.as_of import as_of
+
+    topology = load_topology(target)
+    known = [component.id for component in topology.committers]
+    for each in table or ():
+        if each not in known:
+            raise ConfigError(f"there is no table {each!r}; there are: {', '.join(known)}{did_you_mean(each, known)}")
+    with as_of(topology, store, txid) as snapshot:
+        wanted = table or known
+        for each in wanted:
+            rows = snapshot[each].to_pylist()
+            _print_rows(rows if len(wanted) == 1 else [{"table": each, "row": row} for row in rows])
+        _print_txid(snapshot.txid)
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from transactional.operations.queries.texts import plain
+
+    for row in rows:
+        plain_line(json.dumps(plain(row), ensure_ascii=False))
+
+
+def _print_txid(txid: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"as of transaction {txid}\n")

@@ -1,0 +1,38 @@
+"""`transactional reset`: delete a topology's stored progress."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from transactional.core.store.rules import check_free_to_reset
+from transactional.model.errors import ConfigError
+from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
+from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.loading import open_existing_store
+from transactional.runtime.engine.clock import SystemClock
+
+
+def reset(
+    topology_id: TopologyId,
+    store: StoreUrl = DEFAULT_STORE,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else only show what would be deleted.")] = False,
+) -> None:
+    """Delete everything that the store knows about a topology: its next run starts at the beginning of its source.
+
+    Its tables are not touched, and a run is refused as long as they hold transactions that the store does not know:
+    delete them, or give the topology other ones.
+    """
+    with closing(open_existing_store(store)) as coordinator_store:
+        [status] = statuses_of(coordinator_store, topology_id)
+        check_free_to_reset(status, SystemClock().wall_ms())
+        kept = len(coordinator_store.attempts(topology_id, limit=10_000))
+        what = f"topology {topology_id!r}: committed up to transaction {status.committed_txid}, {kept} attempts"
+        if not yes:
+            plain_line(f"{what} would be deleted; its tables would not be touched. Pass --yes to do it")
+            return
+        if not coordinator_store.reset(topology_id):
+            raise ConfigError(f"topology {topology_id!r} is no longer in the store")
+        plain_line(f"{what} were deleted; its tables were not touched: delete them, or give it other ones")

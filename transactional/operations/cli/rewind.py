@@ -1,0 +1,114 @@
+"""`transactional rewind` and `savepoint`: take a topology and its tables back, and keep what that takes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transactional.core.store import CoordinatorStore
+from transactional.model.attempt import TxId
+from transactional.model.errors import ConfigError
+from transactional.model.schema import did_you_mean
+from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, statuses_of
+from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.loading import load_topology, open_existing_store
+
+
+def rewind(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    to_txid: Annotated[
+        int | None, typer.Option(help="The transaction that is to be the last one again; 0: the beginning.")
+    ] = None,
+    to_savepoint: Annotated[str | None, typer.Option(help="The savepoint whose transaction it is.")] = None,
+    store: StoreUrl = DEFAULT_STORE,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; else only show what would go back.")] = False,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="The journal of the runs, in which the rewind is recorded for `doctor --repair`."),
+    ] = None,
+) -> None:
+    """Take a topology, its tables and its positions in the source back to an earlier transaction.
+
+    It must not be running. What came after the transaction is read again by the next run. One that was interrupted is
+    finished by the same command; until then nothing else can start.
+    """
+    from transactional.runtime.engine.history.journal import JournalWriter
+    from transactional.runtime.engine.rewinding import plan_rewind
+    from transactional.runtime.engine.rewinding import rewind as carry_out
+
+    topology = load_topology(target)
+    with ExitStack() as opened:
+        coordinator_store = opened.enter_context(closing(open_existing_store(store)))
+        txid = _txid_of(coordinator_store, topology.id, to_txid, to_savepoint)
+        if not yes:
+            for line in plan_rewind(topology, coordinator_store, txid).lines():
+                plain_line(line)
+            plain_line("nothing was changed. Pass --yes to do it")
+            return
+        owner = f"transactional rewind {socket.gethostname()}:{os.getpid()}"
+        written = None if journal is None else opened.enter_context(closing(JournalWriter(journal)))
+        for line in carry_out(topology, coordinator_store, txid, owner=owner, journal=written).lines():
+            plain_line(line)
+        plain_line(f"done: the next run begins with transaction {txid + 1}")
+
+
+def savepoint(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
+    ],
+    name: Annotated[str | None, typer.Argument(help="The savepoint's name; none: show all.")] = None,
+    txid: Annotated[int | None, typer.Option(help="The transaction; by default the last committed one.")] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Keep it no longer.")] = False,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Keep what going back to a transaction takes, until the savepoint is dropped. The topology may be running.
+
+    Store, logs and tables grow meanwhile: nothing since the transaction is deleted from the store and the tables' logs.
+    """
+    from transactional.runtime.engine.rewinding import plan_rewind
+
+    topology = load_topology(target)
+    with closing(open_existing_store(store)) as coordinator_store:
+        [status] = statuses_of(coordinator_store, topology.id)
+        if name is None:
+            for each in coordinator_store.savepoints(topology.id):
+                plain_line(f"{each.name}: transaction {each.txid}, noted at {_time(each.noted_at_ms)}")
+        elif drop:
+            if not coordinator_store.drop_savepoint(topology.id, name):
+                raise _unknown(coordinator_store, topology.id, name)
+            plain_line(f"savepoint {name!r} of topology {topology.id!r} is dropped")
+        else:
+            wanted = TxId(status.committed_txid if txid is None else txid)
+            plan_rewind(topology, coordinator_store, wanted)
+            if not coordinator_store.note_savepoint(topology.id, name, wanted):
+                raise ConfigError(f"transaction {wanted} of topology {topology.id!r} is no longer known to the store")
+            plain_line(f"savepoint {name!r} of topology {topology.id!r}: transaction {wanted}")
+
+
+def _txid_of(store: CoordinatorStore, topology_id: str, txid: int | None, name: str | None) -> TxId:
+    if (txid is None) == (name is None):
+        raise ConfigError("pass --to-txid or --to-savepoint, one of them")
+    if txid is not None:
+        return TxId(txid)
+    for each in store.savepoints(topology_id):
+        if each.name == name:
+            return each.txid
+    raise _unknown(store, topology_id, name or "")
+
+
+def _unknown(store: CoordinatorStore, topology_id: str, name: str) -> ConfigError:
+    known = [each.name for each in store.savepoints(topology_id)]
+    has = ", ".join(map(repr, known)) or "(none)"
+    return ConfigError(f"topology {topology_id!r} has no savepoint {name!r}; it has: {has}{did_you_mean(name, known)}")
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,123 @@
+"""What `transactional run` sets up around a driver: its observers, where Spark's output goes, and signals."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import FrameType
+
+from transactional.core.machine.protocol import Action, Event
+from transactional.model.errors import ConfigError
+from transactional.model.plumbing.garbage import keep_what_is_loaded
+from transactional.operations.cli.output.display import Display
+from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.logs import Logs
+from transactional.operations.cli.output.standby import StandbyReporter
+from transactional.operations.launch.running import metrics_of_run
+from transactional.operations.telemetry.run_log import LOGGER
+from transactional.operations.telemetry.tracing import tracing
+from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.engine.history.journal import JournalWriter
+from transactional.runtime.engine.history.observing import Leading, Notice, Observer, StandingBy
+from transactional.runtime.engine.history.run_history import RunSummary
+from transactional.topology.topology import Topology
+
+_log = logging.getLogger(LOGGER)
+
+SPARK_LOG = Path("transactional-spark.log")
+
+
+def options_of(
+    max_pending: int | None, attempts_max: int | None, *, drains: bool, closes: bool
+) -> dict[str, tuple[str, int | bool]]:
+    """Options of `TopologyConfig` that the command line has set, each with the name that it has there."""
+    given = {
+        "max_spout_pending": ("--max-pending", max_pending),
+        "stop_when_drained": ("--until-drained", drains or None),
+        "close_windows": ("--close-windows", closes or None),
+        "attempts_max": ("--attempts-max", attempts_max),
+    }
+    return {option: (name, value) for option, (name, value) in given.items() if value is not None}
+
+
+def observers_of(
+    stack: ExitStack,
+    topology: Topology,
+    *,
+    logs: Logs | None,
+    journal: Path | None,
+    standby: bool,
+    metrics: str | None,
+) -> list[Observer]:
+    """What is notified of all that happens in a run. `stack` closes it."""
+    observers: list[Observer] = []
+    if logs is not None:
+        observers.append(logs.of_run(topology.id))
+    else:
+        observers.append(stack.enter_context(Display(topology)))
+    if journal is not None:
+        observers.append(stack.enter_context(closing(JournalWriter(journal))))
+    if standby and logs is None:
+        observers.append(StandbyReporter(topology.id))
+    if metrics is not None:
+        observers += stack.enter_context(metrics_of_run(topology, metrics, _report_metrics if logs else plain_line))
+    observers += stack.enter_context(tracing(topology.id))
+    return [*observers, Settling()]
+
+
+class Settling:
+    """An observer: once a process that runs a topology is set up, and does nothing else until it ends, collections of
+    garbage do not look through what it has loaded."""
+
+    def __init__(self) -> None:
+        self._has_settled = False
+
+    def notice(self, at_ms: int, notice: Notice) -> None:
+        """Spark has started by now."""
+        if isinstance(notice, StandingBy | Leading) and not self._has_settled:
+            self._has_settled = True
+            keep_what_is_loaded()
+
+    def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
+        """Nothing else."""
+
+
+def _report_metrics(line: str) -> None:
+    _log.info("%s", line, extra={"_event": "metrics", "url": line.rpartition(" ")[2]})
+
+
+def refuse_one_port(metrics: str | None, ui_port: int) -> None:
+    """Raise `ConfigError` if metrics and the console are to listen on one port."""
+    if metrics is not None and ui_port and metrics.rpartition(":")[2] == str(ui_port):
+        raise ConfigError(
+            f"--metrics {metrics} and --ui name the same port: the console answers with its token only, which no "
+            f"scraper brings; give one of them another port, such as --ui-port {ui_port + 1}"
+        )
+
+
+def spark_log_of(given: Path | None, logs: Logs | None) -> Path | None:
+    """Where Spark's own output goes; None: to stderr."""
+    return SPARK_LOG if given is None and logs is not None else given
+
+
+def print_summary(summary: RunSummary, logs: Logs | None) -> None:
+    """What a run ends with, unless it is among the logs."""
+    if logs is None:
+        plain_line(
+            f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
+            f"{summary.failures} attempts failed"
+        )
+
+
+def stop_on_signals(driver: TopologyDriver) -> None:
+    """A second signal of the same kind kills the process: a bolt that hangs would block the orderly end."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        driver.stop()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)

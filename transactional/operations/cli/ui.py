@@ -1,0 +1,89 @@
+"""`transactional ui` and `export-html`: the console over a store, whether anything runs or not; and beside a run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transactional.model.errors import ConfigError
+from transactional.operations.cli.options import (
+    DEFAULT_STORE,
+    Host,
+    HostNames,
+    StoreUrl,
+    TokenFile,
+    TopologyId,
+    statuses_of,
+)
+from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.console.needs import require_console
+from transactional.operations.loading import load_topology, open_existing_store, open_for_reading
+from transactional.runtime.engine.clock import SystemClock
+
+
+def ui(
+    store: StoreUrl = DEFAULT_STORE,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")] = 8787,
+    token_file: TokenFile = None,
+    allow_actions: Annotated[
+        bool, typer.Option("--allow-actions", help="Pages have buttons: activate, deactivate, drain, kill.")
+    ] = False,
+    app: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:TOPOLOGY", help="A topology whose tables are to be shown and examined, too."),
+    ] = None,
+    host_name: HostNames = None,
+) -> None:
+    """Show the topologies of a store as pages in a browser, live while they run.
+
+    Nothing can be changed there without --allow-actions.
+    Open the printed address. Ctrl-C ends it.
+    """
+    require_console()
+    from transactional.operations.console.app import Console, application
+    from transactional.operations.console.rendering import load_templates
+    from transactional.operations.web.guard import access_of
+    from transactional.operations.web.server import Address, bind, serve_alone, url_of
+
+    address = Address(host, port)
+    access = access_of(address, token_file, host_name or ())
+    known = {topology.id: topology for topology in map(load_topology, app or ())}
+    with ExitStack() as opened:
+        reader = opened.enter_context(closing(open_for_reading(store)))
+        reader.status()  # a store that can't be used is reported before anybody looks
+        writable = opened.enter_context(closing(open_existing_store(store))) if allow_actions else None
+        listening = opened.enter_context(closing(bind(address)))
+        access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
+        if not address.is_loopback:
+            plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
+        load_templates()
+        if token_file is None:
+            plain_line(f"the console is at {url_of(listening, access.token)}")
+        else:
+            plain_line(f"the console is at {url_of(listening)}?token=TOKEN, with the token of {token_file}")
+        console = Console(reader, access, writable=writable, topologies=known, store_url=store)
+        serve_alone(application(console), listening)
+
+
+def export_html(
+    topology_id: TopologyId,
+    out: Annotated[Path, typer.Option(help="The file to write; one that exists is replaced.")],
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Write the overview of a topology as one file that needs nothing else: for a ticket, or to keep."""
+    require_console()
+    from transactional.operations.console.export import exported
+
+    with closing(open_for_reading(store)) as reader:
+        [status] = statuses_of(reader, topology_id)
+        page = exported(reader, status, SystemClock().wall_ms())
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} can't be written: {error.strerror}") from error
+    plain_line(f"{out} has the overview of {topology_id}, {len(page) // 1024} KB")

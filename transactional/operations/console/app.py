@@ -1,0 +1,377 @@
+"""The routes of the console, and what each page is given."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from transactional.core.ports import Clock
+from transactional.core.store import CoordinatorStore, DesiredState, StoreReader, TopologyStatus
+from transactional.model.attempt import AttemptId, TxId
+from transactional.model.errors import OperatingError, TransactionalError
+from transactional.operations.console import views
+from transactional.operations.console.data.live import Live
+from transactional.operations.console.errors_page import sections
+from transactional.operations.console.feed import CHANGED, Feed, Listener, Showing
+from transactional.operations.console.findings import examined
+from transactional.operations.console.history import History
+from transactional.operations.console.pace import pause_s
+from transactional.operations.console.rendering import STATIC, render
+from transactional.operations.console.slugs import id_of
+from transactional.operations.doctor.examine import examine
+from transactional.operations.doctor.repairs import repair
+from transactional.operations.web.connections import LIMITS
+from transactional.operations.web.guard import Access, Guard
+from transactional.runtime.engine.clock import SystemClock
+from transactional.topology.topology import Topology
+
+LOOK_EVERY_S: Final = 1.0
+"""How often an open page queries the store, or the run beside it, whether anything has changed."""
+LISTENERS_MAX: Final = LIMITS.connections // 2
+"""So many open pages are live at once: each keeps a connection for as long as it is open, and the others are left for
+loading pages."""
+_LATER: Final = "retry: 10000\nevent: full\ndata: too many pages are live; this one is not\n\n"
+WAIT_S_MAX: Final = 86_400
+FORM_BYTES_MAX: Final = 4_096
+_NUMBER_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What the pages are made from."""
+
+    store: StoreReader
+    access: Access
+    clock: Clock = field(default_factory=SystemClock)
+    look_every_s: float = LOOK_EVERY_S
+    writable: CoordinatorStore | None = None
+    """Where buttons store what they want, as the command line does; None: pages have no buttons."""
+    topologies: Mapping[str, Topology] = field(default_factory=dict)
+    """Those whose code is known here: their tables can be read and examined, and not only the store."""
+    live: Live | None = None
+    """What the run beside the console is doing."""
+    store_url: str | None = None
+    """For the doctor, who reads the store's rows by code of its own."""
+
+
+class Refused(Exception):
+    """An action is not carried out; the text says why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        super().__init__(reason)
+
+
+class NotThere(Exception):
+    """The object of a URL does not exist; the text says which."""
+
+
+def application(console: Console) -> ASGIApp:
+    """The console as an ASGI application, guarded."""
+    pages = Pages(console)
+    of_topology = [
+        Route("/", pages.topology, name="topology"),
+        Route("/attempts", pages.attempts, name="attempts"),
+        Route("/transactions/{txid}", pages.transaction, name="transaction"),
+        Route("/partitions", pages.partitions, name="partitions"),
+        Route("/states", pages.states, name="states"),
+        Route("/runs", pages.runs, name="runs"),
+        Route("/configuration", pages.configuration, name="configuration"),
+        Route("/letters", pages.letters, name="letters"),
+        Route("/doctor", pages.doctor, name="doctor"),
+        Route("/repairs", pages.repair, methods=["POST"], name="repair"),
+        Route("/changes", pages.changes, name="changes"),
+        Route("/desired", pages.desire, methods=["POST"], name="desire"),
+    ]
+    app = Starlette(
+        routes=[
+            Route("/", pages.home, name="home"),
+            Route("/errors", pages.errors, name="errors"),
+            Mount("/t/{slug}", routes=of_topology),
+            Mount("/static", StaticFiles(directory=STATIC), name="static"),
+        ],
+        exception_handlers={
+            404: _not_there,
+            NotThere: _not_there,
+            Refused: _refused,
+            TransactionalError: _failed,
+            Exception: _failed,
+        },
+    )
+    return Guard(app, console.access)
+
+
+def _not_there(_request: Request, error: Exception) -> Response:
+    told = str(error) if isinstance(error, NotThere) else "There is no such page."
+    return HTMLResponse(render("message.html", title="Not found", told=told, hint="", statuses=(), current=None), 404)
+
+
+def _refused(_request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", error.status if isinstance(error, Refused) else 403)
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    """An error of the framework, as the command line reports it; a store that is away may be back soon. Any other is
+    a mistake of ours, or a store with records that no version of ours has written."""
+    code = error.code if isinstance(error, TransactionalError) else ""
+    is_away = isinstance(error, OperatingError)
+    hint = "Nothing was lost: load the page again once the store responds." if is_away else ""
+    if not code:
+        hint = "This page can't be made; the topology is not affected. Please report it."
+    content = render(
+        "message.html", title=f"{code} {type(error).__name__}", told=str(error), hint=hint, statuses=(), current=None
+    )
+    return HTMLResponse(content, 503 if is_away else 500, headers={"retry-after": "5"} if is_away else None)
+
+
+class Pages:
+    """The endpoints. Those that read the store are called in threads."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._store = console, console.store
+        self._history = History()
+        self._listeners = 0
+        self._page_s = 0.0
+        """The processor time of the last page."""
+        live, form_key = console.live, self._form_key
+        self._feed = None if live is None else Feed(live, Showing(console.store, live, console.clock, form_key))
+
+    def home(self, _request: Request) -> Response:
+        """All topologies."""
+        return self._page("home.html", None, **views.home(self._store, self._now_ms()))
+
+    def errors(self, _request: Request) -> Response:
+        """What each code of an error means, and what to do."""
+        return self._page("errors.html", None, title="Errors", sections=sections())
+
+    def topology(self, request: Request) -> Response:
+        """One topology at a glance."""
+        span = request.query_params.get("charts", "")
+
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
+            return views.topology(store, status, now_ms, history=self._history, span=span, live=self._console.live)
+
+        return self._of_topology(request, "topology.html", view)
+
+    def attempts(self, request: Request) -> Response:
+        """The list of attempts, by phase and by page."""
+        before = _number(request.query_params.get("before"))
+        phase = request.query_params.get("phase", "")
+        go_to = _number(request.query_params.get("txid"))
+        if go_to is not None:
+            return self._redirect(request, "transaction", txid=go_to)
+        return self._of_topology(
+            request,
+            "attempts.html",
+            lambda store, status, _: views.attempts(
+                store, status, None if before is None else AttemptId(before), phase
+            ),
+        )
+
+    def transaction(self, request: Request) -> Response:
+        """One transaction."""
+        number = _number(request.path_params["txid"])
+        if number is None:
+            raise NotThere("Transactions are numbered 1, 2, 3, …")
+        txid = TxId(number)
+
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
+            found = views.transaction(store, status, txid, now_ms)
+            if found is None:
+                raise NotThere(
+                    f"The store has no attempt at transaction {txid} of {status.topology_id!r}: it has not been issued "
+                    "yet, or its attempts were deleted, as keep_attempts_days and keep_attempts_max say."
+                )
+            return found
+
+        return self._of_topology(request, "transaction.html", view)
+
+    def partitions(self, request: Request) -> Response:
+        """All partitions, by page."""
+        page = _number(request.query_params.get("page")) or 1
+        return self._of_topology(
+            request, "partitions.html", lambda store, status, _: views.partitions(store, status, page)
+        )
+
+    def states(self, request: Request) -> Response:
+        """All states."""
+        return self._of_topology(request, "states.html", views.states)
+
+    def runs(self, request: Request) -> Response:
+        """The last runs."""
+        return self._of_topology(request, "runs.html", views.runs)
+
+    def configuration(self, request: Request) -> Response:
+        """The options as of one run; the last one if none is named."""
+        epoch = _number(request.query_params.get("run"))
+        return self._of_topology(
+            request, "configuration.html", lambda store, status, _: views.configuration(store, status, epoch)
+        )
+
+    def letters(self, request: Request) -> Response:
+        """Dead letters."""
+        return self._of_topology(
+            request,
+            "letters.html",
+            lambda store, status, _: views.letters(store, status, self._console.topologies.get(status.topology_id)),
+        )
+
+    def doctor(self, request: Request) -> Response:
+        """What is wrong; with `?examine=1` after an examination, which reads the whole history and all tables."""
+
+        def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
+            known = self._console.topologies.get(status.topology_id)
+            examines = request.query_params.get("examine") == "1"
+            url = self._console.store_url
+            report = examined(known, store, status.topology_id, url) if examines else None
+            return views.doctor(store, status, now_ms, known, report)
+
+        return self._of_topology(request, "doctor.html", view)
+
+    async def repair(self, request: Request) -> Response:
+        """Carry out the repairs that are safe, as `doctor --repair` does; then examine again."""
+        writable, _ = await self._acting(request)
+        status = await run_in_threadpool(self._status, request)
+        known = self._console.topologies.get(status.topology_id)
+        if known is None:
+            raise Refused(409, "This console does not know the topology's code: start it with --app MODULE:TOPOLOGY.")
+
+        def carry_out() -> None:
+            repair(known, writable, examine(known, writable, self._console.store_url))
+
+        await run_in_threadpool(carry_out)
+        return RedirectResponse(views.path_of(status) + "/doctor?examine=1", 303)
+
+    async def changes(self, request: Request) -> Response:
+        """Events, one for each change of the topology, for as long as somebody listens."""
+        status = await run_in_threadpool(self._status, request)
+        return StreamingResponse(self._heard(request, status.topology_id), media_type="text/event-stream")
+
+    async def _heard(self, request: Request, topology_id: str) -> AsyncIterator[str]:
+        """The events, unless too many listen; then the browser tries again later."""
+        if self._listeners >= LISTENERS_MAX:
+            yield _LATER
+            return
+        self._listeners += 1
+        try:
+            async for events in self._events(request, topology_id):
+                yield events
+        finally:
+            self._listeners -= 1
+
+    async def _events(self, request: Request, topology_id: str) -> AsyncIterator[str]:
+        seen: object = None
+        feed = self._feed_of(topology_id)
+        listener = None if feed is None else Listener(feed)
+        while not await request.is_disconnected():
+            look_every_s = self._console.look_every_s
+            try:
+                if listener is not None and listener.is_led:
+                    events = await listener.news()
+                    seen = listener  # no version equals it: once the run has ended, the page is loaded again
+                else:
+                    found = await run_in_threadpool(views.version, self._store, topology_id, self._console.live)
+                    # At first, too: it may have changed between the page and whoever listens for it.
+                    events = CHANGED if found != seen else ""
+                    seen, look_every_s = found, pause_s(look_every_s, self._page_s)
+            except OperatingError:
+                events = "event: away\ndata: the store does not respond\n\n"
+            if events:
+                yield events
+            await asyncio.sleep(look_every_s)
+
+    async def desire(self, request: Request) -> Response:
+        """Set the desired state of a topology; then its page."""
+        writable, form = await self._acting(request)
+        wait_s = _number(form.get("wait")) or 0
+        try:
+            state = DesiredState(form.get("state", ""))
+        except ValueError:
+            raise Refused(400, "There is no such state.") from None
+        status = await run_in_threadpool(self._status, request)
+        if state is DesiredState.KILLED and not status.is_leased:
+            raise Refused(409, f"Topology {status.topology_id!r} is not running: there is nothing to kill.")
+        wait_ms = 1_000 * min(wait_s, WAIT_S_MAX)
+        await run_in_threadpool(lambda: writable.desire(status.topology_id, state, wait_ms=wait_ms))
+        return RedirectResponse(views.path_of(status) + "/", 303)
+
+    async def _acting(self, request: Request) -> tuple[CoordinatorStore, Mapping[str, str]]:
+        """Where an action is stored, and its form. Raises `Refused`."""
+        if self._console.writable is None:
+            raise Refused(403, "This console was started without --allow-actions.")
+        form = dict(parse_qsl((await _body(request)).decode("utf-8", "replace")))
+        if not hmac.compare_digest(form.get("key", "").encode(), self._console.access.form_key.encode()):
+            raise Refused(403, "The form is not of this console: load the page again.")
+        return self._console.writable, form
+
+    # --- details --------------------------------------------------------------------------------------------------
+
+    def _of_topology(
+        self,
+        request: Request,
+        template: str,
+        view: Callable[[StoreReader, TopologyStatus, int], Mapping[str, object]],
+    ) -> Response:
+        began_s = time.thread_time()
+        status, now_ms = self._status(request), self._now_ms()
+        values = views.of_status(self._store, status, now_ms, self._form_key)
+        page = self._page(template, status, **{**values, **view(self._store, status, now_ms)})
+        self._page_s = time.thread_time() - began_s
+        if (feed := self._feed_of(status.topology_id)) is not None:
+            feed.page_made(self._page_s)
+        return page
+
+    @property
+    def _form_key(self) -> str | None:
+        """What forms have to send back; None: pages have no forms."""
+        return self._console.access.form_key if self._console.writable else None
+
+    def _feed_of(self, topology_id: str) -> Feed | None:
+        return self._feed if self._feed is not None and self._feed.live.topology_id == topology_id else None
+
+    def _page(self, template: str, current: TopologyStatus | None, **values: object) -> Response:
+        statuses = values.pop("statuses", None) or self._store.status()
+        return HTMLResponse(render(template, statuses=statuses, current=current, **values))
+
+    def _redirect(self, request: Request, name: str, **values: object) -> Response:
+        return RedirectResponse(request.url_for(name, slug=request.path_params["slug"], **values).path, 303)
+
+    def _status(self, request: Request) -> TopologyStatus:
+        topology_id = id_of(request.path_params["slug"])
+        found = [] if topology_id is None else self._store.status(topology_id)
+        if not found:
+            raise NotThere(f"The store has no topology {topology_id or request.path_params['slug']!r}.")
+        return found[0]
+
+    def _now_ms(self) -> int:
+        return self._console.clock.wall_ms()
+
+
+async def _body(request: Request) -> bytes:
+    """The body of a form, of which no more is read than a form has."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_BYTES_MAX:
+            return b""
+    return body
+
+
+def _number(text: str | None) -> int | None:
+    """A whole number above zero in a query; None for anything else."""
+    if text is None or not text.isascii() or not text.isdecimal():
+        return None
+    return min(int(text.lstrip("0")[:20] or 0), _NUMBER_MAX) or None

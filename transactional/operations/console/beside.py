@@ -1,0 +1,32 @@
+"""The console beside a run: in threads of its process, over a connection of its own, as long as the run lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from transactional.core.store import StoreReader
+from transactional.operations.console.app import Console, application
+from transactional.operations.console.data.live import Live
+from transactional.operations.web.guard import access_of
+from transactional.operations.web.server import Address, beside, bind, url_of
+from transactional.topology.topology import Topology
+
+
+@contextmanager
+def console_beside(
+    reader: StoreReader, address: Address, topology: Topology, report: Callable[[str], None], *, store_url: str
+) -> Iterator[Live]:
+    """Serve the console until the run has ended; `report` gets the line with its address.
+
+    What is yielded has to observe the run. Raises `ConfigError` if the port is taken.
+    """
+    live = Live(topology.id)
+    with closing(bind(address)) as listening, closing(reader):
+        access = access_of(address, None, ())
+        access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
+        report(f"the console is at {url_of(listening, access.token)}")
+        known = {topology.id: topology}
+        with beside(application(Console(reader, access, topologies=known, live=live, store_url=store_url)), listening):
+            yield live

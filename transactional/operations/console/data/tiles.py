@@ -1,0 +1,108 @@
+"""The figures at the top of a topology's page: those of its present run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from transactional.core.store import AttemptTimes, TopologyStatus
+from transactional.core.store.history import RunRecord
+from transactional.core.store.rules import COMMITTED, FAILED
+from transactional.core.store.set_aside import RecentLetters
+from transactional.model.drawing.formats import count, duration, moment, short_count
+from transactional.operations.console.data.figures import DAY_MS, committed_of, phases_of
+
+_LATENCY_OF: Final = 100
+_RATE_MS: Final = 60_000
+_RATE_OF_AT_LEAST: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One figure of the overview."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: str = ""
+    link: str = ""
+    """The page of the topology that has more of it."""
+
+
+def percentile(values: Sequence[int], share: float) -> int | None:
+    """The value that this share of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
+
+
+def of_run(recent: Sequence[AttemptTimes], run: RunRecord | None) -> list[AttemptTimes]:
+    """Those of a run: what the runs before it did says nothing about how it goes now. What was committed after it began
+    is its own, whatever the clocks say."""
+    if run is None:
+        return list(recent)
+    later = (each for each in recent if each.attempt.txid > run.began_at_txid)
+    return [each for each in later if each.phase == COMMITTED or each.issued_at_ms >= run.began_at_ms]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Records per second, and over how long."""
+
+    per_second: float
+    over_ms: int
+
+
+def rate_of(committed: Sequence[AttemptTimes], until_ms: int) -> Rate | None:
+    """What was committed in the last minute, or since the last few commits if that is longer: a source that falls
+    silent has a rate of 0 after a while. `committed` is newest first."""
+    times = [each.committed_at_ms or 0 for each in committed]
+    if len(times) < 2:
+        return None
+    since_ms = max(times[-1], min(until_ms - _RATE_MS, times[:_RATE_OF_AT_LEAST][-1]))
+    rows = sum(each.rows or 0 for each, at_ms in zip(committed, times, strict=True) if at_ms > since_ms)
+    over_ms = until_ms - since_ms
+    return Rate(rows * 1_000 / over_ms, over_ms) if over_ms > 0 else None
+
+
+def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int) -> list[Tile]:
+    """The figures at the top of a topology's page: those of its last run. `recent` is newest first."""
+    own = of_run(recent, status.run)
+    committed = committed_of(own)
+    took = [phases_of(each).total or 0 for each in committed[:_LATENCY_OF]]
+    return [
+        Tile("committed transactions", count(status.committed_txid), ago(status.committed_at_ms, now_ms)),
+        _rate_tile(status, committed, now_ms),
+        Tile("latency, median", duration(percentile(took, 0.5)), f"95 %: {duration(percentile(took, 0.95))}"),
+        Tile("lag", short_count(status.lag), "records behind", link="partitions"),
+        _failed_tile(status, own),
+    ]
+
+
+def letters_tiles(set_aside: RecentLetters) -> list[Tile]:
+    """The figure of dead letters; none of them, no figure."""
+    if not set_aside.letters:
+        return []
+    return [Tile("dead letters", count(set_aside.letters), set_aside.scope, link="letters")]
+
+
+def ago(at_ms: int | None, now_ms: int) -> str:
+    """How long ago something was; when it was, if that is more than a day."""
+    if at_ms is None:
+        return "nothing committed yet"
+    since_ms = max(0, now_ms - at_ms)
+    return moment(at_ms) if since_ms > DAY_MS else f"{duration(since_ms)} ago"
+
+
+def _failed_tile(status: TopologyStatus, own: Sequence[AttemptTimes]) -> Tile:
+    failed = sum(each.phase == FAILED for each in own)
+    note = f"of {count(len(own))} in run {status.epoch}"
+    return Tile("failed attempts", count(failed), note, *(("bad", "attempts?phase=failed") if failed else ()))
+
+
+def _rate_tile(status: TopologyStatus, committed: Sequence[AttemptTimes], now_ms: int) -> Tile:
+    """Of a run that has ended: what it was at its last commit."""
+    until_ms = now_ms if status.is_leased or not committed else committed[0].committed_at_ms or 0
+    rate = rate_of(committed, until_ms)
+    note = "too few transactions" if rate is None else f"over {duration(round(rate.over_ms, -3) or rate.over_ms)}"
+    return Tile("records per second", short_count(None if rate is None else rate.per_second), note)

@@ -1,0 +1,100 @@
+"""Templates to HTML. Whatever a template inserts is redacted and escaped, unless it is a diagram of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+
+from transactional.core.store import TopologyStatus
+from transactional.core.store.rules import state_of
+from transactional.model.drawing import formats
+from transactional.model.durations import windows_in_words
+from transactional.operations.console.errors_page import with_links
+from transactional.operations.console.slugs import slug_of
+
+STATIC: Final = Path(__file__).with_name("static")
+
+
+def _shown(value: Any) -> Any:
+    """What is inserted for a value."""
+    if value is None:
+        return formats.NOTHING
+    return formats.shown(value) if type(value) is str else value  # a diagram is Markup, and made of shown texts
+
+
+def _compact(value: Any) -> str:
+    """An option's value, or a state's identity, in one line."""
+    if value is None:
+        return "not set"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_compact(each)}" for name, each in value.items())
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+class _Element(str):
+    """HTML that a template inserts as it is."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return self
+
+
+def _time(at_ms: int | None, shown: Callable[[int | None], str]) -> str:
+    """A moment as an element. Pointed at, it has the date and says that it is UTC; a script adds the local time."""
+    if at_ms is None:
+        return formats.NOTHING
+    title = f"{formats.moment(at_ms)} UTC"
+    return _Element(f'<time datetime="{formats.iso(at_ms)}" title="{title}">{shown(at_ms)}</time>')
+
+
+def _has_topics(status: TopologyStatus) -> bool:
+    """Whether a spout of the topology reads topics, whose partitions have the beginning of an id in their names."""
+    spout = status.fingerprint.get("spout", {})
+    return any(name.rpartition(".")[2] == "topics" for name in spout)
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "bytes": formats.size,
+        "clock": lambda at_ms: _time(at_ms, formats.clock),
+        "codes": lambda value: with_links(formats.shown(value)),
+        "compact": _compact,
+        "count": formats.count,
+        "dashed": lambda words: words.replace(" ", "-"),
+        "duration": formats.duration,
+        "first_line": formats.first_line,
+        "has_topics": _has_topics,
+        "moment": lambda at_ms: _time(at_ms, formats.moment),
+        "slug": slug_of,
+        "state": state_of,
+        "windows": lambda value: windows_in_words(value) if isinstance(value, str) else value,
+    }
+    return environment
+
+
+_ENVIRONMENT: Final = _environment()
+
+
+def render(template: str, **values: object) -> str:
+    """A page. A value that a template uses and is not given is an error."""
+    text: str = _ENVIRONMENT.get_template(template).render(**values)
+    return text
+
+
+def load_templates() -> None:
+    """Compile all templates now, not with the first page that uses them."""
+    for name in _ENVIRONMENT.list_templates(extensions=("html",)):
+        _ENVIRONMENT.get_template(name)

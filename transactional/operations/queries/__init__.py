@@ -1,0 +1,1 @@
+"""Reading a topology's states from outside: questions, and tables as of a transaction."""

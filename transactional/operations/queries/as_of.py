@@ -1,0 +1,79 @@
+"""`as_of`: tables of a topology as they all were after one committed transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from transactional.core.store import StoreReader
+from transactional.model.attempt import TxId
+from transactional.operations.loading import check_topology, open_for_reading
+from transactional.operations.queries.pinning import Tables
+from transactional.operations.queries.showing import view_of
+from transactional.topology.topology import Topology
+
+
+class Snapshot(Mapping[str, pa.Table]):
+    """Key and value columns of a topology's tables, by the ids of their committers. A table is read when it is
+    accessed. `txid` is the transaction after which they were so."""
+
+    def __init__(self, tables: Tables, txid: TxId) -> None:
+        self.txid, self._tables = txid, tables
+
+    def __getitem__(self, committer: str) -> pa.Table:
+        if committer not in self._tables.readers:
+            raise KeyError(committer)
+        return self._tables.rows(committer, self.txid)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables.readers)
+
+    def __len__(self) -> int:
+        return len(self._tables.readers)
+
+    def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
+        return view_of({f"{name} as of transaction {self.txid}": table for name, table in self.items()})
+
+
+class AsOf(AbstractContextManager[Snapshot]):
+    """What `as_of` returns: its `with` block has the `Snapshot`. In a notebook it shows the first rows of each table,
+    and leaves nothing open."""
+
+    def __init__(self, topology: Topology, store: str | StoreReader, txid: int | None) -> None:
+        self._topology, self._store, self._txid = topology, store, txid
+        self._open = ExitStack()
+
+    def __enter__(self) -> Snapshot:
+        topology, txid = self._topology, None if self._txid is None else TxId(self._txid)
+        with ExitStack() as opened:
+            store = self._store
+            if isinstance(store, str):
+                store = opened.enter_context(closing(open_for_reading(store)))
+            committers = [component.id for component in topology.committers]
+            tables = opened.enter_context(closing(Tables.of(topology, store, committers)))
+            snapshot = Snapshot(tables, tables.pin(txid=txid))
+            self._open.push(opened.pop_all())
+            return snapshot
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._open.close()
+
+    def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
+        with self as snapshot:
+            return snapshot._repr_mimebundle_()
+
+
+def as_of(topology: Topology, store: str | StoreReader, txid: int | None = None) -> AsOf:
+    """All tables of a topology as of one committed transaction, the newest one by default, whatever is written
+    meanwhile: `with as_of(topology, "sqlite:///words.db") as snapshot: snapshot["counts"].to_pylist()`.
+
+    `store` is the coordinator's store, or its URL. An older transaction can be read from Delta tables as long as their
+    logs and files are kept. Entering it raises `ConfigError` for a transaction that is not committed, `OperatingError`
+    for one that a table no longer knows.
+    """
+    check_topology("what as_of is given", topology)
+    return AsOf(topology, store, txid)

@@ -1,0 +1,76 @@
+"""`/metrics`, `/livez` and `/readyz` over HTTP, in a thread of the run's process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from transactional.operations.telemetry.health import Health
+from transactional.operations.telemetry.metrics import Metrics
+from transactional.operations.telemetry.softly import Softly
+from transactional.operations.web.connections import ConnectionLimits
+from transactional.operations.web.server import address_of, beside, bind, url_of
+from transactional.runtime.engine.history.observing import Observer
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_LIMITS: Final = ConnectionLimits(connections=16)
+
+
+class _Answers:
+    """An ASGI application that knows nothing but the three pages. A connection gets one answer: who scrapes comes
+    rarely, and nobody brings a token."""
+
+    def __init__(self, registry: CollectorRegistry, health: Health) -> None:
+        self._registry, self._health = registry, health
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        status, content_type, body = self._page(scope["method"], scope["path"], given)
+        headers = {
+            "content-type": content_type,
+            "content-length": str(len(body)),
+            "cache-control": "no-store",
+            "connection": "close",
+        }
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": encoded})
+        await send({"type": "http.response.body", "body": body})
+
+    def _page(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str, bytes]:
+        """Status, content type and content."""
+        if method not in ("GET", "HEAD"):
+            return 405, _TEXT, b"pages are read with GET\n"
+        match path:
+            case "/metrics":
+                encode, content_type = choose_encoder(headers.get("accept", ""))
+                return 200, content_type, encode(self._registry)
+            case "/livez" | "/readyz":
+                is_well, text = self._health.live() if path == "/livez" else self._health.ready()
+                return 200 if is_well else 503, _TEXT, f"{text}\n".encode()
+        return 404, _TEXT, b"there are /metrics, /livez and /readyz\n"
+
+
+@contextmanager
+def serving_metrics(
+    topology_id: str, address: str, components: Collection[str] = (), *, is_traced: bool = False
+) -> Iterator[tuple[list[Observer], str]]:
+    """Serve the metrics and the health of a run; gives its observers, and the URL of the metrics. `components` and
+    `is_traced` as in `Metrics`.
+
+    Port 0: any that is free. Raises `ConfigError` if the address is taken, or none of this machine's.
+    """
+    metrics, health = Metrics(topology_id, components, is_traced=is_traced), Health()
+    answers = _Answers(metrics.registry, health)
+    with (
+        closing(bind(address_of(address, what="metrics"), what="metrics")) as listening,
+        beside(answers, listening, name="metrics", limits=_LIMITS),
+    ):
+        yield [Softly(metrics, "metrics"), health], f"{url_of(listening)}metrics"

@@ -1,0 +1,172 @@
+"""Who has access, and what the answers allow: an ASGI middleware before every page.
+
+A page shows what other people wrote, and a browser runs whatever other sites send it: so a request has to name a
+host that is ours (another one has been rebound to this address by its DNS), bring the token, and not come from another
+site; and no answer may load, run or be embedded in anything else. A program brings the token in a header, which no
+other site can make a browser send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from transactional.model.errors import ConfigError
+from transactional.operations.web.server import Address
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_TOKEN_MIN: Final = 16
+
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a request has to bring. `hosts` are names as in a Host header; a port says nothing, as there: a proxy has
+    one of its own."""
+
+    token: str = field(repr=False)
+    hosts: Collection[str] = LOOPBACK
+    cookie: str = "transactional"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", frozenset(map(name_of, self.hosts)))
+
+    def is_token(self, given: str) -> bool:
+        """Whether this is the token; takes as long whatever it differs in."""
+        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.token.encode())
+
+    @property
+    def form_key(self) -> str:
+        """What a form has to send back: made from the token, which no page contains."""
+        return hmac.new(self.token.encode(), b"transactional console form", hashlib.sha256).hexdigest()
+
+
+def access_of(
+    address: Address, token_file: Path | None, host_names: Collection[str], *, what: str = "the console"
+) -> Access:
+    """The token and the names to accept; `what` is served is for messages.
+
+    Raises `ConfigError` for an address that others can reach without a token of the operator's own.
+    """
+    if not address.is_loopback and token_file is None:
+        raise ConfigError(
+            f"{what} would be reachable by others at {address.host}: pass --token-file FILE with a token of at "
+            f"least {_TOKEN_MIN} characters that they are given, or leave out --host"
+        )
+    token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
+    for name in host_names:
+        if not name_of(name) or set(name) & set("/@ "):
+            raise ConfigError(
+                f"{name!r} is no host name: pass it as it stands in an address, such as topologies.example"
+            )
+    return Access(token, {*LOOPBACK, address.host, *host_names})
+
+
+def _read_token(file: Path) -> str:
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the token file {file} can't be read: {error}") from error
+    if len(token) < _TOKEN_MIN or not all(" " < letter < "\x7f" for letter in token):
+        raise ConfigError(f"the token file {file} must contain one line of at least {_TOKEN_MIN} printable characters")
+    return token
+
+
+class Guard:
+    """Refuses what has no access, and adds the headers to every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        if scope["type"] == "lifespan":  # the server's own start and end, which nobody sends over a connection
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"a server of HTTP was given a scope of the type {scope['type']!r}")
+        answer = self._answer(scope)
+        if answer is not None and answer.status_code >= 400:
+            answer.headers["connection"] = "close"  # whoever has no access holds no connection, either
+        await (answer or self._app)(scope, receive, guarded)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """A refusal, or to a token in the address that the page is elsewhere; None: the request has access."""
+        headers = Headers(scope=scope)
+        if name_of(headers.get("host", "")) not in self._access.hosts:
+            return PlainTextResponse(
+                "This server was not started for this host name; --host-name NAME adds one.\n", 421
+            )
+        scheme, _, bearer = str(headers.get("authorization", "")).partition(" ")
+        if scheme.lower() == "bearer" and self._access.is_token(bearer.strip()):
+            return None
+        if _is_foreign(scope["method"], headers):
+            return PlainTextResponse("Requests from another site are refused.\n", 403)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in query if name == "token"]
+        if given and self._access.is_token(given[0]):
+            return self._admission(scope["path"], [(name, value) for name, value in query if name != "token"])
+        if not self._access.is_token(cookie_parser(headers.get("cookie", "")).get(self._access.cookie, "")):
+            return PlainTextResponse(
+                "Open the address that `transactional` printed when it started, with its token.\n", 401
+            )
+        return None
+
+    def _admission(self, path: str, rest: list[tuple[str, str]]) -> Response:
+        """Keep the token in a cookie, and out of the address bar and the history."""
+        target = "/" + path.lstrip("/\\")  # never //host
+        answer = RedirectResponse(target + (f"?{urlencode(rest)}" if rest else ""), 303)
+        answer.set_cookie(self._access.cookie, self._access.token, httponly=True, samesite="strict")
+        return answer
+
+
+def name_of(host: str) -> str:
+    """The name in a Host header, or what an operator calls a host: without port, in lower case, IPv6 as browsers
+    write it."""
+    name, colon, port = host.rpartition(":")
+    name = name if colon and port.isdecimal() and (":" not in name or name.endswith("]")) else host
+    try:
+        address = ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return name.lower()
+    return f"[{address.compressed}]" if address.version == 6 else address.compressed
+
+
+def _is_foreign(method: str, headers: Headers) -> bool:
+    """Whether another site has caused this request. Following a link to a page is fine: it brings no cookie."""
+    site = str(headers.get("sec-fetch-site", ""))
+    if method not in ("GET", "HEAD"):
+        return site != "same-origin"
+    return site in ("cross-site", "same-site") and str(headers.get("sec-fetch-dest", "document")) != "document"

@@ -1,8 +1,0 @@
-"""Reading a topology's states from outside: questions, and tables as of a transaction. Public names."""
-
-from __future__ import annotations
-
-from transactional.queries.as_of import Snapshot, as_of
-from transactional.queries.client import Answer, QueryClient
-
-__all__ = ["Answer", "QueryClient", "Snapshot", "as_of"]
