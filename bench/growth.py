@@ -23,7 +23,7 @@ from bench.results import in_lines
 from bench.timed_table import BATCHES, Table
 from state.delta.segments.folding import LogLayout
 from state.fence import TableWrite
-from state.python_rows import check_unique
+from state.rows.python_rows import check_unique
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spouts.kafka.cluster import KafkaConnection
+from spouts.kafka.clients.cluster import KafkaConnection
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import output_schema
 from spouts.planning import Limits, share

@@ -16,13 +16,13 @@ import duckdb
 import pyarrow as pa
 
 from state.fence import WriteRefused
-from state.going_back import reach_in_words
-from state.python_rows import rows_of, table_of_rows
-from state.records import Records
-from state.row_rule import Rows
 from state.row_table import Change, Changes, RowStore, RowTable, RowWrite
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors
+from state.rows.going_back import reach_in_words
+from state.rows.python_rows import rows_of, table_of_rows
+from state.rows.records import Records
+from state.rows.row_rule import Rows
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional.bolts import Key

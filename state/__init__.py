@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from state.delta.tables.table import DeltaLocation, catalog_table
     from state.memory import MemoryMapState, MemoryTable
     from state.redis.state import RedisMapState
+    from state.rows.values import OpaqueValue, StoredValue
     from state.sql.state import SqlMapState
     from state.updates import StateUpdate
-    from state.values import OpaqueValue, StoredValue
     from transactional.core.store.sql.sql_store import SqlCoordinatorStore
     from transactional.model.absent import ABSENT
     from transactional.model.aggregates import Aggregate, Avg, Count, First, Last, Max, Min, Sum
@@ -56,7 +56,7 @@ _HOMES: Final = {
     "state.sql.state": "SqlMapState",
     "transactional.core.store.sql.sql_store": "SqlCoordinatorStore",
     "state.updates": "StateUpdate",
-    "state.values": "OpaqueValue StoredValue",
+    "state.rows.values": "OpaqueValue StoredValue",
     "transactional.model.absent": "ABSENT",
     "transactional.model.aggregates": "Aggregate Avg Count First Last Max Min Sum",
 }

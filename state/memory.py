@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from state.fence import WriteRefused
-from state.python_rows import TaskRows, rows_of, table_of_rows
-from state.row_rule import RowRule, Rows
 from state.row_table import Change, RowStore, RowTable, RowWrite, table_of
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
+from state.rows.python_rows import TaskRows, rows_of, table_of_rows
+from state.rows.row_rule import RowRule, Rows
 from state.rows.value_limits import ValueLimits
+from state.rows.values import StoredValue
 from state.table_state import TableState
-from state.values import StoredValue
 from transactional.core.ports import StateKind
 from transactional.core.ports.split import WrittenPart
 from transactional.model.absent import ABSENT

@@ -13,14 +13,14 @@ from typing import Any, ClassVar, TypeAlias
 import pyarrow as pa
 
 from state.fence import TableWrite
-from state.going_back import undone_by
-from state.python_rows import rows_of, table_of_rows
-from state.row_rule import RowRule, Rows
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
+from state.rows.going_back import undone_by
+from state.rows.python_rows import rows_of, table_of_rows
+from state.rows.row_rule import RowRule, Rows
 from state.rows.sums import SumCheck
 from state.rows.value_limits import ValueLimits
-from state.values import StoredValue
+from state.rows.values import StoredValue
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import pyarrow as pa
 
 from state.fence import WRITE_TRIES, Fence, FencedTable, TableWrite, Verdict, WriteRefused
-from state.python_rows import PutRows, check_unique, rows_of
 from state.rows.columns import DeclaredColumns, check_time_column
 from state.rows.expiring import Floors, alive
+from state.rows.python_rows import PutRows, check_unique, rows_of
 from state.updates import Updatable
 from transactional.core.ports import Partials, StateKind
 from transactional.core.ports.expiry import Expiry

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from spouts.kafka.cluster import topic_of
+from spouts.kafka.clients.cluster import topic_of
 from spouts.kafka.offsets import OffsetReader, topic_partitions
 from spouts.kafka.start import checked_time, given_offsets, milliseconds
 from spouts.kafka.subscription import Subscription

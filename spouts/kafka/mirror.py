@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from spouts.kafka.cluster import KafkaConnection, topic_of
+from spouts.kafka.clients.cluster import KafkaConnection, topic_of
 from transactional.model.batch import Offset, PartitionId
 
 _log = logging.getLogger(__name__)

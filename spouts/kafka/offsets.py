@@ -20,7 +20,15 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from spouts.kafka.cluster import KafkaConnection, Topic, describe_topics, described, has_id, make_client, topic_of
+from spouts.kafka.clients.cluster import (
+    KafkaConnection,
+    Topic,
+    describe_topics,
+    described,
+    has_id,
+    make_client,
+    topic_of,
+)
 from spouts.kafka.topics import TopicWatch, Warn
 from spouts.planning import PartitionLog
 from transactional.model.batch import Offset, OffsetRange, PartitionId

@@ -9,8 +9,8 @@ from typing import Any, Self
 import pyarrow as pa
 from confluent_kafka import Message
 
-from spouts.kafka.cluster import KafkaConnection, id_of
-from spouts.kafka.pool import consumer_pool
+from spouts.kafka.clients.cluster import KafkaConnection, id_of
+from spouts.kafka.clients.pool import consumer_pool
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator
 from transactional.core.ports import PartitionReader, RefusedRecord

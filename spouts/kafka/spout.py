@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from spouts.base import PartitionedSpout
-from spouts.kafka.cluster import (
+from spouts.kafka.clients.cluster import (
     KafkaConnection,
     Option,
     Topic,
@@ -28,10 +28,10 @@ from spouts.kafka.cluster import (
     make_client,
     topic_of,
 )
+from spouts.kafka.clients.pool import consumer_pool
 from spouts.kafka.end import End, EndPositions
 from spouts.kafka.mirror import GroupMirror
 from spouts.kafka.offsets import OffsetReader, held, topic_partitions
-from spouts.kafka.pool import consumer_pool
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import DEFAULT_FIELDS, output_schema
 from spouts.kafka.start import Start, StartPositions

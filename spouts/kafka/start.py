@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from spouts.kafka.cluster import described, topic_of
+from spouts.kafka.clients.cluster import described, topic_of
 from spouts.kafka.offsets import OffsetReader, topic_partitions
 from spouts.kafka.subscription import Subscription
 from spouts.kafka.topics import Warn

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from spouts.kafka.cluster import KafkaConnection, Topic, describe_topics
+from spouts.kafka.clients.cluster import KafkaConnection, Topic, describe_topics
 from spouts.kafka.subscription import Subscription, TopicPartitions, TopicPattern
 from transactional.model.errors import ConfigError, SourceUnavailable
 from transactional.model.schema import did_you_mean

@@ -14,11 +14,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from state.delta.left_over import left_over
-from state.delta.live_files import damaged_files, wrong_files
-from state.delta.tables.entries import Entry, LogFiles, healed_by_others, is_foreign, log_files, named, read_entry
-from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
+from state.delta.log.entries import Entry, LogFiles, healed_by_others, is_foreign, log_files, named, read_entry
+from state.delta.log.live_files import damaged_files, wrong_files
+from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
+from state.delta.log.torn import Torn, set_aside, torn_files, without
 from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol, storage_of
-from state.delta.tables.torn import Torn, set_aside, torn_files, without
 from state.delta.writing.commit import write_entry
 from transactional.core.ports.examining import Diagnosis, Problem, in_words
 from transactional.model.attempt import AttemptId

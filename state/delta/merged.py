@@ -16,17 +16,17 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileSystem
 
+from state.delta.log.files import TARGET_BYTES, compact
+from state.delta.log.version import TableVersion
 from state.delta.merging.bounds import Footers
 from state.delta.merging.change import Change, SmallTable, visible
 from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import rewrite_files, rewritten_parts
 from state.delta.tables.data_files import DataFile, WrittenFile, write_file
-from state.delta.tables.files import TARGET_BYTES, compact
 from state.delta.tables.lookup import EVERY_TXID, Files, SegmentCopies, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view, in_range, visible_rows
 from state.delta.tables.storage import can_create
 from state.delta.tables.table import refused, replaceable_files, unreadable
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, by_delta_rs, commit_overwrite, commit_replaced
 from state.delta.writing.layout import Layout
 from state.delta.writing.staged import read_by_driver

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from state.delta.tables.files import interval_s
+from state.delta.log.files import interval_s
 from state.delta.tables.table import DEFAULT_PROPERTIES, check_properties
 from transactional.model.errors import ConfigError
 from transactional.model.names import LOG_COMMITS_PROPERTY

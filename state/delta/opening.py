@@ -14,13 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
+from state.delta.log.log import check_entries, is_there
+from state.delta.log.torn import set_aside, torn_files, without
+from state.delta.log.version import TableVersion
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.folding import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
-from state.delta.tables.log import check_entries, is_there
 from state.delta.tables.table import DeltaLocation, features_used, load_table, properties_of
-from state.delta.tables.torn import set_aside, torn_files, without
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_properties, under_fence
 from state.delta.writing.creating import create_table
 from state.delta.writing.layout import Layout

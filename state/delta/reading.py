@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.entries import log_files
-from state.delta.tables.log import UNREADABLE, check_entries, commit_path
+from state.delta.log.entries import log_files
+from state.delta.log.log import UNREADABLE, check_entries, commit_path
+from state.delta.log.version import TableReplaced
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.delta.tables.version import TableReplaced
 from state.delta.writing.layout import Layout
 from state.rows.expiring import alive
 from transactional.model.attempt import TxId

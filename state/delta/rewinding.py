@@ -17,10 +17,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.entries import Entry, is_foreign, log_files, read_entry
-from state.delta.tables.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, entry_name
+from state.delta.log.entries import Entry, is_foreign, log_files, read_entry
+from state.delta.log.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, entry_name
+from state.delta.log.version import TableVersion
 from state.delta.tables.table import DeltaLocation, load_table, refused, storage_of
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, by_delta_rs, commit_files, once
 from state.delta.writing.layout import Held
 from transactional.core.ports.rewinding import RewindTarget

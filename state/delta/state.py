@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from state.delta.live_files import check_live_files
+from state.delta.log.live_files import check_live_files
+from state.delta.log.log import check_entries
 from state.delta.new_properties import check_new_properties
 from state.delta.opening import (
     TableRequest,
@@ -33,7 +34,6 @@ from state.delta.opening import (
 from state.delta.reading import DeltaReader
 from state.delta.scratch import SCRATCH_BYTES, FileScratch
 from state.delta.segments.folding import LAYOUTS, LogLayout, check_folder
-from state.delta.tables.log import check_entries
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of, unreadable

@@ -11,8 +11,8 @@ from state.delta.opening import reading
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
 from state.delta.writing.layout import Layout
-from state.python_rows import TaskRows
 from state.rows.expiring import Floors, alive
+from state.rows.python_rows import TaskRows
 from transactional.core.ports.split import NeedsDriver, WrittenPart
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError

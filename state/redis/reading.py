@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from state.python_rows import rows_of, table_of_rows
 from state.redis.registration import FIELDS, RedisRegistration, Registered, check_rows, keys_of
 from state.redis.server import Server
 from state.rows.columns import StateColumns
 from state.rows.expiring import alive
-from state.values import StoredValue
+from state.rows.python_rows import rows_of, table_of_rows
+from state.rows.values import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError

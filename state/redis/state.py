@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from state.examined import ExaminedTable
-from state.going_back import reach_in_words
 from state.redis.reading import RedisReader
 from state.redis.registration import RedisRegistration
 from state.redis.server import Server
 from state.redis.table import RedisRows
 from state.redis.values import RowCodec
 from state.row_table import RowTable
+from state.rows.going_back import reach_in_words
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional.core.ports import StateKind

@@ -22,11 +22,11 @@ from state.redis.registration import (
 from state.redis.scripts import WRITE
 from state.redis.server import Server, WriteFailed
 from state.redis.values import EPOCH, MICROSECOND
-from state.row_rule import Rows
 from state.row_table import Change, Changes, RowStore, RowWrite, table_of
 from state.rows.columns import StateColumns
 from state.rows.expiring import Floors, alive
-from state.values import StoredValue
+from state.rows.row_rule import Rows
+from state.rows.values import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch

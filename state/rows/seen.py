@@ -1,6 +1,6 @@
 """The opaque rule of columns: what the rows of a table were before a transaction. Stated once, for Arrow and for SQL.
 
-Of single rows `state.values` states it.
+Of single rows `state.rows.values` states it.
 """
 
 from __future__ import annotations

@@ -32,4 +32,4 @@ class Notes:
 STORES: Final = Notes("transactional_state_stores", Column("store_id", Text, nullable=False))
 """The `store_id` of the coordinator's store that a table was created for, or handed over to."""
 REWINDS: Final = Notes("transactional_rewinds", Column("txid", BigInteger, nullable=False))
-"""The transaction that a table was taken back to last, before which nothing is known of it (see `state.going_back`)."""
+"""The transaction that a table was taken back to last, before which nothing is known: see `state.rows.going_back`."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from state.python_rows import rows_of, table_of_rows
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, alive
+from state.rows.python_rows import rows_of, table_of_rows
 from state.sql.registry import Registration
 from state.sql.rows import raising_ours
 from state.sql.table import StateTable, Values

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from sqlalchemy import Connection
 
 from state.fence import WriteRefused
-from state.row_rule import Rows
 from state.row_table import Change, Changes, RowStore, RowWrite
 from state.rows.expiring import Floors
+from state.rows.row_rule import Rows
 from state.sql.notes import REWINDS
 from state.sql.registry import Registration
 from transactional.core.store.databases.database import Database, DatabaseFailed

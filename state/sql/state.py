@@ -13,8 +13,8 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from state.examined import ExaminedTable
-from state.going_back import reach_in_words, undone_by
 from state.row_table import RowTable
+from state.rows.going_back import reach_in_words, undone_by
 from state.rows.value_limits import ValueLimits
 from state.sql.floors import recorded
 from state.sql.notes import REWINDS, STORES

@@ -41,12 +41,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.sql import quoted_name
 
-from state.records import Records
 from state.rows.columns import StateColumns
 from state.rows.expiring import is_expired, moment
+from state.rows.records import Records
 from state.rows.seen import Seen
+from state.rows.values import StoredValue
 from state.sql.types import sql_type
-from state.values import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.user_code.tuples import Key

@@ -17,8 +17,8 @@ from state.delta.merging.change import SmallTable
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
-from state.python_rows import check_unique
 from state.redis.state import RedisMapState
+from state.rows.python_rows import check_unique
 from state.sql.state import SqlMapState
 from transactional.core.ports import STAGEABLE, Partials, State, StateKind
 from transactional.core.ports.expiry import Expiry

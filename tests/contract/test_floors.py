@@ -15,10 +15,10 @@ import pytest
 
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
-from state.row_rule import RowRule, Rows
 from state.rows.expiring import Floors
+from state.rows.row_rule import RowRule, Rows
+from state.rows.values import StoredValue
 from state.sql.state import SqlMapState
-from state.values import StoredValue
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, AnyState, Place, content
 from transactional.core.ports import Partials, StateKind

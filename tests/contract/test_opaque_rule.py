@@ -20,11 +20,11 @@ from state.memory import MemoryMapState
 from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
 from state.redis.values import RowCodec
-from state.row_rule import RowRule
 from state.rows.columns import StateColumns
+from state.rows.row_rule import RowRule
 from state.rows.sums import SumCheck
+from state.rows.values import StoredValue
 from state.sql.state import SqlMapState
-from state.values import StoredValue
 from tests.contract import places
 from tests.contract.states import OWNER, write_by_files
 from transactional.core.ports import Partials, State

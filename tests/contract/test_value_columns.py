@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 
 from spouts.memory import MemoryTransactionalSpout
+from state.delta.log.version import TableVersion
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from state.delta.tables.version import TableVersion
 from state.delta.writing import commit
 from state.delta.writing.layout import Layout
 from state.sql.state import SqlMapState

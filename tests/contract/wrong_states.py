@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from state.fence import Fence
 from state.memory import MemoryMapState, MemoryRows, MemoryTable
-from state.row_rule import RowRule, Rows
 from state.row_table import Change, Changes, RowTable, RowWrite
-from state.values import StoredValue
+from state.rows.row_rule import RowRule, Rows
+from state.rows.values import StoredValue
 from transactional.core.ports import Partials, State, StateKind
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.absent import ABSENT, Absent

@@ -21,11 +21,11 @@ from deltalake.table import TableAlterer
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import merged as delta_merged
+from state.delta.log.apart import WorkApart
 from state.delta.scratch import FileScratch
 from state.delta.segments import folds_apart
 from state.delta.segments import table as delta_segments
 from state.delta.segments.folds_apart import FoldsApart, WrittenFold
-from state.delta.tables.apart import WorkApart
 from state.delta.tables.staging import FileStager
 from state.delta.writing import commit as delta_commit
 from state.delta.writing import creating as delta_creating

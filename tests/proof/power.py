@@ -15,10 +15,10 @@ from unittest import mock
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, SqlMapState
 from state.delta import merged as delta_merged
+from state.delta.log import log as delta_log
+from state.delta.log.apart import WorkApart
 from state.delta.merging import change as delta_small
 from state.delta.segments.folding import LogLayout
-from state.delta.tables import log as delta_log
-from state.delta.tables.apart import WorkApart
 from state.delta.writing import layout as delta_layout
 from tests.proof.crashing import LEASE_MS
 from tests.proof.effects import done_at_once

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from state.rows.expiring import Floors, is_expired
-from state.values import StoredValue
+from state.rows.values import StoredValue
 from tests.simulation.changes import SimulatedUpdate
 from tests.simulation.source import OUTPUT
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
-from state.python_rows import rows_of
 from state.rows.expiring import NO_FLOORS, Floors
+from state.rows.python_rows import rows_of
 from state.rows.sums import SumCheck
-from state.values import StoredValue
+from state.rows.values import StoredValue
 from tests.simulation.changes import counts_of
 from tests.simulation.faults import Faults
 from transactional.core.ports import Partials, StateKind

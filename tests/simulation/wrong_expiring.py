@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from state.row_rule import RowRule, Rows
 from state.rows.expiring import Floors
-from state.values import StoredValue
+from state.rows.row_rule import RowRule, Rows
+from state.rows.values import StoredValue
 from tests.simulation.expiring import ExpiringState
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Key

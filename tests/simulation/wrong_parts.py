@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from state.fence import Verdict
-from state.row_rule import RowRule, Rows
-from state.values import StoredValue
+from state.rows.row_rule import RowRule, Rows
+from state.rows.values import StoredValue
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.store import Line
 from tests.simulation.tables import Handle, SimulatedState, SimulatedTable

@@ -23,7 +23,7 @@ class DeltaMapState(TableState[int]):
     def _walk(self): ...
     def own(self): return isinstance(self, Port) or isinstance(self, (int, Port)) or isinstance(self, int)
 """,
-    "state/values.py": """
+    "state/rows/values.py": """
 def before(row, txid): return row.value if txid > row.txid else row.prev_value
 def combined(how, one, other): return one + other if how == "sum" else max(one, other)
 """,

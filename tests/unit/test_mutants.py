@@ -319,4 +319,4 @@ def test_the_servers_of_a_file_are_those_of_its_most_precise_room() -> None:
     )
     assert servers_of("state/sql/rows.py", ROOT) == servers_of("state/sql/table.py", ROOT)
     assert servers_of("state/sql/rows.py", ROOT) != servers_of("state/fence.py", ROOT)
-    assert len(found := servers_of("spouts/kafka/pool.py", ROOT)) == len(set(found))
+    assert len(found := servers_of("spouts/kafka/clients/pool.py", ROOT)) == len(set(found))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka.cluster import KafkaConnection
+from spouts.kafka.clients.cluster import KafkaConnection
 from spouts.kafka.spout import OpaqueKafkaSpout
 from spouts.memory import OpaqueMemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable

@@ -19,7 +19,7 @@ from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
 from state.rows.seen import Seen
-from state.values import combined_columns
+from state.rows.values import combined_columns
 from transactional.model.aggregates.places import places_beyond, places_in, rows_at
 from transactional.model.attempt import TxId
 

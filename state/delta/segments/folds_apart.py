@@ -19,13 +19,13 @@ import pyarrow as pa
 from deltalake import Transaction
 from deltalake.exceptions import DeltaError
 
+from state.delta.log.log import check_entries
+from state.delta.log.version import TableVersion
 from state.delta.segments.folding import ONE_THREAD, Fold, Segment, SegmentQuery, join_settings
 from state.delta.segments.shares import is_in_share
-from state.delta.tables.log import check_entries
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import commit_files, noted
 from state.delta.writing.staged import check_there, replaced
 from state.fence import WriteRefused

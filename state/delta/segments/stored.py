@@ -8,11 +8,11 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
+from state.delta.log.version import TableVersion
 from state.delta.segments.folding import Segment, SegmentQuery, stored_combine
 from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, features_used, storage_of, unreadable
-from state.delta.tables.version import TableVersion
 from state.rows.columns import StateColumns
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError

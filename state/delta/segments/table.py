@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 
+from state.delta.log.version import TableVersion
 from state.delta.segments.folding import (
     LogLayout,
     Segment,
@@ -32,7 +33,6 @@ from state.delta.segments.stored import StoredSegments
 from state.delta.tables.lookup import SegmentCopies, measured, newest_rows, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view
 from state.delta.tables.staging import FileStager
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_overwrite, commit_properties, settle_feature, under_fence
 from state.delta.writing.layout import Layout
 from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_by_driver

@@ -25,10 +25,10 @@ from pyarrow import parquet
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import attempt_of
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.python_rows import rows_of
 from state.rows.columns import StateColumns
+from state.rows.python_rows import rows_of
 from state.rows.sums import SumCheck
-from state.values import combined_values
+from state.rows.values import combined_values
 from transactional.model.absent import ABSENT
 from transactional.model.aggregates.sums import Step, largest, reduced
 from transactional.model.attempt import TxId

@@ -28,8 +28,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from state.delta.tables.data_files import DataFile, WrittenFile
-from state.delta.tables.log import (
+from state.delta.log.log import (
     CHECKPOINT,
     LOG_FOLDER,
     LOG_KEPT_S,
@@ -38,9 +37,10 @@ from state.delta.tables.log import (
     commit_path,
     entry_name,
 )
+from state.delta.log.version import OwnVersion, TableVersion
+from state.delta.tables.data_files import DataFile, WrittenFile
 from state.delta.tables.storage import create, delete
 from state.delta.tables.table import features_used, properties_with, refused
-from state.delta.tables.version import OwnVersion, TableVersion
 from state.fence import WriteRefused
 from transactional.model.attempt import AttemptId, TransactionAttempt
 from transactional.model.names import DELETES_FEATURE, DIGEST_TAG, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE

@@ -19,7 +19,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.log import LOG_FOLDER, check_links, entry_name, is_there
+from state.delta.log.log import LOG_FOLDER, check_links, entry_name, is_there
 from state.delta.tables.storage import can_create, create
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, check_properties, storage_of
 from state.delta.writing.commit import write_entry

@@ -14,14 +14,14 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from state.delta.log.files import Removals, delete_old_files
+from state.delta.log.log import added_bytes
+from state.delta.log.rebuilding import KnownTable, can_be_opened, rebuild_checkpoint
+from state.delta.log.version import TableVersion
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.files import Removals, delete_old_files
-from state.delta.tables.log import added_bytes
 from state.delta.tables.lookup import check_sums, with_keys
-from state.delta.tables.rebuilding import KnownTable, can_be_opened, rebuild_checkpoint
 from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
 from state.delta.tables.table import unreadable
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_files, settle_expiry
 from state.fence import TableWrite, WriteRefused
 from state.rows.expiring import Floors, alive, in_range

@@ -18,11 +18,11 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
-from state.delta.tables.files import retention_s
-from state.delta.tables.log import commit_path
+from state.delta.log.files import retention_s
+from state.delta.log.log import commit_path
+from state.delta.log.version import TableVersion
 from state.delta.tables.staging import RUNS, attempt_of
 from state.delta.tables.table import DeltaLocation
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import as_attempt, commit_files
 from state.fence import TableWrite
 from state.orphans import NotedOrphans

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 import state.delta.merged
 import state.delta.writing.commit
+from state.delta.log.disk import TableDisk
+from state.delta.log.log import LogUpkeep
 from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile, write_file
-from state.delta.tables.disk import TableDisk
-from state.delta.tables.log import LogUpkeep
 from state.delta.tables.table import DeltaLocation, data_files, replaceable_files, storage_of
 from state.delta.writing import commit
 from state.delta.writing.commit import is_late

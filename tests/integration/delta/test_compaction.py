@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+import state.delta.log.files
 import state.delta.merged
-import state.delta.tables.files
+from state.delta.log.files import compact
 from state.delta.state import DeltaMapState
-from state.delta.tables.files import compact
 from state.delta.tables.table import DeltaLocation
 from tests.contract.states import OWNER, FilesMapState, Place, content, counts
 from transactional.model.attempt import AttemptId, TxId
@@ -94,16 +94,16 @@ def test_takes_the_smallest_files_and_no_more_than_make_a_large_one(
 ) -> None:
     words = one_file_each(place, 5)
     sizes_bytes = sorted(pa.table(table_of(words).get_add_actions()).column("size_bytes").to_pylist())
-    monkeypatch.setattr(state.delta.tables.files, "TARGET_BYTES", sum(sizes_bytes[:3]))
+    monkeypatch.setattr(state.delta.log.files, "TARGET_BYTES", sum(sizes_bytes[:3]))
     assert compact(table_of(words), words.location, OWNER) == 3
-    monkeypatch.setattr(state.delta.tables.files, "TARGET_BYTES", sizes_bytes[0])
+    monkeypatch.setattr(state.delta.log.files, "TARGET_BYTES", sizes_bytes[0])
     assert compact(table_of(words), words.location, OWNER) == 0
     assert content(words) == {f"word {txid}": 1 for txid in range(1, 6)}
 
 
 def test_a_file_gets_no_more_rows_than_threads_are_to_share(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     words = one_file_each(place, 7)
-    monkeypatch.setattr(state.delta.tables.files, "FILE_ROWS_MAX", 3)
+    monkeypatch.setattr(state.delta.log.files, "FILE_ROWS_MAX", 3)
     assert compact(table_of(words), words.location, OWNER) == 6
     assert sorted(pa.table(table_of(words).get_add_actions())["num_records"].to_pylist()) == [1, 3, 3]
     assert content(words) == {f"word {txid}": 1 for txid in range(1, 8)}

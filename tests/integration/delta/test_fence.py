@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
+from state.delta.log.apart import WorkApart
 from state.delta.state import DeltaMapState
-from state.delta.tables.apart import WorkApart
 from state.delta.writing.layout import Layout
 from state.fence import Fence, Verdict, WriteRefused
 from state.rows.columns import StateColumns

@@ -22,13 +22,13 @@ import state.delta.merged
 import state.delta.state
 import state.delta.tables.lookup
 import state.delta.writing.layout
+from state.delta.log.version import TableVersion
 from state.delta.opening import segment_columns
 from state.delta.segments.folding import LogLayout
 from state.delta.segments.folds import Folds
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import by_delta_rs
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused

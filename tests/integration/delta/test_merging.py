@@ -11,10 +11,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 import state.delta.merging.change
+from state.delta.log.version import TableVersion
 from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
-from state.delta.tables.version import TableVersion
 from state.fence import TableWrite, WriteRefused
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
 from tests.delta_merge import merge_into

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from state.delta.log import log as delta_log
 from state.delta.segments import table as delta_segments
-from state.delta.tables import log as delta_log
 from state.delta.writing import layout as delta_layout
 from tests.rewinding import (
     KEPT_FOR_NO_TIME,

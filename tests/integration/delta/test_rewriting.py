@@ -25,7 +25,7 @@ from state.delta.tables.sql import DATA_FUSION, visible_rows
 from state.delta.tables.storage import storage_at
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from state.values import combined
+from state.rows.values import combined
 from tests.delta_merge import merge_into
 from transactional.model.aggregates.places import is_ascending
 from transactional.model.arrow import arrow_schema

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 import state.delta.merged
 import state.delta.state
 import state.delta.writing.layout
+from state.delta.log.files import LISTED_WITHIN_S, delete_old_files
+from state.delta.log.version import TableVersion
 from state.delta.state import DeltaMapState
-from state.delta.tables.files import LISTED_WITHIN_S, delete_old_files
 from state.delta.tables.table import DeltaLocation, catalog_table
-from state.delta.tables.version import TableVersion
 from state.delta.writing.commit import settle_feature
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.core.ports import StateKind
@@ -443,7 +443,7 @@ class TestOldFiles:
         stale = written(tmp_path / "t", 1)
         times = iter([0.0, LISTED_WITHIN_S + 1.0])
         with monkeypatch.context() as held_up:
-            held_up.setattr("state.delta.tables.files.time.monotonic", lambda: next(times))
+            held_up.setattr("state.delta.log.files.time.monotonic", lambda: next(times))
             written(tmp_path / "t", 2)
             assert delete_old_files(location, lambda: stale) == 0
         [live] = DeltaTable(tmp_path / "t").file_uris()

@@ -11,10 +11,10 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
+from state.delta.log import log as delta_log
+from state.delta.log.apart import WorkApart
 from state.delta.merging import change as delta_small
 from state.delta.segments.folding import LogLayout
-from state.delta.tables import log as delta_log
-from state.delta.tables.apart import WorkApart
 from tests.proof.effects import done_at_once
 from tests.synced_disk import SyncedDisk
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable, PostCommitHookProperties
 from pyspark.sql import SparkSession
 
-import state.delta.tables.log
+import state.delta.log.log
+from state.delta.log.log import LogUpkeep
 from state.delta.state import DeltaMapState
-from state.delta.tables.log import LogUpkeep
 from state.delta.tables.table import DeltaLocation
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts
 from transactional.errors import ConfigError, Fenced
@@ -25,7 +25,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture(autouse=True)
 def nothing_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state.delta.tables.log, "LOG_KEPT_S", -10)
+    monkeypatch.setattr(state.delta.log.log, "LOG_KEPT_S", -10)
 
 
 def opened(place: Place, layout: str = "merge", **properties: str) -> DeltaMapState:

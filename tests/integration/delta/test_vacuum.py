@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from state.delta.log.files import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.files import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
 from state.delta.writing.layout import Held
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.model.attempt import TxId

@@ -20,8 +20,8 @@ from sqlalchemy import Connection, UpdateBase
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
 from state.delta import merged as delta_merged
+from state.delta.log import files as delta_files
 from state.delta.merging import change as delta_small
-from state.delta.tables import files as delta_files
 from state.fence import TableWrite
 from transactional import (
     StateKind,

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from state import DeltaMapState
+from state.delta.log.torn import torn_files
 from state.delta.merging.change import REWRITTEN_ROWS_MAX
 from state.delta.segments.folding import LogLayout
-from state.delta.tables.torn import torn_files
 from tests.contract.states import OWNER, Place, content, counts
 
 LAYOUTS: dict[str, str | LogLayout] = {"small": "merge", "large": "merge", "log": LogLayout(fold_after=100)}

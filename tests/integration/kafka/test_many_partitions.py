@@ -14,9 +14,9 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from spouts.kafka import consumers as kafka_consumers
-from spouts.kafka.cluster import KafkaConnection
-from spouts.kafka.pool import consumer_pool
+from spouts.kafka.clients import consumers as kafka_consumers
+from spouts.kafka.clients.cluster import KafkaConnection
+from spouts.kafka.clients.pool import consumer_pool
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import output_schema
 from spouts.kafka_admin import watermarks

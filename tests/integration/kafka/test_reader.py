@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from spouts.kafka import consumers as kafka_consumers
-from spouts.kafka.cluster import KafkaConnection
-from spouts.kafka.pool import consumer_pool
+from spouts.kafka.clients import consumers as kafka_consumers
+from spouts.kafka.clients.cluster import KafkaConnection
+from spouts.kafka.clients.pool import consumer_pool
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import FIELD_TYPES, output_schema
 from spouts.kafka_admin import delete_records
@@ -239,7 +239,7 @@ def test_a_process_ends_quietly_with_consumers_open(bootstrap: str) -> None:
     put(bootstrap, topic, numbers(0, 10))
     program = (
         "from spouts.kafka.reader import KafkaPartitionReader as R\n"
-        "from spouts.kafka.cluster import *; from spouts.kafka.records import *\n"
+        "from spouts.kafka.clients.cluster import *; from spouts.kafka.records import *\n"
         "from transactional.model.batch import OffsetRange, PartitionId\n"
         "schema = output_schema(['value'], key_type='binary', value_type='string')\n"
         f"reader = R(KafkaConnection({bootstrap!r}), schema)\n"

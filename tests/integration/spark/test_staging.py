@@ -24,7 +24,7 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import RUNS, FileStager
 from state.fence import WriteRefused
-from state.python_rows import rows_of
+from state.rows.python_rows import rows_of
 from tests.contract.states import OWNER, Place, content
 from transactional.core.ports import Partials
 from transactional.errors import ConfigError, OperatingError

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from spouts import OpaqueKafkaSpout
-from spouts.kafka.cluster import KafkaConnection
+from spouts.kafka.clients.cluster import KafkaConnection
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import output_schema
 from spouts.kafka_admin import create_topic, produce

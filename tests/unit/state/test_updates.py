@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.memory import MemoryMapState
-from state.python_rows import check_unique, table_of_rows
+from state.rows.python_rows import check_unique, table_of_rows
 from state.table_state import TableState
 from state.updates import StateUpdate
 from transactional.errors import ConfigError, ProtocolError

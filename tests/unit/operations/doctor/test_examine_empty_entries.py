@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from state.delta.log.log import first_empty
 from state.delta.state import DeltaMapState
-from state.delta.tables.log import first_empty
 from tests.unit.operations.doctor.patients import TABLES, WORDS, Patient
 from tests.unit.operations.doctor.test_examine_torn import STARTS, entries, everything, run_by_driver
 from transactional.core.ports.examining import Problem

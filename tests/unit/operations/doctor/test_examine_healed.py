@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from state.delta.tables.entries import Entry, healed_by_others
+from state.delta.log.entries import Entry, healed_by_others
 
 OWNER = "words/count"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spouts import ByTopicTranslator, JsonTranslator, KafkaRecord, OpaqueKafkaSpout, Registry, SimpleTranslator
-from spouts.kafka.cluster import KafkaConnection
+from spouts.kafka.clients.cluster import KafkaConnection
 from spouts.kafka.reader import KafkaPartitionReader, _as_text
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator

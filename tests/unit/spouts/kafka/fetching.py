@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
-import spouts.kafka.consumers as consumers
-from spouts.kafka.cluster import KafkaConnection
+import spouts.kafka.clients.consumers as consumers
+from spouts.kafka.clients.cluster import KafkaConnection
 from transactional.model.batch import Offset, OffsetRange, PartitionId
 
 ONE, OTHER = KafkaConnection("one:9092"), KafkaConnection("other:9092")

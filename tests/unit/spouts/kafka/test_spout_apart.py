@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spouts.kafka import spout as module
-from spouts.kafka.cluster import Topic
+from spouts.kafka.clients.cluster import Topic
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.kafka.topics import TopicWatch
 from transactional.errors import SourceUnavailable

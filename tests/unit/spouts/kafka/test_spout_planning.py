@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka.cluster import Topic
+from spouts.kafka.clients.cluster import Topic
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
 from spouts.planning import FIRST_RECORD_BYTES, Limits, Logs, PartitionLog, plan_batch, record_bytes, share_bytes
 from tests.unit.spouts.test_planning import Run

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from state.delta.log.log import commit_path
 from state.delta.rewinding import TableHistory, held_for, version_within_reach
 from state.delta.state import DeltaMapState
-from state.delta.tables.log import commit_path
 from tests.contract.states import OWNER, counts
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.errors import BeyondKept

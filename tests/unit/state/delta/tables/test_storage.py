@@ -23,9 +23,9 @@ from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 from state.delta.doctor import ExaminedDelta
+from state.delta.log.log import is_there
 from state.delta.segments.folding import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.log import is_there
 from state.delta.tables.storage import REQUESTS_AT_ONCE, _Objects, create, opened_parquet, storage_at
 from state.delta.tables.table import DeltaLocation, load_table
 from state.delta.writing.creating import create_table

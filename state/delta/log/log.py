@@ -21,7 +21,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
-from state.delta.tables.apart import WorkApart
+from state.delta.log.apart import WorkApart
 from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.model.errors import ConfigError, OperatingError, StoreMismatch
 from transactional.model.names import LOG_COMMITS_PROPERTY

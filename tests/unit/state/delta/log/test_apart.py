@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from state.delta.tables.apart import WorkApart
+from state.delta.log.apart import WorkApart
 
 NOTHING, UNDER_WAY, ENDED = (False, False), (True, False), (True, True)
 

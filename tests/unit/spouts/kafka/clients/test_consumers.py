@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import spouts.kafka.consumers as consumers
-from spouts.kafka.consumers import SKIP_MAX, SharedConsumer, place_of
+import spouts.kafka.clients.consumers as consumers
+from spouts.kafka.clients.consumers import SKIP_MAX, SharedConsumer, place_of
 from tests.examples import examples
 from tests.unit.spouts.kafka.fetching import ONE, Client, Cluster, Log, partition, span
 from transactional.errors import ReplayMismatch, SourceUnavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from state.delta.tables.log import surplus
+from state.delta.log.log import surplus
 
 OLD_S, NOW_S = 0.0, 1_000.0
 

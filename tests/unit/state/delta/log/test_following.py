@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from state.delta.log.entries import Entry
+from state.delta.log.following import KnownFiles, Part
 from state.delta.opening import reading
 from state.delta.segments.folding import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
-from state.delta.tables.entries import Entry
-from state.delta.tables.following import KnownFiles, Part
 from transactional.core.ports import Partials
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.arrow import arrow_schema

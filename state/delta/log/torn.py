@@ -22,7 +22,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from state.delta.tables.log import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
+from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
 from transactional.core.ports import TornFiles
 from transactional.model.attempt import AttemptId
 from transactional.model.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE

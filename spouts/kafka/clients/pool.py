@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from os import getpid
 from threading import RLock
 
-from spouts.kafka.cluster import KafkaConnection
-from spouts.kafka.consumers import Place, Range, SharedConsumer, place_of
+from spouts.kafka.clients.cluster import KafkaConnection
+from spouts.kafka.clients.consumers import Place, Range, SharedConsumer, place_of
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import ReplayMismatch
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state.values import StoredValue, combined, combined_columns
+from state.rows.values import StoredValue, combined, combined_columns
 from transactional.errors import ProtocolError, StoreMismatch
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId

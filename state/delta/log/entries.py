@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from state.delta.tables.log import UNREADABLE, LogUpkeep, commit_path, lost_entry
+from state.delta.log.log import UNREADABLE, LogUpkeep, commit_path, lost_entry
 from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.model.errors import OperatingError, StoreMismatch
 from transactional.model.names import REWOUND_NOTE, fold_of, repair_of

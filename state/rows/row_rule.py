@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, is_expired
 from state.rows.sums import SumCheck
-from state.values import StoredValue, combined_values
+from state.rows.values import StoredValue, combined_values
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.attempt import TxId
 from transactional.model.user_code.tuples import Key

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from state.delta.live_files import damaged_files, written_digests
+from state.delta.log.live_files import damaged_files, written_digests
 from state.delta.merged import MergedTable
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, write_by_files

@@ -22,8 +22,8 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, copy_files
 
+from state.delta.log.log import LOG_FOLDER, NOTHING_AFTERWARDS, commit_path
 from state.delta.tables.data_files import DATA_FILE, FILE_ROWS_MAX, new_data_file
-from state.delta.tables.log import LOG_FOLDER, NOTHING_AFTERWARDS, commit_path
 from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.model.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
 

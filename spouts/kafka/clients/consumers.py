@@ -18,8 +18,8 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from spouts.kafka.cluster import KafkaConnection, Option, described, make_client, topic_of
-from spouts.kafka.fetched import PIECE_BYTES_MAX, PIECE_RECORDS_MAX, Fetched, Run
+from spouts.kafka.clients.cluster import KafkaConnection, Option, described, make_client, topic_of
+from spouts.kafka.clients.fetched import PIECE_BYTES_MAX, PIECE_RECORDS_MAX, Fetched, Run
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import ReplayMismatch, SourceUnavailable, TransactionalError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka.cluster import KafkaConnection
-from spouts.kafka.pool import ALONE_MAX, ConsumerPool, consumer_pool
+from spouts.kafka.clients.cluster import KafkaConnection
+from spouts.kafka.clients.pool import ALONE_MAX, ConsumerPool, consumer_pool
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import output_schema
 from spouts.kafka.translators import SimpleTranslator
@@ -142,8 +142,8 @@ def test_a_reader_may_be_closed_while_its_thread_looks_for_a_consumer(pool: Cons
 def test_a_forked_process_has_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = consumer_pool()
     assert consumer_pool() is ours
-    monkeypatch.setattr("spouts.kafka.pool._pools", [ours])
-    monkeypatch.setattr("spouts.kafka.pool.getpid", lambda: -1)
+    monkeypatch.setattr("spouts.kafka.clients.pool._pools", [ours])
+    monkeypatch.setattr("spouts.kafka.clients.pool.getpid", lambda: -1)
     theirs = consumer_pool()
     assert theirs is not ours
     assert consumer_pool() is theirs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from state.records import Records
 from state.rows.columns import StateColumns
-from state.values import StoredValue
+from state.rows.records import Records
+from state.rows.values import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.log import LOG_FOLDER, entry_name
+from state.delta.log.log import LOG_FOLDER, entry_name
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.fence import WriteRefused
 from transactional.model.plumbing.syncing import sync, with_folders

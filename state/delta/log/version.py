@@ -16,8 +16,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from state.delta.tables.disk import TableDisk
-from state.delta.tables.entries import (
+from state.delta.log.disk import TableDisk
+from state.delta.log.entries import (
     Entry,
     check_not_foreign,
     entries_between,
@@ -25,8 +25,8 @@ from state.delta.tables.entries import (
     entries_until_newest,
     is_foreign,
 )
-from state.delta.tables.following import KnownFiles
-from state.delta.tables.log import EntryMark, LogUpkeep, check_entries
+from state.delta.log.following import KnownFiles
+from state.delta.log.log import EntryMark, LogUpkeep, check_entries
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import (
     DeltaLocation,

@@ -15,8 +15,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from state.delta.tables.entries import Entry
-from state.delta.tables.log import UNREADABLE
+from state.delta.log.entries import Entry
+from state.delta.log.log import UNREADABLE
 
 FOLLOWED: Final = frozenset({"commitInfo", "txn", "add", "remove"})
 """The actions of an entry that is followed."""

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from state.memory import MemoryMapState, MemoryTable
-from state.row_rule import RowRule
 from state.rows.columns import StateColumns
+from state.rows.row_rule import RowRule
 from state.rows.sums import SumCheck
-from state.values import StoredValue, combined
+from state.rows.values import StoredValue, combined
 from transactional.core.ports import Partials, StateKind
 from transactional.errors import Fenced, StoreMismatch
 from transactional.model.absent import ABSENT

@@ -24,11 +24,11 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
+from state.delta.log.entries import Entry, log_files, read_entry
+from state.delta.log.log import ENTRY, LOG_FOLDER, UNREADABLE, WHOLE_CHECKPOINT, check_entries
+from state.delta.log.torn import Torn, set_aside
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.entries import Entry, log_files, read_entry
-from state.delta.tables.log import ENTRY, LOG_FOLDER, UNREADABLE, WHOLE_CHECKPOINT, check_entries
 from state.delta.tables.table import DeltaLocation, load_table, storage_of
-from state.delta.tables.torn import Torn, set_aside
 from transactional.model.errors import OperatingError, StoreMismatch
 from transactional.model.plumbing.syncing import sync
 

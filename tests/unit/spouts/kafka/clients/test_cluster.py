@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spouts.kafka.cluster import KafkaConnection, has_id, is_secret, source_of, topic_of
+from spouts.kafka.clients.cluster import KafkaConnection, has_id, is_secret, source_of, topic_of
 from spouts.kafka.spout import OpaqueKafkaSpout, TransactionalKafkaSpout
 from transactional.errors import ConfigError, SourceUnavailable
 

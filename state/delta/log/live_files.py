@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from pyarrow.fs import FileSelector
 
+from state.delta.log.entries import log_files, read_entry
+from state.delta.log.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT
 from state.delta.tables.data_files import new_digest
-from state.delta.tables.entries import log_files, read_entry
-from state.delta.tables.log import ENTRY, LOG_FOLDER, WHOLE_CHECKPOINT
 from state.delta.tables.table import DeltaLocation, data_files, storage_of
 from transactional.model.errors import StoreMismatch
 from transactional.model.names import DIGEST_TAG

@@ -1,0 +1,1 @@
+"""The log of a Delta table: its entries and checkpoints, and the version that follows from them."""
