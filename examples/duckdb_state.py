@@ -36,7 +36,7 @@ from transactional.model.names import owner_of
 from transactional.model.schema import Schema
 
 _CREATING: Final = threading.Lock()
-"""Tables are created one after the other: DuckDB refuses the second of two at once."""
+"""Files are opened, and tables created, one after the other: DuckDB refuses the second of two at once."""
 _REGISTRY: Final = """CREATE TABLE IF NOT EXISTS transactional_states (
     name VARCHAR, owner VARCHAR, columns VARCHAR, store_id VARCHAR, attempt_id BIGINT,
     floor_txid BIGINT, floor BIGINT, floor_before BIGINT, rewound_to BIGINT)"""
@@ -58,7 +58,7 @@ def raising_ours(state: str) -> Iterator[None]:
 
 def connected(path: Path, state: str) -> duckdb.DuckDBPyConnection:
     """A connection to a file, in which times are UTC. Raises `OperatingError`."""
-    with raising_ours(state):
+    with raising_ours(state), _CREATING:
         connection = duckdb.connect(str(path))
         return connection.execute("SET TimeZone = 'UTC'")
 
