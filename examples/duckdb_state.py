@@ -25,15 +25,14 @@ from state.rows.records import Records
 from state.rows.row_rule import Rows
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
+from transactional import Schema, StateKind
 from transactional.bolts import Key
-from transactional.core.ports import StateKind
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.names import owner_of
-from transactional.model.schema import Schema
 
 _CREATING: Final = threading.Lock()
 """Files are opened, and tables created, one after the other: DuckDB refuses the second of two at once."""

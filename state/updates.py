@@ -107,7 +107,7 @@ class Updatable(State, NamesOfStates):
             if not isinstance(each, Aggregate):
                 raise ConfigError(
                     f"state {self.table}: {name}={each!r} is no aggregate such as Count() or Sum('amount'); one of "
-                    "your own extends transactional.model.aggregates.Aggregate"
+                    "your own extends state.Aggregate"
                 )
         check_names([*(self.known_key_names or ()), *columns], self.table)
         return StateUpdate(self, columns)

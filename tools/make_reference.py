@@ -100,8 +100,8 @@ PAGES = {
             "transactional.topology.streams.windowed.WindowedState",
             "transactional.topology.streams.windowed_joins.JoinedWindows",
             "transactional.trident.field",
-            "transactional.model.aggregates.First",
-            "transactional.model.aggregates.Last",
+            "transactional.trident.First",
+            "transactional.trident.Last",
             "transactional.trident.Avg",
             "transactional.trident.Collect",
             "transactional.trident.collected",
@@ -127,11 +127,11 @@ PAGES = {
         "Queries",
         "Querying a topology from outside; [how to do it](../howto/queries.md).",
         (
-            "transactional.operations.queries.client.QueryClient",
-            "transactional.operations.queries.client.Answer",
-            "transactional.operations.queries.as_of.as_of",
+            "transactional.queries.QueryClient",
+            "transactional.queries.Answer",
+            "transactional.queries.as_of",
             "transactional.operations.queries.as_of.AsOf",
-            "transactional.operations.queries.as_of.Snapshot",
+            "transactional.queries.Snapshot",
             "transactional.topology.topology.Query",
         ),
     ),
@@ -217,11 +217,11 @@ PAGES = {
             "state.rows.records.Records",
             "state.updates.Updatable",
             "state.updates.StateUpdate",
-            "transactional.model.aggregates.Aggregate",
-            "transactional.model.aggregates.Count",
-            "transactional.model.aggregates.Sum",
-            "transactional.model.aggregates.Min",
-            "transactional.model.aggregates.Max",
+            "state.Aggregate",
+            "state.Count",
+            "state.Sum",
+            "state.Min",
+            "state.Max",
             "state.memory.MemoryMapState",
             "state.memory.MemoryTable",
             "state.rows.values.StoredValue",
@@ -323,25 +323,24 @@ def _door(module: str, name: str) -> str:
 @functools.cache
 def _offered(package: str) -> frozenset[str]:
     """What a package has in `__all__`."""
-    path = ROOT / package.replace(".", "/") / "__init__.py"
-    for each in ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else ():
+    for each in ast.parse(_file_of(package).read_text(encoding="utf-8")).body:
         if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
             return frozenset(ast.literal_eval(each.value))
     return frozenset()
 
 
+def _file_of(module: str) -> Path:
+    path = ROOT / module.replace(".", "/")
+    return path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
+
+
 def _definition(module: str, name: str) -> ast.ClassDef | ast.FunctionDef:
     """Where a name is defined: in the module, or where the module imports it from."""
-    path = ROOT / module.replace(".", "/")
-    tree = ast.parse(
-        (path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py").read_text(
-            encoding="utf-8"
-        )
-    )
+    tree = ast.parse(_file_of(module).read_text(encoding="utf-8"))
     for each in tree.body:
         if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name:
             return each
-    imports = (each for each in tree.body if isinstance(each, ast.ImportFrom))
+    imports = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
     origin = next(each.module for each in imports if name in [alias.name for alias in each.names])
     assert origin is not None
     return _definition(origin, name)
