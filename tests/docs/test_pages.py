@@ -19,7 +19,7 @@ from tests.docs.forking import Forking, of_a_new_process
 from tests.docs.pages import ROOT, Block, anchors, blocks, code_words, commands, links, name_of, pages
 from tests.docs.run_page import ADDRESS, REGISTRY
 from tests.tidy.files import our_files
-from tests.tidy.rooms import FLOORS
+from tests.tidy.rooms import ROOMS
 from transactional.operations.cli.main import app
 
 PAGE_TIMEOUT_S = 100
@@ -281,13 +281,16 @@ def test_every_method_and_function_that_is_named_exists() -> None:
     assert wrong_names == []
 
 
-def test_the_floors_in_architecture_match_the_layering_test() -> None:
+def test_the_rooms_in_architecture_are_those_of_the_layering_test() -> None:
     text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
-    shown = [
-        tuple("doors" if "doors" in name else name.strip("`/").replace("/", ".") for name in names.split(", "))
-        for names in re.findall(r"^\| \d+ \| ([^|]*) \|", text, re.MULTILINE)
-    ]
-    assert shown == list(FLOORS)
+    rows = re.findall(r"^\| `([\w/]+)/` \| ([^|]*) \| [^|]+ \|$", text, re.MULTILINE)
+    shown = {room: tuple(tuple(_folders(place)) for place in order.split(" < ")) for room, order in rows}
+    assert shown == {room: order for room, order in ROOMS.items() if room != "doors"}
+
+
+def _folders(place: str) -> Iterator[str]:
+    """The folders of one place in the order of a room."""
+    yield from ("." if name == "its own files" else name.strip("`") for name in place.split(", "))
 
 
 def test_the_folders_in_the_readme_are_those_of_the_repository() -> None:

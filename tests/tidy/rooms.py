@@ -1,4 +1,5 @@
-"""The rooms: which folder stands on which floor, where third-party packages are at home, what stays pure.
+"""The rooms: which stands below which, the order of the folders in each, where third-party packages are at home, and
+what stays pure.
 
 `test_layering` holds the source to it.
 """
@@ -7,56 +8,48 @@ from __future__ import annotations
 
 PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
 
-FLOORS = (
-    ("transactional.model.plumbing",),
-    ("transactional.model",),
-    ("transactional.model.user_code", "transactional.model.drawing"),
-    ("transactional.model.arrow",),
-    ("transactional.core.store", "transactional.runtime.spark", "transactional.operations.web"),
-    ("transactional.model.aggregates", "transactional.core.ports", "transactional.core.store.databases"),
-    ("transactional.core.machine", "transactional.core.store.sql"),
-    ("spouts", "spouts.avro", "spouts.registry", "state.rows"),
-    ("transactional.topology.bolts", "transactional.runtime.tasks.failing", "spouts.kafka.clients", "state"),
-    ("spouts.kafka",),
-    ("transactional.topology.windows",),
-    ("transactional.topology",),
-    ("transactional.runtime.tasks", "spouts.decoding", "state.delta.tables", "state.redis", "state.sql"),
-    (
-        *("transactional.runtime.processing", "transactional.runtime.sending", "transactional.runtime.engine.history"),
-        *("transactional.topology.streams.pipelines", "state.delta.merging", "state.delta.log"),
+ROOMS = {
+    "transactional/model": (("plumbing",), (".",), ("drawing", "user_code"), ("arrow",), ("aggregates",)),
+    "transactional/core": (("store",), ("store/databases", "ports"), ("machine", "store/sql")),
+    "transactional/topology": (
+        *(("bolts",), ("windows",), (".",), ("streams/pipelines",), ("streams/aggregates",)),
+        *(("reliable", "streams/windows"), ("streams",)),
     ),
-    ("transactional.runtime.executors", "transactional.topology.streams.aggregates", "state.delta.writing"),
-    ("transactional.runtime.commit", "transactional.topology.streams.windows", "transactional.topology.reliable"),
-    (
-        *("transactional.runtime.executors.spark", "transactional.runtime.executors.workers"),
-        *("transactional.runtime.engine", "state.delta.segments"),
+    "transactional/runtime": (
+        *(("spark", "tasks/failing"), ("tasks",), ("engine/history", "processing", "sending"), ("executors",)),
+        *(("commit",), ("engine", "executors/spark", "executors/workers"), ("executors/auto",)),
     ),
-    ("transactional.runtime.executors.auto",),
-    ("transactional.topology.streams", "state.delta"),
-    ("transactional.operations", "transactional.operations.telemetry", "verifier.evidence"),
-    ("verifier",),
-    ("transactional.operations.doctor", "transactional.operations.console.data"),
-    ("transactional.operations.console.drawing",),
-    ("transactional.operations.console", "transactional.testing.states"),
-    ("transactional.operations.launch", "transactional.operations.queries", "transactional.testing"),
-    ("doors", "transactional.operations.cli.output"),
-    ("transactional.operations.cli",),
-    ("examples",),
-)
-"""From the lowest to the highest. Folders of one floor do not know each other, but for packages and their folders."""
-FILES_MAX = 15
-"""A folder of more files, `__init__` not counted, is a hall in which nothing is found."""
-ROOMY = {"examples": 25}
-"""What users look through by name."""
+    "spouts": ((".", "avro", "registry"), ("kafka/clients",), ("kafka",), ("decoding",)),
+    "state": (
+        *(("rows",), (".",), ("delta/tables", "redis", "sql"), ("delta/log", "delta/merging"), ("delta/writing",)),
+        *(("delta/segments",), ("delta",)),
+    ),
+    "verifier": (("evidence",), (".",)),
+    "transactional/operations": (
+        *((".", "web"), ("telemetry",), ("console/data", "doctor"), ("console/drawing",), ("console",)),
+        *(("launch", "queries"), ("cli/output",), ("cli",)),
+    ),
+    "transactional/testing": (("states",), (".",)),
+    "doors": ((".",),),
+    "examples": ((".",),),
+}
+"""From the lowest to the highest, each with the order of its folders; `.` are the files that lie flat in it.
+
+A file imports from rooms below its own, and within its room from folders below its own. Folders of one place in the
+order do not know each other.
+"""
+FILES_MAX = {"transactional": 15, "spouts": 12, "state": 12, "verifier": 12, "examples": 25}
+"""A folder of more files, `__init__` not counted, is a hall in which nothing is found; examples are looked through by
+name."""
 DOORS = {
     *("transactional", "transactional.testing", "spouts", "state", "state.dead_letters", "state.providers"),
     *(f"transactional.{name}" for name in ("bolts", "errors", "queries", "reliable", "trident")),
 }
-"""`from transactional import …` and the like; what they need stands below them."""
+"""What users import, and no file of ours: `from transactional import …` and the like."""
 FOR_ADAPTERS = {
-    *("transactional.runtime.spark", "transactional.model", "transactional.core.ports", "transactional.core.store"),
-    "transactional.core.store.databases",
-    *(f"transactional.model.{room}" for room in ("aggregates", "arrow", "plumbing", "user_code")),
+    *("transactional.model", "transactional.model.aggregates", "transactional.model.arrow"),
+    *("transactional.model.plumbing", "transactional.model.user_code", "transactional.core.ports"),
+    *("transactional.core.store", "transactional.core.store.databases", "transactional.runtime.spark"),
 }
 """What spouts and states may import of `transactional`."""
 FOR_DOORS = {"transactional.core.store.sql"}
@@ -80,29 +73,14 @@ HOMES = {
     },
     "pyarrow": {
         *("transactional.model.aggregates", "transactional.model.arrow"),
-        *("transactional.runtime.tasks", "transactional.runtime.tasks.failing"),
-        *("transactional.runtime.processing", "transactional.runtime.commit"),
-        *("transactional.runtime.executors.spark", "transactional.testing", "transactional.testing.states"),
-        *("transactional.topology.streams", "transactional.topology.streams.aggregates"),
-        *(
-            "transactional.topology.streams.pipelines",
-            "transactional.topology.streams.windows",
-            "transactional.topology.reliable",
-        ),
-        *(
-            "transactional.operations.queries",
-            "spouts",
-            "spouts.avro",
-            "spouts.decoding",
-            "spouts.kafka",
-            "spouts.kafka.clients",
-            "spouts.registry",
-            "state",
-            "state.rows",
-        ),
-        *("state.delta", "state.delta.log", "state.delta.merging", "state.delta.segments", "state.delta.tables"),
-        "state.delta.writing",
-        *("state.redis", "state.sql"),
+        *(f"transactional.topology.{folder}" for folder in ("reliable", "streams", "streams.aggregates")),
+        *("transactional.topology.streams.pipelines", "transactional.topology.streams.windows"),
+        *(f"transactional.runtime.{folder}" for folder in ("commit", "executors.spark", "processing", "tasks")),
+        *("transactional.runtime.tasks.failing", "transactional.operations.queries"),
+        *("transactional.testing", "transactional.testing.states"),
+        *("spouts", "spouts.avro", "spouts.decoding", "spouts.kafka", "spouts.kafka.clients", "spouts.registry"),
+        *("state", "state.rows", "state.redis", "state.sql", "state.delta", "state.delta.log", "state.delta.merging"),
+        *("state.delta.segments", "state.delta.tables", "state.delta.writing"),
         *("verifier", "verifier.evidence"),
     },
     "jinja2": {"transactional.operations.console"},
@@ -137,25 +115,14 @@ HOMES = {
 }
 """The folders, or the single files, that may import a third-party package."""
 PURE = {
-    *(
-        "transactional.core.machine",
-        "transactional.topology",
-        "transactional.topology.bolts",
-        "spouts.planning",
-        "state.rows.values",
-    ),
+    *("transactional.core.machine", "transactional.core.store.progress"),
+    *(f"transactional.model.{name}" for name in ("attempt", "batch", "config", "errors", "facts", "groupings")),
+    *(f"transactional.model.{name}" for name in ("guarantees", "letters", "messages", "names", "schema")),
+    "transactional.model.plumbing.redaction",
+    *("transactional.topology", "transactional.topology.bolts"),
     *(f"transactional.topology.windows.{name}" for name in ("event_times", "join_bolt", "windows")),
-    *(
-        "transactional.model.attempt",
-        "transactional.model.batch",
-        "transactional.model.config",
-        "transactional.model.errors",
-    ),
-    *("transactional.model.facts", "transactional.model.guarantees", "transactional.model.messages"),
-    *("transactional.model.groupings", "transactional.model.letters", "transactional.model.names"),
-    "transactional.core.store.progress",
-    *("transactional.model.plumbing.redaction", "transactional.model.schema"),
     *("transactional.runtime.engine.cost_estimate", "transactional.runtime.engine.sizing"),
+    *("spouts.planning", "state.rows.values"),
 }
 """Functions of their arguments: no clock, no chance, no thread, no file, no process, no network."""
 ASKS_THE_DISK = {"transactional.topology.places"}
