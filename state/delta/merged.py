@@ -18,8 +18,8 @@ from pyarrow.fs import FileSystem
 
 from state.delta.log.files import TARGET_BYTES, compact
 from state.delta.log.version import TableVersion
-from state.delta.merging.bounds import Footers
 from state.delta.merging.change import Change, SmallTable, visible
+from state.delta.merging.overlapping_files import Footers
 from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import rewrite_files, rewritten_parts
 from state.delta.tables.data_files import DataFile, WrittenFile, write_file

@@ -153,7 +153,7 @@ def test_there_is_no_circle_not_even_for_types() -> None:
         ("transactional.model.attempt", "def f():\n    from transactional.core import ports", "is not below it"),
         ("transactional.topology.builder", "from transactional.runtime.tasks import items", "is not below it"),
         ("transactional.runtime.engine.driver", "import transactional.errors", "is a door"),
-        ("transactional.core.ports.split", "import transactional.core.machine.windows", "is not below it"),
+        ("transactional.core.ports.split", "import transactional.core.machine.window_assignment", "is not below it"),
         ("transactional.runtime.sending.packing", "from transactional.runtime.engine import driver", "is not below it"),
         ("transactional.runtime.engine.driver", "from spouts.base import PartitionedSpout", "may not know spouts/"),
         ("state.delta.state", "import spouts.planning", "knows itself and what adapters import"),

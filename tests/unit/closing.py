@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transactional.core.machine.windows import with_windows_behind
+from transactional.core.machine.window_assignment import with_windows_behind
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import BatchFacts, facts_after

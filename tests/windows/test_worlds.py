@@ -22,7 +22,7 @@ from tests.windows.count_world import CountWorld
 from tests.windows.seeds import HAPPENINGS, MANY, SEEDS, situations
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, World, run_seeds, since_1970
 from transactional.core.machine.listing import listed_after
-from transactional.core.machine.windows import WindowsBehind, with_windows_behind
+from transactional.core.machine.window_assignment import WindowsBehind, with_windows_behind
 from transactional.core.ports import StateKind
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.facts import BatchFacts, Listed, facts_after

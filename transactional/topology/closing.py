@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from transactional.core.machine.windows import WindowsAbove, WindowsBehind
+from transactional.core.machine.window_assignment import WindowsAbove, WindowsBehind
 from transactional.core.ports import Windowed
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transactional.core.machine.windows import Windows, WindowTimes, times_of
+from transactional.core.machine.window_assignment import Windows, WindowTimes, times_of
 from transactional.core.ports import CountsLate, Windowed
 from transactional.model.aggregates.places import comparable_key
 from transactional.model.arrow.kept_rows import rows_from_ipc, rows_to_ipc

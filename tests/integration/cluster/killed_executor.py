@@ -30,8 +30,8 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.batch import BatchMetadata
 from transactional.operations.cli.display import Display
 from transactional.operations.launch.running import make_executor
+from transactional.runtime.executors.auto.choice import ProcessingPlace, ProcessingPlaces
 from transactional.runtime.executors.auto.executor import GearedExecutor
-from transactional.runtime.executors.auto.places import ProcessingPlace, ProcessingPlaces
 from transactional.runtime.executors.spark.executor import SparkExecutor
 from transactional.runtime.executors.workers.executor import WorkerExecutor
 

@@ -15,9 +15,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyarrow import parquet
 
 from state.delta.merged import MergedTable
-from state.delta.merging import bounds
-from state.delta.merging.bounds import Bounds, FileBounds, Footers, Reached
+from state.delta.merging import overlapping_files as bounds
 from state.delta.merging.change import Change
+from state.delta.merging.overlapping_files import Bounds, FileBounds, Footers, Reached
 from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import rewrite_files
 from state.delta.state import DeltaMapState

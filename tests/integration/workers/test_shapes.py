@@ -18,8 +18,8 @@ from transactional import TopologyConfig
 from transactional.core.ports import JobExecutor
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.auto.choice import ProcessingPlace, ProcessingPlaces
 from transactional.runtime.executors.auto.executor import GearedExecutor
-from transactional.runtime.executors.auto.places import ProcessingPlace, ProcessingPlaces
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.executors.workers.executor import WorkerExecutor
 from transactional.testing import MemoryCoordinatorStore

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transactional.core.machine.windows import DAY_US, FIRST_US, LAST_US, Windows, times_of
+from transactional.core.machine.window_assignment import DAY_US, FIRST_US, LAST_US, Windows, times_of
 from transactional.model.facts import BatchFacts, EventTime, LastSeen, facts_after
 from transactional.topology.streams.windows.times import are_late
 

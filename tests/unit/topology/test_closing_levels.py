@@ -10,7 +10,7 @@ import pytest
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import TransactionalTopologyBuilder, TupleWindow, WindowedBolt
-from transactional.core.machine.windows import WindowsAbove, with_windows_behind
+from transactional.core.machine.window_assignment import WindowsAbove, with_windows_behind
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.facts import BatchFacts, LastSeen
 from transactional.testing import complete_topology

@@ -247,8 +247,8 @@ def make_executor(
 
 def _geared(topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None) -> JobExecutor:
     """Workers and Spark; Spark alone if the topology needs it, which is logged."""
+    from transactional.runtime.executors.auto.choice import ProcessingPlaces
     from transactional.runtime.executors.auto.executor import GearedExecutor
-    from transactional.runtime.executors.auto.places import ProcessingPlaces
     from transactional.runtime.executors.workers.executor import WorkerExecutor
     from transactional.runtime.executors.workers.staying import why_on_spark
 

@@ -24,7 +24,7 @@ from transactional.core.machine.protocol import (
     ProcessingSucceeded,
     ProgressMade,
 )
-from transactional.core.machine.windows import with_windows_behind
+from transactional.core.machine.window_assignment import with_windows_behind
 from transactional.core.ports import Clock, JobExecutor, Processed
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from transactional.core.machine.windows import Sessions, Windows
+from transactional.core.machine.window_assignment import Sessions, Windows
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError
 from transactional.topology.windows.event_times import duration_us

@@ -72,9 +72,7 @@ def test_what_would_be_another_number_is_refused(aggregates: dict[str, Any], say
 
 @pytest.mark.parametrize("aggregate", [LooksLikeOne(), len, Count])
 def test_what_only_looks_like_an_aggregate_is_refused(aggregate: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"n=.* is no aggregate such as Count\(\).*extends state.Aggregate"
-    ):
+    with pytest.raises(ConfigError, match=r"n=.* is no aggregate such as Count\(\).*extends state.Aggregate"):
         MemoryMapState("word").aggregate(n=aggregate)
 
 

@@ -19,7 +19,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.examples import examples
 from tests.unit.closing import is_planned
 from tests.unit.topology.streams.test_streams import Longest, Path
-from transactional.core.machine.windows import Windows
+from transactional.core.machine.window_assignment import Windows
 from transactional.errors import ConfigError, StoreMismatch, TopologyChanged
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig

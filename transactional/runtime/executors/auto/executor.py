@@ -12,7 +12,7 @@ from transactional.core.ports import JobExecutor, Processed
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.errors import FatalError, WorkerDied
-from transactional.runtime.executors.auto.places import ProcessingPlace, ProcessingPlaces
+from transactional.runtime.executors.auto.choice import ProcessingPlace, ProcessingPlaces
 from transactional.runtime.tasks.step_work import StepWork, TaskDone
 
 _REMEMBERED = 1_000

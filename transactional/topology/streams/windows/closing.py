@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.machine.windows import times_of
+from transactional.core.machine.window_assignment import times_of
 from transactional.core.ports import Aggregator
 from transactional.model.arrow import arrow_schema
 from transactional.model.errors import StoreMismatch, SumOverflow

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.machine.windows import Sessions, WindowTimes, times_of
+from transactional.core.machine.window_assignment import Sessions, WindowTimes, times_of
 from transactional.core.ports import Aggregator, Merged, UpdateKind
 from transactional.model.arrow import arrow_schema
 from transactional.model.arrow.computed import ComputedColumns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.machine.windows import FIRST_US, LAST_US, Windows, WindowTimes
+from transactional.core.machine.window_assignment import FIRST_US, LAST_US, Windows, WindowTimes
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 WINDOW_START, WINDOW_END = "window_start", "window_end"

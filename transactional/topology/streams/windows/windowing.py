@@ -11,7 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.machine.windows import WindowTimes, times_of
+from transactional.core.machine.window_assignment import WindowTimes, times_of
 from transactional.core.ports import Aggregator, PersistentAggregate, State, Windowed
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Field, Schema

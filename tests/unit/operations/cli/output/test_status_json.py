@@ -24,8 +24,8 @@ from transactional.operations.cli.output.statuses import upkeep_lines
 from transactional.operations.telemetry.metrics import Metrics
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.history.journal import JournalWriter, read_journal
+from transactional.runtime.executors.auto.choice import ProcessingPlaces
 from transactional.runtime.executors.auto.executor import GearedExecutor
-from transactional.runtime.executors.auto.places import ProcessingPlaces
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.describing import described, in_lines

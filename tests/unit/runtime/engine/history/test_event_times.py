@@ -9,7 +9,7 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
-from transactional.core.machine.windows import Windows, WindowTimes
+from transactional.core.machine.window_assignment import Windows, WindowTimes
 from transactional.model.config import TopologyConfig
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor

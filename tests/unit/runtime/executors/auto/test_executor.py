@@ -17,8 +17,8 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.runtime.engine.driver import TopologyDriver
+from transactional.runtime.executors.auto.choice import ProcessingPlace, ProcessingPlaces
 from transactional.runtime.executors.auto.executor import GearedExecutor
-from transactional.runtime.executors.auto.places import ProcessingPlace, ProcessingPlaces
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology

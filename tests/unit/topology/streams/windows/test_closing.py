@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from transactional.core.machine.windows import Windows
+from transactional.core.machine.window_assignment import Windows
 from transactional.model.aggregates.columns import Last, Min, Sum, TableAggregator
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
 from tests.examples import examples
-from transactional.core.machine.windows import FIRST_US, LAST_US, Sessions, WindowTimes
+from transactional.core.machine.window_assignment import FIRST_US, LAST_US, Sessions, WindowTimes
 from transactional.core.ports import State
 from transactional.errors import ConfigError
 from transactional.testing import complete_topology

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from transactional.core.machine.windows import FIRST_US, LAST_US, Range, Windows, WindowTimes, times_of
+from transactional.core.machine.window_assignment import FIRST_US, LAST_US, Range, Windows, WindowTimes, times_of
 from transactional.model.facts import BatchFacts
 
 MINUTE = 60_000_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from transactional.runtime.executors.auto.places import (
+from transactional.runtime.executors.auto.choice import (
     BATCHES_BETWEEN,
     FORGOTTEN_AFTER,
     IN_A_ROW,

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from state.delta.merging.bounds import Footers
 from state.delta.merging.change import Change
+from state.delta.merging.overlapping_files import Footers
 from state.delta.merging.rewriting import rewrite_files
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import storage_at
