@@ -199,13 +199,13 @@ def test_a_registry_that_is_away_is_an_outage(
 
     def goes_away() -> None:
         forget()
+        mended.append((SourceUnavailable, comes_back))  # not for an answer that takes too long before
         registry.kill() if how == "killed" else os.kill(registry.pid, signal.SIGSTOP)
 
     def comes_back() -> None:
         registry.start() if how == "killed" else os.kill(registry.pid, signal.SIGCONT)
 
     INTERRUPTIONS[BATCH + 3] = goes_away
-    mended.append((SourceUnavailable, comes_back))
     assert world.run().failures >= 2, "the interruption, and the outage"
     assert (world.counted, world.set_aside) == (each_once(), {})
 
