@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState
+from tests.contract.storages import wait_until
 from tests.integration.signals import Gate
 from tests.integration.spark.bolts import FailsOnce, HangsOnce, Lengths, Notes, twice
 from tests.integration.tables import counts, rows
@@ -267,6 +268,13 @@ def slow(row: Tuple) -> tuple[str]:
     return (row["word"],)
 
 
+def tasks_of_stage(executor: SparkExecutor, tag: str) -> int:
+    """How many tasks the only stage of a job has, which Spark reports a moment later."""
+    wait_until(lambda: bool(executor._stages(tag)))
+    [stage] = executor._stages(tag)
+    return int(stage.numTasks)
+
+
 @pytest.mark.parametrize(("bolt", "spark_tasks"), [(quick, 1), (slow, 2)])
 def test_batches_that_take_no_time_run_in_one_spark_task(
     spark: SparkSession, bolt: Callable[[Tuple], tuple[str]], spark_tasks: int
@@ -283,8 +291,7 @@ def test_batches_that_take_no_time_run_in_one_spark_task(
     found = []
     for number in range(1, 7):
         assert executor.run(TransactionAttempt(TxId(number), AttemptId(number)), batch).counts["bolt"] == 19
-        [stage] = executor._stages(f"transactional-{bolt.__name__}-{number}-{number}")
-        found.append(stage.numTasks)
+        found.append(tasks_of_stage(executor, f"transactional-{bolt.__name__}-{number}-{number}"))
     assert found[0] == 2
     # The first one may have had to start a worker.
     assert found[-2:] == [spark_tasks] * 2
