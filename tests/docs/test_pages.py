@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import os
 import re
 import shlex
@@ -32,6 +33,8 @@ LANGUAGES = {"python", "text", "console", "bash", "mermaid", "sql"}
 PATHS = re.compile(
     r"(transactional|spouts|state|examples|tests|tools|docs|bench)/[\w./*-]*|[\w-]+\.(md|toml|lock)|Makefile"
 )
+OPERATORS = {"|", "&", "&&", ";", ">"}
+"""Words of a shell that end a command, or its options."""
 USERS_FILES = {"transactional.toml"}
 """Files that a user makes."""
 
@@ -125,8 +128,8 @@ def leaves(command: typer.core.TyperCommand) -> list[typer.core.TyperCommand]:
 
 
 def wrong(command: str) -> str | None:
-    """What is wrong with a shown command; None when it exists, or is none of ours."""
-    words = shlex.split(command, comments=True)
+    """What is wrong with a shown command; None when it exists, or is none of ours. The rest of a pipe is not read."""
+    words = [*itertools.takewhile(lambda word: word not in OPERATORS, shlex.split(command, comments=True))]
     words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
     program, *arguments = words
     if program == "make":
@@ -293,13 +296,22 @@ def _folders(place: str) -> Iterator[str]:
     yield from ("." if name == "its own files" else name.strip("`") for name in place.split(", "))
 
 
-def test_the_folders_in_the_readme_are_those_of_the_repository() -> None:
-    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Repository layout")[2].partition("\n## ")[0]
+def section(page: str, title: str) -> str:
+    """The text of a page from a heading to the next one of the same level."""
+    return (ROOT / page).read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_folders_in_contributing_are_those_of_the_repository() -> None:
+    lines = re.findall(r"^(\w+/(?: +\w+/)*) ", section("CONTRIBUTING.md", "Code layout"), re.MULTILINE)
     folders = {path.relative_to(ROOT).parts[0] for path in our_files() if path.parent != ROOT}
-    assert set(re.findall(r"^\| `(\w+)/` \|", table, re.MULTILINE)) == {name for name in folders if name[0] != "."}
-    shown_tests = re.search(r"^\| `tests/` \| ([\w, ]+) \|", table, re.MULTILINE)
-    assert shown_tests is not None
-    assert set(shown_tests[1].split(", ")) == {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
+    assert {folder.rstrip("/") for line in lines for folder in line.split()} == {
+        name for name in folders if name[0] != "."
+    }
+
+
+def test_the_folders_of_tests_are_those_of_the_repository() -> None:
+    shown = set(re.findall(r"`(?:tests/)?(\w+)/`", section("docs/explanation/tests.md", "Where a test lies")))
+    assert shown == {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
 
 
 def test_every_block_says_what_it_is_in() -> None:
