@@ -57,8 +57,8 @@ NOT_ENGLISH = re.compile(
     re.IGNORECASE,
 )
 PACKAGES = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tools")
-KEPT = ("docs/adr/", "docs/reference/", "CHANGELOG.md")
-"""Decisions and the changelog are history; the reference pages are generated."""
+KEPT = ("docs/adr/", "docs/reference/")
+"""Decisions are history; the reference pages are generated."""
 
 
 def texts_of(path: Path) -> Iterator[tuple[int, str]]:
