@@ -55,7 +55,7 @@ def back(journey: StartedJourney) -> None:
 
 def examined(journey: StartedJourney) -> None:
     """By who leads; that process is left running, and another one stands by."""
-    leader = journey.start(BUILD, "--ui", "--ui-port", "0")
+    leader = journey.start(BUILD, "--ui")
     url = leader.await_line(r"the console is at (\S+)")[1]
     with page_of(journey.browser, url) as visit:
         leader.await_line("leading topology")

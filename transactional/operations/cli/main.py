@@ -39,7 +39,6 @@ from transactional.operations.cli.options import (
     SparkLog,
     StoreUrl,
     TopologyId,
-    UiPort,
     statuses_of,
 )
 from transactional.operations.cli.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
@@ -116,7 +115,6 @@ def run(
     ] = False,
     inactive: Annotated[bool, typer.Option("--inactive", help="Issue no transaction before `activate`.")] = False,
     ui: Annotated[bool, typer.Option("--ui", help="Show the console's address, and serve it while this runs.")] = False,
-    ui_port: UiPort = 8787,
     log: RunLogFormat = None,
     spark_log: SparkLog = None,
     metrics: MetricsAddress = None,
@@ -139,11 +137,10 @@ def run(
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
         output = running.spark_log_of(spark_log, logs)
-        running.refuse_one_port(metrics, ui_port if ui else 0)
         observers = running.observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
         coordinator_store = stack.enter_context(closing(open_store(store)))
         if ui:
-            observers.append(stack.enter_context(console_of_run(topology, store, f"127.0.0.1:{ui_port}", plain_line)))
+            observers.append(stack.enter_context(console_of_run(topology, store, None, plain_line)))
         if master != "none":
             refuse_early(topology, coordinator_store)
         driver = TopologyDriver(

@@ -38,7 +38,6 @@ SparkLog = Annotated[
     Path | None,
     typer.Option(help="Append Spark's own output to this file; with --log it is transactional-spark.log by default."),
 ]
-UiPort = Annotated[int, typer.Option(min=0, max=65_535, help="The console's port; 0 takes any that is free.")]
 CloseWindows = Annotated[
     bool, typer.Option("--close-windows", help="Once drained, close all windows by event time, then end.")
 ]

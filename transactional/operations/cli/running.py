@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 
 from transactional.core.machine.protocol import Action, Event
-from transactional.model.errors import ConfigError
 from transactional.model.plumbing.garbage import keep_what_is_loaded
 from transactional.operations.cli.output.display import Display
 from transactional.operations.cli.output.lines import plain_line
@@ -87,15 +86,6 @@ class Settling:
 
 def _report_metrics(line: str) -> None:
     _log.info("%s", line, extra={"_event": "metrics", "url": line.rpartition(" ")[2]})
-
-
-def refuse_one_port(metrics: str | None, ui_port: int) -> None:
-    """Raise `ConfigError` if metrics and the console are to listen on one port."""
-    if metrics is not None and ui_port and metrics.rpartition(":")[2] == str(ui_port):
-        raise ConfigError(
-            f"--metrics {metrics} and --ui name the same port: the console answers with its token only, which no "
-            f"scraper brings; give one of them another port, such as --ui-port {ui_port + 1}"
-        )
 
 
 def spark_log_of(given: Path | None, logs: Logs | None) -> Path | None:

@@ -178,10 +178,13 @@ def _resolved(topology: Topology, config: TopologyConfig | Mapping[str, object] 
 
 
 @contextmanager
-def console_of_run(topology: Topology, store: str, address: str, report: Callable[[str], None]) -> Iterator[Observer]:
+def console_of_run(
+    topology: Topology, store: str, address: str | None, report: Callable[[str], None]
+) -> Iterator[Observer]:
     """The console beside a run that is about to start; what is yielded has to observe that run.
 
-    `report` gets a line with its address, which contains the token. Raises `ConfigError`.
+    `report` gets a line with its address, which contains the token. None for `address`: on this machine, on any port
+    that is free if the usual one is taken. Raises `ConfigError`.
     """
     from transactional.operations.console.needs import require_console
 
@@ -191,7 +194,8 @@ def console_of_run(topology: Topology, store: str, address: str, report: Callabl
 
     with closing(open_store(store)) as made:
         made.desired("")  # the run is about to make its tables; whoever looks first may be earlier
-    with console_beside(reader_of(store), address_of(address), topology, report, store_url=store) as live:
+    where = None if address is None else address_of(address)
+    with console_beside(reader_of(store), where, topology, report, store_url=store) as live:
         yield live
 
 

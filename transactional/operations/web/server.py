@@ -72,6 +72,14 @@ def bind(address: Address, *, what: str = "the console") -> socket.socket:
     return listening
 
 
+def bind_own() -> socket.socket:
+    """A socket that only this machine reaches, on the usual port, or on any that is free if that one is taken."""
+    try:
+        return bind(Address())
+    except ConfigError:
+        return bind(Address(port=0))
+
+
 def url_of(listening: socket.socket, token: str | None = None) -> str:
     """The address, and with the token what to open in a browser."""
     host, port = listening.getsockname()[:2]

@@ -62,18 +62,6 @@ def test_a_port_that_is_taken_is_one_line_at_the_start(command: Command) -> None
     assert not Path("transactional.db").exists()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::1]"])
-def test_metrics_and_the_console_on_one_port_are_refused_with_the_reason(command: Command, host: str) -> None:
-    port = free_port()
-    done = command(*RUN, "--ui", "--ui-port", str(port), "--metrics", f"{host}:{port}", "{m}:topology")
-    assert (done.code, done.out) == (1, "")
-    assert done.err == (
-        f"TX100: --metrics {host}:{port} and --ui name the same port: the console answers with its token only, "
-        f"which no scraper brings; give one of them another port, such as --ui-port {port + 1}\n"
-    )
-    assert not Path("transactional.db").exists()
-
-
 def test_without_its_package_it_says_what_to_install(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [
         name for name in sys.modules if name.startswith(("prometheus_client", "transactional.operations.telemetry.ser"))

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
 
 from tests.unit.command_line import Command
-from transactional.operations.web.server import Address, WebServer, bind
+from transactional.model.errors import ConfigError
+from transactional.operations.web.server import PORT, Address, WebServer, bind
 
 
 def fetched(url: str) -> str:
@@ -53,18 +54,26 @@ def test_a_store_is_served_until_it_is_interrupted(command: Command, tmp_path: P
 
 
 def test_a_run_shows_its_own_console_and_ends_with_it(command: Command) -> None:
-    done = command("run", "{m}:build", "--master", "none", "--until-drained", "--ui", "--ui-port", "0")
+    done = command("run", "{m}:build", "--master", "none", "--until-drained", "--ui")
     assert done.code == 0
     url = address_in(done.out)
     with pytest.raises(urllib.error.URLError):
         fetched(url)
 
 
-@pytest.mark.parametrize("arguments", [("ui", "--port"), ("run", "{m}:build", "--master", "none", "--ui", "--ui-port")])
-def test_a_port_that_is_taken_is_one_line(command: Command, arguments: tuple[str, ...]) -> None:
+def test_a_run_whose_usual_port_is_taken_shows_its_console_on_another_one(command: Command) -> None:
+    with ExitStack() as stack:
+        with suppress(ConfigError):  # somebody else has it
+            stack.enter_context(closing(bind(Address())))
+        done = command("run", "{m}:build", "--master", "none", "--until-drained", "--ui")
+    assert done.code == 0, done
+    assert f":{PORT}/" not in address_in(done.out)
+
+
+def test_a_port_that_is_taken_is_one_line(command: Command) -> None:
     command("run", "{m}:build", "--master", "none", "--until-drained")
     with closing(bind(Address(port=0))) as listening:
-        done = command(*arguments, str(listening.getsockname()[1]))
+        done = command("ui", "--port", str(listening.getsockname()[1]))
     assert done.code == 1
     assert re.fullmatch(r"TX\d+: the console can't listen on 127.0.0.1:\d+: .*\n", done.err)
 
