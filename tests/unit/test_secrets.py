@@ -245,7 +245,7 @@ def test_logins_in_exceptions_of_user_code_are_neither_shown_nor_kept(
         command("txns", "secrets", "--json"),
         command("status"),
         command("status", "--json"),
-        command("export-html", "secrets", "--out", "page.html"),
+        command("ui", "secrets", "--out", "page.html"),
         *((command("deadletters", target), command("deadletters", target, "--json")) if where == "set_aside" else ()),
     ]
     assert [each.code for each in done] == [0 if is_stored else 1] * len(done)

@@ -272,7 +272,6 @@ app.command()(read)
 app.command()(serve)
 app.command()(examples)
 app.command()(cli_ui.ui)
-app.command("export-html")(cli_ui.export_html)
 app.add_typer(config_app, name="config")
 
 

@@ -1,4 +1,4 @@
-"""`transactional ui` and `export-html`: the console over a store, whether anything runs or not; and beside a run."""
+"""`transactional ui`: the console over a store, whether anything runs or not, or a page of it as a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from transactional.operations.cli.options import (
     HostNames,
     StoreUrl,
     TokenFile,
-    TopologyId,
     statuses_of,
 )
 from transactional.operations.cli.output.lines import plain_line
@@ -26,6 +25,9 @@ from transactional.runtime.engine.clock import SystemClock
 
 
 def ui(
+    topology_id: Annotated[
+        str | None, typer.Argument(help="The topology that --out writes; needed if the store has several.")
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any that is free.")] = 8787,
@@ -38,6 +40,10 @@ def ui(
         typer.Option(metavar="MODULE:TOPOLOGY", help="A topology whose tables are to be shown and examined, too."),
     ] = None,
     host_name: HostNames = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the overview of a topology to this file, for a ticket or to keep, and end."),
+    ] = None,
 ) -> None:
     """Show the topologies of a store as pages in a browser, live while they run.
 
@@ -45,6 +51,11 @@ def ui(
     Open the printed address. Ctrl-C ends it.
     """
     require_console()
+    if out is not None:
+        _write_page(store, topology_id, out)
+        return
+    if topology_id is not None:
+        raise ConfigError(f"{topology_id} is for --out, which writes its page; without --out all topologies are shown")
     from transactional.operations.console.app import Console, application
     from transactional.operations.console.rendering import load_templates
     from transactional.operations.web.guard import access_of
@@ -70,20 +81,21 @@ def ui(
         serve_alone(application(console), listening)
 
 
-def export_html(
-    topology_id: TopologyId,
-    out: Annotated[Path, typer.Option(help="The file to write; one that exists is replaced.")],
-    store: StoreUrl = DEFAULT_STORE,
-) -> None:
-    """Write the overview of a topology as one file that needs nothing else: for a ticket, or to keep."""
-    require_console()
+def _write_page(store: str, topology_id: str | None, out: Path) -> None:
+    """Write the overview of a topology as one file that needs nothing else."""
     from transactional.operations.console.export import exported
 
     with closing(open_for_reading(store)) as reader:
-        [status] = statuses_of(reader, topology_id)
-        page = exported(reader, status, SystemClock().wall_ms())
+        statuses = statuses_of(reader, topology_id)
+        if len(statuses) != 1:
+            ids = ", ".join(status.topology_id for status in statuses) or "none"
+            raise ConfigError(
+                f"--out writes the page of one topology, and the store has: {ids}; name one: transactional ui ID --out "
+                f"{out}"
+            )
+        page = exported(reader, statuses[0], SystemClock().wall_ms())
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{out} can't be written: {error.strerror}") from error
-    plain_line(f"{out} has the overview of {topology_id}, {len(page) // 1024} KB")
+    plain_line(f"{out} has the overview of {statuses[0].topology_id}, {len(page) // 1024} KB")

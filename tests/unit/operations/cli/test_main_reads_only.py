@@ -29,7 +29,7 @@ def made(path: Path, statements: str) -> bytes:
         ("txns", "words"),
         ("ui", "--port", "0"),
         ("ui", "--port", "0", "--allow-actions"),
-        ("export-html", "words", "--out", "page.html"),
+        ("ui", "words", "--out", "page.html"),
         ("doctor", "{m}:build"),
         ("drain", "words"),
         ("reset", "words", "--yes"),
@@ -52,7 +52,7 @@ def test_a_database_of_something_else_is_told_in_one_line(
     [
         (("status",), "carriers"),
         (("txns", "carriers"), "committed"),
-        (("export-html", "carriers", "--out", "page.html"), "has the overview of carriers"),
+        (("ui", "carriers", "--out", "page.html"), "has the overview of carriers"),
         (("verify", "carriers"), "carriers"),
     ],
 )

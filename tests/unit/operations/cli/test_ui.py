@@ -1,4 +1,4 @@
-"""`transactional ui`, `run --ui` and `export-html`: what is served, and each refusal in one line."""
+"""`transactional ui`, `ui --out` and `run --ui`: what is served, and each refusal in one line."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 from tests.unit.command_line import Command
 from transactional.model.errors import ConfigError
+from transactional.operations.loading import open_store
 from transactional.operations.web.server import PORT, Address, WebServer, bind
 
 
@@ -105,8 +106,23 @@ def test_a_store_that_is_not_there_is_not_made(command: Command, tmp_path: Path)
 
 def test_a_page_is_written_to_a_file(command: Command, tmp_path: Path) -> None:
     command("run", "{m}:build", "--master", "none", "--until-drained")
-    done = command("export-html", "words", "--out", str(tmp_path / "words.html"))
-    assert done.code == 0
-    assert "Timeline of transactions" in (tmp_path / "words.html").read_text("utf-8")
-    done = command("export-html", "words", "--out", str(tmp_path))
+    for named in ((), ("words",)):  # the only topology of a store need not be named
+        done = command("ui", *named, "--out", str(tmp_path / "words.html"))
+        assert (done.code, "has the overview of words" in done.out) == (0, True)
+        assert "Timeline of transactions" in (tmp_path / "words.html").read_text("utf-8")
+        (tmp_path / "words.html").unlink()
+    done = command("ui", "words", "--out", str(tmp_path))
     assert (done.code, "can't be written" in done.err) == (1, True)
+    done = command("ui", "words")
+    assert (done.code, "words is for --out" in done.err) == (1, True)
+
+
+def test_of_several_topologies_the_one_that_is_written_is_named(command: Command, tmp_path: Path) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path}/transactional.db")) as store:
+        for topology_id in ("people", "words"):
+            store.acquire(topology_id, {}, owner="me", lease_ms=10_000)
+    done = command("ui", "--out", "page.html")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "the store has: people, words; name one: transactional ui ID --out page.html" in done.err
+    assert not (tmp_path / "page.html").exists()
+    assert "did you mean 'words'" in command("ui", "word", "--out", "page.html").err
