@@ -22,7 +22,7 @@ from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange
 from transactional.model.config import TopologyConfig
 
 WORDS = PartitionId("words", 0)
-THREE_AT_ONCE = TopologyConfig(max_spout_pending=3, retry_pause_ms=100, retry_pause_max_ms=1_000, idle_pause_ms=50)
+THREE_AT_ONCE = TopologyConfig(max_spout_pending=3, retry_pause_ms=100, idle_pause_ms=50)
 
 
 def batch(start: int, until: int) -> BatchMetadata:

@@ -88,6 +88,8 @@ SWITCHES: Final = ("stop_when_drained", "close_windows")
 NUMBER_MAX: Final = 10**9
 TIME_MAX_MS: Final = 10**12
 """The largest value of an option: anything that waits for it or computes with it can handle that much."""
+_PAUSES_DOUBLED: Final = 8
+"""How often the pause between two attempts is doubled: from 100 ms to 25.6 s."""
 _MILLISECONDS: Final = {"ms": 1, "s": 1_000, "sec": 1_000, "secs": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _WORDS: Final = {
     "true": True,
@@ -120,10 +122,7 @@ class TopologyConfig:
     aborted attempt of which something is still running after this time."""
 
     retry_pause_ms: int = 100
-    """Pause before the second attempt; doubled for each further one."""
-
-    retry_pause_max_ms: int = 30_000
-    """The longest pause between two attempts."""
+    """Pause before the second attempt; doubled for each further one, up to 256 times this pause."""
 
     attempts_max: int | None = None
     """Attempts after which the process stops with the last error; None: retried for as long as it takes. Attempts that
@@ -205,10 +204,6 @@ class TopologyConfig:
         self._check_relations()
 
     def _check_relations(self) -> None:
-        if self.retry_pause_ms > self.retry_pause_max_ms:
-            raise ConfigError(
-                f"retry_pause_ms ({self.retry_pause_ms}) must not exceed retry_pause_max_ms ({self.retry_pause_max_ms})"
-            )
         if self.close_windows and not self.stop_when_drained:
             raise ConfigError(
                 "close_windows closes windows once the source is drained, and this run continues then: set "
@@ -224,8 +219,7 @@ class TopologyConfig:
 
     def retry_pause_after(self, failures: int) -> int:
         """Milliseconds to wait after the given number of failed attempts in a row, at least 1."""
-        doubled: int = self.retry_pause_ms << min(failures - 1, 30)
-        return min(doubled, self.retry_pause_max_ms)
+        return min(self.retry_pause_ms << min(failures - 1, _PAUSES_DOUBLED), TIME_MAX_MS)
 
 
 OPTIONS: Final = tuple(option.name for option in fields(TopologyConfig))

@@ -57,7 +57,7 @@ def main() -> None:
     builder = TransactionalTopologyBuilder("full", "words", spout, 2)
     state = DeltaMapState("counts", "word string", "count long", layout=LogLayout(staged_bytes=0))
     builder.set_stateful_bolt("count", WordCount(), 2, state=state).fields_grouping("words", "word")
-    config = TopologyConfig(stop_when_drained=True, attempts_max=1, commit_steps="jobs", retry_pause_max_ms=200)
+    config = TopologyConfig(stop_when_drained=True, attempts_max=1, commit_steps="jobs", retry_pause_ms=1)
     run_topology(builder.build(), store="sqlite:///store.db", config=config, master="none")
     assert content(state) == Counter(word for (word,) in WORDS)
 

@@ -91,7 +91,7 @@ def main() -> None:
         state = DeltaMapState(disk / name, "word string", "count long", layout=name)
         builder.set_committer_bolt(name, state.count()).fields_grouping("words", "word")
     hindering = Hindering(disk)
-    config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1, retry_pause_max_ms=1)
+    config = TopologyConfig(stop_when_drained=True, attempts_max=1, retry_pause_ms=1)
     run_topology(builder.build(), store="sqlite:///store.db", config=config, master="none", observers=[hindering])
     for name in TABLES:
         state = DeltaMapState(disk / name, "word string", "count long", layout=name)

@@ -54,7 +54,7 @@ class Counted:
         name = self.name
         builder.set_bolt("pass", lambda row: stop_at(name, row), output="word string").shuffle_grouping("words")
         builder.set_committer_bolt("count", self._state().count()).fields_grouping("pass", "word")
-        config = {"stop_when_drained": True, "retry_pause_ms": 20, "retry_pause_max_ms": 20}
+        config = {"stop_when_drained": True, "retry_pause_ms": 1}
         run_topology(builder.build(), store=self.store, master="none", config=config)
 
     def counts(self) -> dict[str, int]:

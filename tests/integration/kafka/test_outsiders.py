@@ -66,7 +66,7 @@ class Counted:
 
     def run(self, meanwhile: Callable[[], object] | None = None) -> None:
         """Read what is there; `meanwhile` happens when the first transaction is about to be written."""
-        config = TopologyConfig(stop_when_drained=True, retry_pause_ms=10, retry_pause_max_ms=20, attempts_max=3)
+        config = TopologyConfig(stop_when_drained=True, retry_pause_ms=10, attempts_max=3)
         run_topology(self.topology(meanwhile), store=self.url, master="none", config=config)
 
     def counts(self) -> dict[str, int]:

@@ -69,7 +69,7 @@ def run(spout: KafkaSpout, folder: Path, *, parallelism: int = 1) -> tuple[RunSu
     builder = TransactionalTopologyBuilder("runs", "records", spout, parallelism=parallelism)
     builder.set_bolt("parse", parse, output="value string").shuffle_grouping("records")
     builder.set_committer_bolt("count", counts.count()).fields_grouping("parse", "value")
-    config = TopologyConfig(stop_when_drained=True, retry_pause_ms=10, retry_pause_max_ms=20, attempts_max=9)
+    config = TopologyConfig(stop_when_drained=True, retry_pause_ms=10, attempts_max=9)
     store = f"sqlite:///{folder}/store.db"
     summary = run_topology(builder.build(), store=store, config=config, master="none")
     return summary, {row["value"]: row["count"] for row in counts.read().to_pylist()}

@@ -128,7 +128,7 @@ class World:
         return builder.build()
 
     def run(self) -> RunSummary:
-        config = TopologyConfig(stop_when_drained=True, retry_pause_ms=10, retry_pause_max_ms=20, attempts_max=9)
+        config = TopologyConfig(stop_when_drained=True, retry_pause_ms=10, attempts_max=9)
         store = f"sqlite:///{self.folder}/store.db"
         return run_topology(self.topology(), store=store, config=config, master="none")
 

@@ -54,11 +54,11 @@ def test_a_message_that_is_processed_again_is_found_outside_of_the_ranges() -> N
 
 
 def test_the_pause_doubles_with_each_failure() -> None:
-    config = TopologyConfig(retry_pause_ms=100, retry_pause_max_ms=300)
+    config = TopologyConfig(retry_pause_ms=100)
     batch = BatchMetadata({A: offsets(0, 5)}, again=(pending(7, 1), pending(8, 2)))
     failed = [FailedMessage(A, Offset(offset), "no") for offset in (1, 7, 8)]
     again, given_up = tried(batch, failed, 1_000, config)
-    assert [(m.offset, m.tries, m.not_before_ms) for m in again] == [(1, 1, 1_100), (7, 2, 1_200), (8, 3, 1_300)]
+    assert [(m.offset, m.tries, m.not_before_ms) for m in again] == [(1, 1, 1_100), (7, 2, 1_200), (8, 3, 1_400)]
     assert given_up == ()
 
 

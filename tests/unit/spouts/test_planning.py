@@ -251,7 +251,7 @@ class Run:
     """The real coordinator and the real planning, with a source that the test holds in its hands."""
 
     def __init__(self, *, replays_exactly: bool, max_spout_pending: int = 3) -> None:
-        config = TopologyConfig(max_spout_pending=max_spout_pending, retry_pause_ms=1, retry_pause_max_ms=1)
+        config = TopologyConfig(max_spout_pending=max_spout_pending, retry_pause_ms=1)
         self.coordinator = Coordinator(Progress(), config, replays_exactly=replays_exactly)
         self.replays_exactly = replays_exactly
         self.logs: dict[PartitionId, PartitionLog | None] = {}

@@ -19,11 +19,11 @@ from transactional.model.config import TopologyConfig
 from transactional.model.letters import Exclusion
 from transactional.runtime.executors.local import LocalExecutor
 
-WAITS = TopologyConfig(attempts_max=2, outage_timeout_ms=10_000, retry_pause_ms=100, retry_pause_max_ms=400)
+WAITS = TopologyConfig(attempts_max=2, outage_timeout_ms=10_000, retry_pause_ms=100)
 
 
 def test_an_outage_uses_up_no_attempt_and_its_pauses_grow() -> None:
-    talk = Conversation(config=TopologyConfig(attempts_max=1, retry_pause_ms=100, retry_pause_max_ms=400))
+    talk = Conversation(config=TopologyConfig(attempts_max=1, retry_pause_ms=100))
     talk.start_processing(1)
     pauses = []
     for _ in range(6):
@@ -31,7 +31,7 @@ def test_an_outage_uses_up_no_attempt_and_its_pauses_grow() -> None:
         assert isinstance(failure, RecordFailure)
         pauses.append(failure.retry_in_ms)
         talk.wait(failure.retry_in_ms)
-    assert pauses == [100, 200, 400, 400, 400, 400]
+    assert pauses == [100, 200, 400, 800, 1_600, 3_200]
     assert kinds(talk.fail(1)) == ["RecordFailure", "Halt"], "what fails by itself is counted as ever"
 
 
@@ -119,7 +119,7 @@ def lost(talk: Conversation, txid: int = 1) -> list[str]:
 
 
 def test_tuples_that_are_lost_at_each_attempt_are_not_sent_for_ever() -> None:
-    talk = Conversation(config=TopologyConfig(retry_pause_ms=100, retry_pause_max_ms=400))
+    talk = Conversation(config=TopologyConfig(retry_pause_ms=1))
     talk.start_processing(1)
     assert lost(talk) == ["RecordFailure"]
     talk.away(1)
@@ -136,7 +136,7 @@ def test_tuples_that_are_lost_at_each_attempt_are_not_sent_for_ever() -> None:
 
 
 def test_each_transaction_may_lose_as_many() -> None:
-    talk = Conversation(config=TopologyConfig(retry_pause_ms=100, retry_pause_max_ms=400))
+    talk = Conversation(config=TopologyConfig(retry_pause_ms=1))
     talk.start_processing(1)
     for txid in (1, 2):
         lost(talk, txid)

@@ -77,7 +77,7 @@ class Talk:
     """A coordinator of one recorded transaction that is told of failed attempts."""
 
     def __init__(self, *, attempts_max: int, **config: Any) -> None:
-        options = Config(attempts_max=attempts_max, retry_pause_ms=1, retry_pause_max_ms=1, **config)
+        options = Config(attempts_max=attempts_max, retry_pause_ms=1, **config)
         progress = Progress(recorded={TxId(1): BatchMetadata({})})
         self.coordinator = Coordinator(progress, options, replays_exactly=True, sets_aside=True)
         self.now_ms = 0

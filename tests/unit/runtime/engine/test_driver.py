@@ -327,7 +327,7 @@ def test_an_attempt_that_hangs_times_out_and_is_replayed_once_it_is_dead() -> No
         [first] = [action.attempt for action in recorder.of(RecordFailure)]
         assert first.txid == 1
         # Time goes on, but nothing of it is issued again as long as it may still run.
-        clock.advance(DRAINED.retry_pause_max_ms)
+        clock.advance(DRAINED.retry_pause_after(9))
         recorder.wait_for_more(3)
         assert [action for action in recorder.of(RecordAttempt) if action.attempt.txid == 1][1:] == []
         gate.opened.set()
