@@ -144,9 +144,6 @@ class TopologyConfig:
     """How long a transaction should take, from planning to commit: batches are sized from measurements, within the
     spout's limits. None: only the spout's limits apply."""
 
-    batch_records_min: int = 100
-    """With `target_latency_ms` no batch is limited to fewer records, except by the spout itself."""
-
     idle_pause_ms: int = 50
     """Pause before a source that had no data is polled again."""
 

@@ -52,7 +52,7 @@ class NotingSizer(BatchSizer):
     """Notes what it learns from."""
 
     def __init__(self, in_flight: int) -> None:
-        super().__init__(TARGET_MS, in_flight=in_flight, records_min=100, records_max=100_000)
+        super().__init__(TARGET_MS, in_flight=in_flight, records_max=100_000)
         self.learned: list[tuple[Flight, BatchMetadata]] = []
 
     def learn(self, flight: Flight, batch: BatchMetadata) -> None:
@@ -61,7 +61,7 @@ class NotingSizer(BatchSizer):
 
     def again(self) -> list[BatchLimit]:
         """The limits that another one chooses that learns the same: the first one, and that after each transaction."""
-        other = BatchSizer(TARGET_MS, in_flight=self.in_flight, records_min=100, records_max=100_000)
+        other = BatchSizer(TARGET_MS, in_flight=self.in_flight, records_max=100_000)
         limits = [other.limit]
         for flight, batch in self.learned:
             other.learn(flight, batch)

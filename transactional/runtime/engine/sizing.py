@@ -57,6 +57,8 @@ STEP_MAX: Final = 8
 STEP_MAX_OUT_OF_REACH: Final = 2
 RECORDS_PART_MIN: Final = 0.25
 """The share of its fixed cost that the records of a batch may add, whatever the target."""
+_RECORDS_MIN: Final = 100
+"""No batch is limited to fewer records, except by the spout itself."""
 _RECORDS_MAX: Final = 10**12
 """No batch is larger. If a record appears to cost nothing there still is a limit."""
 
@@ -64,14 +66,14 @@ _RECORDS_MAX: Final = 10**12
 class BatchSizer:
     """Chooses each batch's limit from the cost of earlier transactions.
 
-    `records_min` and `records_max` (the spout's own limit, None: it has none) bound the choice; `records_max` takes
-    precedence. `in_flight` is the number of transactions in flight at once.
+    `records_max` is the spout's own limit, None if it has none. `in_flight` is the number of transactions in flight
+    at once.
     """
 
-    def __init__(self, target_ms: int, *, in_flight: int, records_min: int, records_max: int | None = None) -> None:
+    def __init__(self, target_ms: int, *, in_flight: int, records_max: int | None = None) -> None:
         self.target_ms, self.in_flight = target_ms, in_flight
         self.records_max = _RECORDS_MAX if records_max is None else records_max
-        self.records_min = min(records_min, self.records_max)
+        self.records_min = min(_RECORDS_MIN, self.records_max)
         self.processing, self.commit = CostEstimate(), CostEstimate()
         self._record_bytes: int | None = None
         first = min(max(FIRST_RECORDS, self.records_min), self.records_max)
@@ -112,7 +114,7 @@ class BatchSizer:
         if wanted > self.records_max:
             return self.records_max, ", and the spout takes no more"
         if wanted < self.records_min:
-            return self.records_min, ", but at least batch_records_min"
+            return self.records_min, f", but at least {self.records_min} records"
         return int(wanted), reason
 
     def _cost(self) -> str:
@@ -138,7 +140,6 @@ def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
     return BatchSizer(
         config.target_latency_ms,
         in_flight=config.max_spout_pending,
-        records_min=config.batch_records_min,
         records_max=spout.batch_records_max,
     )
 

@@ -305,7 +305,7 @@ def test_a_target_latency_limits_both() -> None:
     topology = TridentTopology("kept")
     one, two = (topology.new_stream(n, MemoryTransactionalSpout([[("x",)] * 3_000], WORD, 10**6)) for n in ("a", "b"))
     one.merge(two).group_by("word").persistent_aggregate(MemoryMapState(table=table), Count(), name="counts")
-    built, config = topology.build(), replace(CONFIG, target_latency_ms=1_000, batch_records_min=100)
+    built, config = topology.build(), replace(CONFIG, target_latency_ms=1_000)
     TopologyDriver(built, store, LocalExecutor(built), config, owner="test").run()
     assert stored(table) == {"x": 6_000}
     assert at(store, 1).offset_count <= 1_000

@@ -84,11 +84,9 @@ def attempt(number: int) -> TransactionAttempt:
 class Pipeline:
     """A topology at work: so many transactions in flight, processed side by side, committed one at a time."""
 
-    def __init__(
-        self, in_flight: int = 1, *, records_min: int = 100, records_max: int | None = None, noise: float = 0.0
-    ) -> None:
+    def __init__(self, in_flight: int = 1, *, records_max: int | None = None, noise: float = 0.0) -> None:
         self.in_flight = in_flight
-        self.sizer = BatchSizer(TARGET_MS, in_flight=in_flight, records_min=records_min, records_max=records_max)
+        self.sizer = BatchSizer(TARGET_MS, in_flight=in_flight, records_max=records_max)
         self.told = Told(self.sizer)
         self.random, self.noise = random.Random(7), noise
         self.batches: list[Batch] = []
@@ -261,16 +259,16 @@ def test_what_can_not_be_reached_does_not_end_at_the_least(in_flight: int, noise
 
 
 @EVERY_STEP
-@pytest.mark.parametrize(("least", "most"), [(100, 30_000), (40_000, None), (7, 7), (500, 100)])
-def test_it_never_leaves_its_limits(before: Load, after: Load, least: int, most: int | None) -> None:
-    pipeline = Pipeline(2, records_min=least, records_max=most, noise=0.3)
+@pytest.mark.parametrize("most", [30_000, None, 7])
+def test_it_never_leaves_its_limits(before: Load, after: Load, most: int | None) -> None:
+    pipeline = Pipeline(2, records_max=most, noise=0.3)
     sizes = [batch.size for batch in [*pipeline.run(before, 40), *pipeline.run(after, 40, held_up=range(10))]]
     upper = most or 10**12
-    assert all(min(least, upper) <= size <= upper for size in sizes)
+    assert all(min(100, upper) <= size <= upper for size in sizes)
 
 
 def test_the_limit_says_why_it_is_what_it_is() -> None:
-    sizer = BatchSizer(TARGET_MS, in_flight=1, records_min=100, records_max=50_000)
+    sizer = BatchSizer(TARGET_MS, in_flight=1, records_max=50_000)
     told = Told(sizer)
     assert str(sizer.limit) == "limit 1000 (nothing is measured yet)"
     assert told.one(0, 1_000).reason == "nothing is measured yet", "what runs it starts with the first one"
@@ -286,8 +284,8 @@ def test_the_reason_shows_when_commits_stand_in_line() -> None:
 
 
 def test_the_least_is_reported() -> None:
-    pipeline = Pipeline(records_min=100)
-    assert pipeline.run(Load(processing_record_ms=100), 20)[-1].reason.endswith(", but at least batch_records_min")
+    pipeline = Pipeline()
+    assert pipeline.run(Load(processing_record_ms=100), 20)[-1].reason.endswith(", but at least 100 records")
     assert pipeline.batches[-1].size == 100
 
 
@@ -295,7 +293,7 @@ def test_the_least_is_reported() -> None:
 
 
 def test_bytes_are_bounded_by_what_records_had() -> None:
-    sizer = BatchSizer(TARGET_MS, in_flight=1, records_min=100)
+    sizer = BatchSizer(TARGET_MS, in_flight=1)
     told = Told(sizer)
     assert (sizer.limit.record_bytes, sizer.limit.bytes) == (None, None)
     told.one(0, 1_000, record_bytes=70)
@@ -312,7 +310,7 @@ def test_the_size_is_offsets_or_where_these_only_count_steps_records() -> None:
 
 def test_replays_as_recorded_are_measured() -> None:
     """A transactional replay is not planned; it is measured from when it is recorded again."""
-    sizer = BatchSizer(TARGET_MS, in_flight=3, records_min=100)
+    sizer = BatchSizer(TARGET_MS, in_flight=3)
     told = Told(sizer)
     told.one(0, 1_000)
     again = TransactionAttempt(TxId(2), AttemptId(9))
@@ -322,7 +320,7 @@ def test_replays_as_recorded_are_measured() -> None:
 
 
 def test_empty_batches_say_what_a_transaction_costs_in_any_case() -> None:
-    sizer = BatchSizer(TARGET_MS, in_flight=1, records_min=100)
+    sizer = BatchSizer(TARGET_MS, in_flight=1)
     told = Told(sizer)
     for number in range(20):
         told.one(number, 0, processing_ms=200)
