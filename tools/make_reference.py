@@ -23,6 +23,7 @@ from tests.journeys.page import SECTION, section
 from tests.proof.entries import Proof
 from tests.proof.page import page_of
 from transactional.core.machine.protocol import diagram
+from transactional.model.config import INTERNAL, TopologyConfig
 
 ROOT = Path(__file__).parents[1]
 
@@ -404,6 +405,8 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
     """The annotated fields of a class as rows of a table; what stands below one as a string says what it is."""
     for each, following in zip(node.body, [*node.body[1:], None], strict=True):
         if not isinstance(each, ast.AnnAssign) or ast.unparse(each.target).startswith("_"):
+            continue
+        if node.name == TopologyConfig.__name__ and ast.unparse(each.target) in INTERNAL:
             continue
         text = ""
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):

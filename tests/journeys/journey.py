@@ -173,7 +173,7 @@ class StartedJourney(Journey):
 
     def start(self, target: str, *options: str) -> Program:
         """Run a release in a process of its own, which leads or stands by."""
-        lease = ["--standby", "--set", f"lease_ms={LEASE_MS}", "--set", "idle_pause_ms=20"]
+        lease = ["--standby", "--set", f"lease_ms={LEASE_MS}"]
         command = [*CLI, "run", target, "--master", MASTER, *lease, *options]
         program = Program(command, self.folder, PYTHONPATH=str(ROOT))
         self.programs.append(self.opened.enter_context(program))

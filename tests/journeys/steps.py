@@ -32,7 +32,6 @@ TOKEN = "a-token-of-the-tests"
 PAGES = ("", "attempts", "transactions/1", "partitions", "states", "letters", "runs", "configuration")
 RUN = ("run", "--master", "none", "--until-drained")
 KEPT = ("--journal", JOURNAL)
-QUICK = ("--set", "idle_pause_ms=5", "--set", "tick_ms=5")
 
 
 class Killed(BaseException):
@@ -48,7 +47,7 @@ class MatrixJourney(Journey):
     met: set[str] = field(default_factory=set)
     noted: int = 0
     id: str = TOPOLOGY
-    options: ClassVar[tuple[str, ...]] = (*KEPT, *QUICK)
+    options: ClassVar[tuple[str, ...]] = KEPT
 
     def go(self) -> None:
         """All steps; after each that changes something the tables are those of the model."""

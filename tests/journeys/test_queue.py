@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.journeys.matrix import COMMANDS, QUEUE, STATES, Outcome, cell
-from tests.journeys.steps import QUICK, RUN, STORE, TOKEN, MatrixJourney, dying, samples_of_run
+from tests.journeys.steps import RUN, STORE, TOKEN, MatrixJourney, dying, samples_of_run
 from tests.journeys.tickets import DONE, LOCKED, TOPOLOGY, Tickets
 from tests.unit.command_line import Command
 from transactional.operations.console.app import Console, application
@@ -30,7 +30,7 @@ def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch:
     monkeypatch.setattr(Tickets, "waiting", waiting := [f"ticket-{number}" for number in range(4)])
     LOCKED.write_text("ticket-2", "utf-8")
     assert journey.meets("run")
-    journey.does(*RUN, *QUICK)
+    journey.does(*RUN)
     assert done() == Counter(f"ticket-{number}" for number in range(4))
     assert journey.meets("status, txns, describe")
     lines = command("txns", TOPOLOGY, "--json").out.splitlines()
@@ -43,18 +43,18 @@ def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch:
         assert journey.meets(name)
         waiting.append(f"ticket-{number}")
         with dying("record_commit"):
-            journey.tries(*RUN, *QUICK)
+            journey.tries(*RUN)
         if not options:
             journey.is_refused("TX402", *RUN)
         journey.await_end_of_lease(in_ms=300 * len(options))
-        assert ("standing by" in journey.does(*RUN, *QUICK, *options)) is bool(options)
+        assert ("standing by" in journey.does(*RUN, *options)) is bool(options)
         assert done()[f"ticket-{number}"] == 2, "at least once, and its job was done twice"
     journey.tries_cell("savepoint", "savepoint", "before")
     journey.tries_cell("rewind by a transaction", "rewind", "--to-txid", str(journey.committed - 1), "--yes")
     journey.tries_cell("rewind further", "rewind", "--to-txid", "0", "--yes")
     assert journey.meets("--log json")
     waiting.append("ticket-6")
-    events = map(json.loads, journey.tries(*RUN, *QUICK, "--log", "json").err.splitlines())
+    events = map(json.loads, journey.tries(*RUN, "--log", "json").err.splitlines())
     assert [each["committed_txid"] for each in events if each.get("event") == "ended"] == [journey.committed]
     assert journey.meets("metrics")
     waiting.append("ticket-7")
@@ -72,7 +72,7 @@ def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch:
     assert journey.meets("reset")
     command("reset", TOPOLOGY, "--yes")
     waiting.append("ticket-8")
-    journey.does(*RUN, *QUICK)
+    journey.does(*RUN)
     assert done().keys() == {f"ticket-{number}" for number in range(9)}
     assert journey.met == {each for each in COMMANDS if cell(each, QUEUE).outcome is not Outcome.NONE}
 

@@ -33,7 +33,6 @@ OPTIONS = (
     "attempt_timeout_ms=3000",
     f"lease_ms={LEASE_MS}",
     "retry_pause_ms=10",
-    "idle_pause_ms=10",
 )
 SPOUTS: Mapping[str, type[KafkaSpout]] = {"opaque": OpaqueKafkaSpout, "transactional": TransactionalKafkaSpout}
 

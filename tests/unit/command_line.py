@@ -46,7 +46,7 @@ def build():
     return builder().build()
 
 def configured():
-    return builder().build(config={"idle_pause_ms": 7})
+    return builder().build(config={"keep_attempts_days": 7})
 
 def changed():
     made = builder()

@@ -18,6 +18,7 @@ _NOT_ACKED: Final = "the argument ackers of transactional.reliable.TopologyBuild
 _NO_QUEUES: Final = "not needed: no queue stands between tasks, and batch_records_max of the spout limits a batch"
 _BY_SPARK: Final = "Spark's affair: --master, and Spark's own options"
 _IN_ARROW: Final = "not needed: tuples travel in Arrow's format, by the schema of their stream"
+_NO_PAUSE: Final = "not needed: a source without data is polled again after 50 ms"
 _IN_WINDOWS: Final = "an argument of set_windowed_bolt or of its window: tumbling(), sliding(), count()"
 STORM_NAMES: Final[Mapping[str, str]] = {
     "topology.max.spout.pending": "max_spout_pending",
@@ -35,7 +36,7 @@ STORM_NAMES: Final[Mapping[str, str]] = {
     "topology.state.provider.config": "the URL in state_provider",
     "topology.state.checkpoint.interval.ms": "not needed: every transaction is a checkpoint",
     "topology.spout.max.batch.size": "batch_records_max of the spout",
-    "topology.trident.batch.emit.interval.millis": "idle_pause_ms if there is nothing to read, else not needed",
+    "topology.trident.batch.emit.interval.millis": _NO_PAUSE,
     "topology.trident.windowing.cache.tuple.limit": "not needed: open windows are rows of a state",
     "topology.tick.tuple.freq.secs": "window_tick_ms, for windows",
     "topology.ackers": _NOT_ACKED,
@@ -44,7 +45,7 @@ STORM_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("topology.component.resources.onheap.memory.mb", "topology.classpath"), _BY_SPARK),
     **dict.fromkeys(("topology.backpressure.enable", "topology.executor.receive.buffer.size"), _NO_QUEUES),
     "topology.transfer.buffer.size": _NO_QUEUES,
-    **dict.fromkeys(("topology.spout.wait.strategy", "topology.sleep.spout.wait.strategy.time.ms"), "idle_pause_ms"),
+    **dict.fromkeys(("topology.spout.wait.strategy", "topology.sleep.spout.wait.strategy.time.ms"), _NO_PAUSE),
     "topology.metrics.reporters": "the option --metrics of `transactional run`",
     "topology.bolts.message.id.field.name": "not needed: each window is processed exactly once",
     "topology.bolts.window.partition.max.events": "not needed: open windows are rows of a state",
@@ -144,9 +145,6 @@ class TopologyConfig:
     """How long a transaction should take, from planning to commit: batches are sized from measurements, within the
     spout's limits. None: only the spout's limits apply."""
 
-    idle_pause_ms: int = 50
-    """Pause before a source that had no data is polled again."""
-
     window_tick_ms: int | None = None
     """In a topology with windows, the clock causes a transaction without a record at most this often, when there is
     nothing to read. None: once a second, and only while such a transaction may close a window: by the transactions'
@@ -164,9 +162,6 @@ class TopologyConfig:
 
     lease_ms: int = 10_000
     """How long a coordinator's lease on its topology is valid without being renewed."""
-
-    tick_ms: int = 20
-    """How often the coordinator receives the current time."""
 
     keep_attempts_days: int = 30
     """Committed attempts, with the ranges they read, are kept this long for `txns` and for repair."""
@@ -195,8 +190,11 @@ class TopologyConfig:
     before the transaction is committed. `process`: the death of the process, while the operating system keeps running.
     Databases, object stores and the coordinator's own store handle this themselves."""
 
+    idle_pause_ms: int = 50
+    tick_ms: int = 20
+
     def __post_init__(self) -> None:
-        for name in OPTIONS:
+        for name in FIELDS:
             check_option(name, getattr(self, name))
         self._check_relations()
 
@@ -207,7 +205,7 @@ class TopologyConfig:
                 "stop_when_drained as well (--until-drained)"
             )
         if self.lease_ms < 10 * self.tick_ms:
-            raise ConfigError(f"lease_ms ({self.lease_ms}) must be at least ten times tick_ms ({self.tick_ms})")
+            raise ConfigError(f"lease_ms must be at least {10 * self.tick_ms}, got {self.lease_ms}")
         if self.target_latency_ms is not None and self.target_latency_ms >= self.attempt_timeout_ms:
             raise ConfigError(
                 f"target_latency_ms ({self.target_latency_ms}) must be below attempt_timeout_ms "
@@ -219,7 +217,11 @@ class TopologyConfig:
         return min(self.retry_pause_ms << min(failures - 1, _PAUSES_DOUBLED), TIME_MAX_MS)
 
 
-OPTIONS: Final = tuple(option.name for option in fields(TopologyConfig))
+INTERNAL: Final = ("idle_pause_ms", "tick_ms")
+"""Fields that only code sets, for its tests: the pause before a source without data is polled again, and the interval
+at which the coordinator receives the current time."""
+FIELDS: Final = tuple(field.name for field in fields(TopologyConfig))
+OPTIONS: Final = tuple(name for name in FIELDS if name not in INTERNAL)
 """The names of all options, in the order of `TopologyConfig`."""
 
 
@@ -249,9 +251,10 @@ def check_name(name: str) -> None:
 
 
 def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """A copy of some options by name. Raises `ConfigError` for an unknown name or an invalid value."""
+    """A copy of what code sets by name. Raises `ConfigError` for an unknown name or an invalid value."""
     for name, value in options.items():
-        check_name(name)
+        if name not in INTERNAL:
+            check_name(name)
         check_option(name, value)
     return dict(options)
 

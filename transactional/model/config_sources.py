@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from transactional.model.config import (
+    FIELDS,
     OPTIONS,
     TopologyConfig,
     check_name,
     check_option,
+    checked_options,
     parse_option,
     shown_value,
     unit_of,
@@ -102,14 +104,14 @@ def load_config(
     are from the command line. Raises `ConfigError`, which names the source.
     """
     layers = (
-        {name: Given(getattr(TopologyConfig(), name), DEFAULT) for name in OPTIONS},
+        {name: Given(getattr(TopologyConfig(), name), DEFAULT) for name in FIELDS},
         _file_layer(file),
         _environment_layer(os.environ if environment is None else environment),
         _code_layer(code),
         _command_line_layer(assignments, options or {}),
     )
-    settings = tuple(_settle(name, layers) for name in OPTIONS)
-    return ResolvedConfig(_config_of(settings), settings)
+    settings = tuple(_settle(name, layers) for name in FIELDS)
+    return ResolvedConfig(_config_of(settings), tuple(setting for setting in settings if setting.name in OPTIONS))
 
 
 def _settle(name: str, layers: Sequence[Layer]) -> Setting:
@@ -177,8 +179,11 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
 
 def _code_layer(code: TopologyConfig | Mapping[str, object] | None) -> Layer:
     if isinstance(code, TopologyConfig):
-        return {name: Given(getattr(code, name), CODE) for name in OPTIONS}
-    return {name: _checked(CODE, name, value) for name, value in (code or {}).items()}
+        return {name: Given(getattr(code, name), CODE) for name in FIELDS}
+    try:
+        return {name: Given(value, CODE) for name, value in checked_options(code or {}).items()}
+    except ConfigError as error:
+        raise ConfigError(f"{CODE}: {error}") from None
 
 
 def _command_line_layer(assignments: Sequence[str], options: Mapping[str, tuple[str, Any]]) -> Layer:

@@ -102,7 +102,7 @@ def test_what_nothing_can_wait_for_is_refused(name: str, most: int) -> None:
 
 
 def test_the_lease_holds_for_ten_ticks_at_least() -> None:
-    with pytest.raises(ConfigError, match=r"lease_ms \(199\) must be at least ten times tick_ms \(20\)"):
+    with pytest.raises(ConfigError, match="lease_ms must be at least 200, got 199"):
         TopologyConfig(lease_ms=199, tick_ms=20)
 
 
@@ -184,7 +184,7 @@ def test_nothing_is_suggested_where_nothing_fits(name: str, value: object) -> No
 
 def test_some_options_are_checked_by_name() -> None:
     assert checked_options({"tick_ms": 3}) == {"tick_ms": 3}
-    with pytest.raises(ConfigError, match="'tick' — did you mean 'tick_ms'"):
-        checked_options({"tick": 3})
+    with pytest.raises(ConfigError, match="'lease' — did you mean 'lease_ms'"):
+        checked_options({"lease": 3})
     with pytest.raises(ConfigError, match="tick_ms must be at least 1"):
         checked_options({"tick_ms": 0})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from transactional.errors import ConfigError
-from transactional.model.config import OPTIONS, TopologyConfig
+from transactional.model.config import INTERNAL, OPTIONS, TopologyConfig
 from transactional.model.config_sources import ResolvedConfig, Setting, load_config
 
 
@@ -41,24 +41,27 @@ def test_without_any_source_there_are_the_defaults() -> None:
 
 def test_each_source_goes_before_the_ones_above_it() -> None:
     """Storm row T41 and O4: defaults < storm.yaml < the topology's own < `-c`; here the environment is in between."""
-    write("[topology]\nmax_spout_pending = 2\nlease_ms = 20000\ntick_ms = 11\nattempts_max = 7\nidle_pause_ms = 9\n")
+    numbers = "keep_attempts_days = 11\nattempts_max = 7\ndead_letters_max = 9\n"
+    write(f"[topology]\nmax_spout_pending = 2\nlease_ms = 20000\n{numbers}")
     environment = {
         "TRANSACTIONAL_MAX_SPOUT_PENDING": "3",
-        "TRANSACTIONAL_TICK_MS": "12",
+        "TRANSACTIONAL_KEEP_ATTEMPTS_DAYS": "12",
         "TRANSACTIONAL_ATTEMPTS_MAX": "none",
-        "TRANSACTIONAL_IDLE_PAUSE_MS": "10",
+        "TRANSACTIONAL_DEAD_LETTERS_MAX": "10",
     }
     resolved = loaded(
-        {"max_spout_pending": 4, "tick_ms": 13, "idle_pause_ms": 11},
+        {"max_spout_pending": 4, "keep_attempts_days": 13, "dead_letters_max": 11},
         environment=environment,
         options={"max_spout_pending": ("--max-pending", 5)},
-        assignments=["idle_pause_ms = 12"],
+        assignments=["dead_letters_max = 12"],
     )
-    assert resolved.config == TopologyConfig(max_spout_pending=5, tick_ms=13, lease_ms=20_000, idle_pause_ms=12)
+    assert resolved.config == TopologyConfig(
+        max_spout_pending=5, keep_attempts_days=13, lease_ms=20_000, dead_letters_max=12
+    )
     sources = {each.name: each.given.source for each in resolved.settings}
     assert sources["max_spout_pending"] == "--max-pending"
-    assert sources["idle_pause_ms"] == "--set"
-    assert sources["tick_ms"] == "code"
+    assert sources["dead_letters_max"] == "--set"
+    assert sources["keep_attempts_days"] == "code"
     assert sources["attempts_max"] == "TRANSACTIONAL_ATTEMPTS_MAX"
     assert sources["lease_ms"] == "transactional.toml"
     assert sources["retry_pause_ms"] == "default"
@@ -85,7 +88,7 @@ def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_another_file_takes_the_place_of_the_usual_one() -> None:
-    write("[topology]\ntick_ms = 30\nlease_ms = 5000\n")
+    write("[topology]\nkeep_attempts_days = 30\nlease_ms = 5000\n")
     other = write("[topology]\nlease_ms = 6000\n", "production.toml")
     resolved = loaded(file=other)
     assert resolved.config == TopologyConfig(lease_ms=6_000)
@@ -182,7 +185,7 @@ def test_a_mistake_in_the_environment_is_reported(variable: str, text: str, told
         ({"code": {"lease_ms": "1"}}, "code: lease_ms takes a whole number, got '1' — did you mean 1?"),
         ({"assignments": ["lease_ms"]}, "--set takes NAME=VALUE, such as lease_ms=20000, got 'lease_ms'"),
         ({"assignments": ["leas_ms=3"]}, "--set: there is no option 'leas_ms' — did you mean 'lease_ms'?"),
-        ({"assignments": ["tick_ms=1.5"]}, "--set: tick_ms takes a whole number, got '1.5'"),
+        ({"assignments": ["lease_ms=1.5"]}, "--set: lease_ms takes a whole number, got '1.5'"),
         ({"options": {"attempts_max": ("--attempts-max", 0)}}, "--attempts-max: attempts_max must be at least 1, got"),
     ],
 )
@@ -193,9 +196,25 @@ def test_a_mistake_in_code_or_on_the_command_line_is_reported(given: dict[str, A
 
 
 def test_two_values_that_contradict_each_other_are_reported_with_their_sources() -> None:
-    write("[topology]\nlease_ms = 100\n")
-    told = (
-        r"^lease_ms \(100\) must be at least ten times tick_ms \(50\); lease_ms is from transactional.toml, tick_ms is "
+    write("[topology]\ntarget_latency_ms = 100\n")
+    message = (
+        r"^target_latency_ms \(100\) must be below attempt_timeout_ms \(50\), .*; attempt_timeout_ms is from "
+        "TRANSACTIONAL_ATTEMPT_TIMEOUT_MS, target_latency_ms is from transactional.toml$"
     )
-    with pytest.raises(ConfigError, match=f"{told}from TRANSACTIONAL_TICK_MS$"):
-        loaded(environment={"TRANSACTIONAL_TICK_MS": "50"})
+    with pytest.raises(ConfigError, match=message):
+        loaded(environment={"TRANSACTIONAL_ATTEMPT_TIMEOUT_MS": "50"})
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_only_code_sets_an_internal_field(name: str) -> None:
+    options: dict[str, Any] = {name: 7}
+    config = TopologyConfig(**options)
+    assert loaded(options).config == loaded(config).config == config
+    assert all(each.name != name for each in loaded(options).settings)
+    with pytest.raises(ConfigError, match=f"--set: there is no option '{name}'"):
+        loaded(assignments=[f"{name}=7"])
+    with pytest.raises(ConfigError, match=f"no option is set by the environment variable TRANSACTIONAL_{name.upper()}"):
+        loaded(environment={f"TRANSACTIONAL_{name.upper()}": "7"})
+    write(f"[topology]\n{name} = 7\n")
+    with pytest.raises(ConfigError, match=f"transactional.toml: there is no option '{name}'"):
+        loaded()

@@ -55,14 +55,14 @@ def test_dead_letters_are_listed_and_tried_again(command: Command, module: str) 
 def test_letters_are_tried_again_with_the_options_of_the_topology(command: Command, module: str) -> None:
     """From code, from a file and from the command line; none of them makes it close windows, or go on for ever."""
     assert command(*RUN, "--attempts-max", "1", "{m}:choosy").code == 0
-    Path("transactional.toml").write_text("[topology]\ntick_ms = 99\n")
+    Path("transactional.toml").write_text("[topology]\ncommit_timeout_ms = 99000\n")
     replay = ("deadletters", "{m}:choosy", "--replay", "--master", "none")
     sets = ("--set", "retry_pause_ms=7", "--set", "max_spout_pending=3", "--set", "stop_when_drained=false")
     assert command(*replay, *sets, "--attempts-max", "2").code == 0
     with closing(SqlCoordinatorStore("sqlite:///transactional.db")) as store:
         settings = store.runs("words", limit=1)[0].about.settings
-    names = ("lease_ms", "tick_ms", "retry_pause_ms", "attempts_max", "stop_when_drained", "close_windows")
-    assert [settings[name] for name in names] == [21_000, 99, 7, 2, True, False]
+    names = ("lease_ms", "commit_timeout_ms", "retry_pause_ms", "attempts_max", "stop_when_drained", "close_windows")
+    assert [settings[name] for name in names] == [21_000, 99_000, 7, 2, True, False]
     assert settings["max_spout_pending"] == 1, "letters in flight still wait, and would be planned again"
     assert command(*replay, "--set", "lease=1").err.startswith("TX100: --set: ")
 

@@ -53,8 +53,13 @@ class Started:
 
 def configured_run(config: TopologyConfig | dict[str, int | bool] | None) -> TopologyConfig:
     """The configuration that a run takes, of a topology whose code says something, beside a file that does, too."""
-    Path("transactional.toml").write_text("[topology]\ntick_ms = 3\nidle_pause_ms = 3\nretry_pause_ms = 3\n", "utf-8")
-    started, topology = Started(), replace(World().topology(), config={"idle_pause_ms": 4, "stop_when_drained": True})
+    Path("transactional.toml").write_text(
+        "[topology]\nkeep_attempts_days = 3\ndead_letters_max = 3\nretry_pause_ms = 3\n", "utf-8"
+    )
+    started, topology = (
+        Started(),
+        replace(World().topology(), config={"dead_letters_max": 4, "stop_when_drained": True}),
+    )
     run_topology(topology, config=config, master="none", observers=[started], name="deploy-7")
     return started.config
 
@@ -63,9 +68,10 @@ def test_a_mapping_goes_before_the_topologys_own_options_the_environment_and_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TRANSACTIONAL_TICK_MS", "5")
+    monkeypatch.setenv("TRANSACTIONAL_KEEP_ATTEMPTS_DAYS", "5")
     config = configured_run({"max_spout_pending": 6})
-    assert (config.retry_pause_ms, config.idle_pause_ms, config.tick_ms, config.max_spout_pending) == (3, 4, 5, 6)
+    assert (config.retry_pause_ms, config.dead_letters_max, config.keep_attempts_days) == (3, 4, 5)
+    assert config.max_spout_pending == 6
     store = open_store("sqlite:///transactional.db")
     assert store.status()[0].name == "deploy-7"
     store.close()
@@ -73,7 +79,9 @@ def test_a_mapping_goes_before_the_topologys_own_options_the_environment_and_the
 
 def test_without_a_config_there_is_what_the_other_places_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert configured_run(None) == TopologyConfig(tick_ms=3, idle_pause_ms=4, retry_pause_ms=3, stop_when_drained=True)
+    assert configured_run(None) == TopologyConfig(
+        keep_attempts_days=3, dead_letters_max=4, retry_pause_ms=3, stop_when_drained=True
+    )
 
 
 def test_a_whole_config_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
