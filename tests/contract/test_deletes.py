@@ -94,7 +94,8 @@ def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_th
 ) -> None:
     """Of a base of three keys one is deleted, and comes back; then all are."""
     monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
-    layout = LogLayout(fold_after=1, fan_out=2, base_share=10.0)
+    monkeypatch.setattr("state.delta.segments.folding.BASE_SHARE", 10.0)
+    layout = LogLayout(fold_after=1, fan_out=2)
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout, deletes=True)
     place, model = Place("delta-rs", tmp_path), dict[str, int]()
     state.open("words/count", place.txids.__getitem__)

@@ -24,6 +24,10 @@ from transactional.model.schema import Schema
 LAYOUTS = ("auto", "merge", "log")
 SMALL_SHARE = 0.3
 """Up to this share of the base's rows, one table of what is beside the base is searched by all cores."""
+BASE_SHARE = 1.0
+"""Once the rows beside the base have this share of its rows, all are folded into it."""
+FOLD_FILES = 500
+"""So many files of tasks are folded, even before `fold_after` transactions have come."""
 FOLDER_BYTES_MAX = 200
 """File systems take 255; what follows the name is a txid."""
 _PREFIX = "datafusion"
@@ -36,27 +40,21 @@ class LogLayout:
     """How the log of a table is folded: `DeltaMapState(…, layout=LogLayout(fold_after=100))`.
 
     `fold_after`: so many transactions are folded into one segment. `fan_out`: so many segments of about one size are
-    folded into one. `base_share`: once the segments have this share of the base's rows, they are folded into the base.
-    Larger numbers fold less and make readers work more. None for `fold_after`: never fold; call `DeltaMapState.fold()`.
-    `fold_files`: once tasks have written so many files, they are folded, too.
+    folded into one. Larger numbers fold less and make readers work more. None for `fold_after`: never fold; call
+    `DeltaMapState.fold()`.
     `staged_bytes`: a task whose partial aggregates are larger writes them itself, where the table is on a disk that all
     executors mount; None: all go through the driver.
-    `local_copies`: bolts that read a large state find its values in a copy of the table on the driver's disk, in the
-    folder for temporary files; else each read goes through the whole table.
     """
 
     fold_after: int | None = 50
     fan_out: int = 8
-    base_share: float = 1.0
-    local_copies: bool = True
-    fold_files: int = 500
     staged_bytes: int | None = STAGED_BYTES
 
     def __post_init__(self) -> None:
-        if (self.fold_after is not None and self.fold_after < 1) or self.fan_out < 2 or self.base_share <= 0:
-            raise ConfigError(f"{self}: fold_after is at least 1 or None, fan_out at least 2, base_share above 0")
-        if self.fold_files < 1 or (self.staged_bytes is not None and self.staged_bytes < 0):
-            raise ConfigError(f"{self}: fold_files is at least 1, staged_bytes at least 0 or None")
+        if (self.fold_after is not None and self.fold_after < 1) or self.fan_out < 2:
+            raise ConfigError(f"{self}: fold_after is at least 1 or None, fan_out at least 2")
+        if self.staged_bytes is not None and self.staged_bytes < 0:
+            raise ConfigError(f"{self}: staged_bytes is at least 0 or None")
 
 
 def check_folder(txid: str, table: str) -> None:
@@ -130,7 +128,7 @@ def due_fold(
         rows += sum(segment.rows for segment in older[first - similar : first])
         first -= similar
     beside, base = sum(segment.rows for segment in [*older[1:], *fresh]), older[0].rows if older else 0
-    if whole or beside >= layout.base_share * base:
+    if whole or beside >= BASE_SHARE * base:
         first = 0
     return _fold([*older[first:], *fresh], older[:first])
 
@@ -139,7 +137,7 @@ def is_time(folded: TxId, newest: TxId, layout: LogLayout, *, files: int = 0) ->
     """Whether enough transactions, or files, have come since the last fold."""
     if layout.fold_after is None:
         return False
-    return newest - 1 - folded >= layout.fold_after or (files >= layout.fold_files and newest - 1 > folded)
+    return newest - 1 - folded >= layout.fold_after or (files >= FOLD_FILES and newest - 1 > folded)
 
 
 def whole_fold(segments: Sequence[Segment], newest: TxId) -> Fold | None:

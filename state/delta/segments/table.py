@@ -225,17 +225,13 @@ class SegmentsTable(Layout):
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """The rows of wanted keys: each segment is searched, and only what is found is combined."""
         self._stored.check_not_folded(before)
-        query, schema = self._stored.query(), self.columns.table_schema
+        query = self._stored.query()
         segments = {each.txid: (each.files, each.rows) for each in self._stored.all() if each.txid < before}
         if query is None or not segments:
             return self.columns.row_schema.empty_table()
         if query.has_restarts:
             return self.rows(before, lambda rows: with_keys(rows, wanted))
-        if self.folds.settings.local_copies:
-            rows = self._copies.search(segments, wanted)
-        else:
-            found = [with_keys(part.cast(schema), wanted) for part in self._stored.parts(query.rows(before))]
-            rows = pa.concat_tables(found) if found else schema.empty_table()
+        rows = self._copies.search(segments, wanted)
         return newest_rows(rows, self.columns, query.combine).cast(self.columns.row_schema)
 
     # --- between two transactions -----------------------------------------------------------------------------------

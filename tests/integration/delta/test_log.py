@@ -113,7 +113,7 @@ class TestFolds:
         assert base["at"].to_pylist() == sorted(base["at"].to_pylist())
 
     def test_take_the_runs_in_between_by_their_sizes(self, place: Place) -> None:
-        words = opened(place, LogLayout(fold_after=2, fan_out=2, base_share=1.0))
+        words = opened(place, LogLayout(fold_after=2, fan_out=2))
         seen = []
         for txid in range(1, 14):
             merged(words, place, txid, txid)
@@ -233,9 +233,7 @@ def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:
 class TestValues:
     @pytest.mark.sampled(2)
     @pytest.mark.parametrize("sorted_rows_min", [0, 100])
-    @pytest.mark.parametrize(
-        "layout", [NEVER, LogLayout(fold_after=1, fan_out=2), LogLayout(fold_after=None, local_copies=False)]
-    )
+    @pytest.mark.parametrize("layout", [NEVER, LogLayout(fold_after=1, fan_out=2)])
     def test_latest_ones_are_looked_up_in_every_run(
         self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -249,7 +249,7 @@ class TestStager:
         assert not stager.is_worth_it(DRIVER_BYTES_MAX // 200, 200)
 
     def test_options_are_checked(self) -> None:
-        with pytest.raises(ConfigError, match="staged_bytes at least 0"):
+        with pytest.raises(ConfigError, match="staged_bytes is at least 0"):
             LogLayout(staged_bytes=-1)
 
     def test_who_stages(self, tmp_path: Path) -> None:
@@ -403,8 +403,9 @@ class TestSums:
 
 
 class TestFolds:
-    def test_files_make_a_fold_due(self, place: Place) -> None:
-        state = opened(place, fold_after=1000, fold_files=4)
+    def test_files_make_a_fold_due(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("state.delta.segments.folding.FOLD_FILES", 4)
+        state = opened(place, fold_after=1000)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1}, {"a": 1})
             state.tidy(TxId(txid), lambda: True)

@@ -41,9 +41,8 @@ class TestDueFold:
     def test_takes_the_base_along_once_there_is_as_much_beside_it(self) -> None:
         table = [Segment(TxId(10), 10), *runs(5, 5, 5, first=11)]
         assert due_fold(table, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(0), TxId(12), 3, 20)
-        half = LogLayout(fold_after=2, base_share=0.5)
-        larger = [Segment(TxId(10), 21), *table[1:]]
-        assert due_fold(larger, TxId(10), TxId(13), half) == Fold(TxId(10), TxId(12), 2, 10)
+        larger = [Segment(TxId(10), 11), *table[1:]]
+        assert due_fold(larger, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(10), TxId(12), 2, 10)
 
     def test_takes_runs_of_its_size_along_once_there_are_enough(self) -> None:
         base, layout = Segment(TxId(1), 10**6), LogLayout(fold_after=2, fan_out=3)
@@ -80,10 +79,10 @@ def test_a_whole_fold_leaves_the_newest_transaction() -> None:
     assert whole_fold([], TxId(7)) is None
 
 
-@pytest.mark.parametrize("wrong", [{"fold_after": 0}, {"fan_out": 1}, {"base_share": 0.0}])
-def test_a_layout_that_can_not_be_is_refused(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize("wrong", [{"fold_after": 0}, {"fan_out": 1}])
+def test_a_layout_that_can_not_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="fold_after is at least 1 or None"):
-        LogLayout(**wrong)  # type: ignore[arg-type]
+        LogLayout(**wrong)
 
 
 def test_rows_meet_in_one_way() -> None:
