@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import Engine, create_engine
+
 from transactional.core.store import AttemptRecord, Lease
 from transactional.core.store.progress import Phase
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -61,6 +63,20 @@ class Storage:
         """Close every store that was opened."""
         for store in self.opened:
             store.close()
+
+
+def engine_of(storage: Storage) -> Engine:
+    """The database, opened without a store."""
+    return create_engine((storage.url or "").replace("postgresql:", "postgresql+psycopg:"))
+
+
+def execute(storage: Storage, *statements: str) -> None:
+    """Change the database behind the store's back."""
+    engine = engine_of(storage)
+    with engine.begin() as connection:
+        for statement in filter(str.strip, statements):
+            connection.exec_driver_sql(statement)
+    engine.dispose()
 
 
 TOPOLOGY = "carriers"

@@ -26,7 +26,6 @@ from tests.contract.storages import (
     record_of,
     tried,
 )
-from tests.contract.test_coordinator_store_migrations import execute
 from transactional.core.store import DesiredState, Lease
 from transactional.core.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd, Trouble
 from transactional.core.store.progress import Phase
@@ -217,26 +216,6 @@ def test_minutes_are_summed_up_by_parts_of_time(storage: Storage, store: Store) 
             for phase in PHASES:
                 assert each.phases_ms.get(phase, 0) == sum(minute.phases_ms.get(phase, 0) for minute in of)
     assert store.minutes("nowhere", since_ms=0, each_ms=60_000) == []
-
-
-def test_minutes_are_summed_up_by_their_columns_and_those_of_an_older_version_by_their_text(database: Storage) -> None:
-    store = database.open()
-    lease = acquire(store)
-    phases = {"planning": 1, "processing": 20, "waiting": 300, "committing": 4_000}
-    for txid in (1, 2, 3):
-        attempt = record_attempt(store, lease, txid, 1 + txid)
-        minute = MinuteRecord(60_000 * txid, 1, 1, 0, (), 0, 0, phases)
-        record_commit(store, lease, attempt, read(batch_of(0)), minute=minute)
-    of_an_older_version = ", ".join(f"{phase}_ms = NULL" for phase in phases)
-    execute(
-        database,
-        "UPDATE transactional_minutes SET phases_ms = 'not read' WHERE at_ms < 180000",
-        f"UPDATE transactional_minutes SET {of_an_older_version} WHERE at_ms = 180000",
-    )
-    [found] = store.minutes(TOPOLOGY, since_ms=0, each_ms=10**9)
-    assert found.phases_ms == {phase: 3 * spent_ms for phase, spent_ms in phases.items()}
-    [first, second] = store.minutes(TOPOLOGY, since_ms=60_000, each_ms=120_000)
-    assert (first.phases_ms["waiting"], second.phases_ms) == (600, phases)
 
 
 # --- troubles -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import inspect
 
 from tests.contract.stopped_leader import LEASE_MS
 from tests.contract.storages import (
@@ -26,6 +27,8 @@ from tests.contract.storages import (
     batch_of,
     commit,
     content,
+    engine_of,
+    execute,
     in_flight,
     read,
     record_attempt,
@@ -35,6 +38,7 @@ from tests.contract.storages import (
 )
 from tests.integration.postgres import LossyProxy
 from transactional.core.store import Lease
+from transactional.core.store.sql.reader import SqlStoreReader
 from transactional.core.store.sql.schema import SCHEMA_VERSION
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.core.store.sql.statements import ATTEMPTS_AT
@@ -48,14 +52,6 @@ from transactional.errors import (
 from transactional.model.attempt import TxId
 
 ROOT = Path(__file__).parents[2]
-
-
-def execute(storage: Storage, statement: str) -> None:
-    """Do something to the database behind the store's back."""
-    engine = create_engine((storage.url or "").replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as connection:
-        connection.execute(text(statement))
-    engine.dispose()
 
 
 @contextmanager
@@ -111,16 +107,24 @@ def test_a_server_that_does_not_answer_is_reported_without_the_password(where: s
         assert "hidden" not in str(caught.value) + repr(store)
 
 
-def test_a_newer_schema_is_refused_and_left_alone(database: Storage) -> None:
-    acquire(database.open())
-    execute(database, f"UPDATE transactional_schema SET version = {SCHEMA_VERSION + 1}")
-    told = f"schema version {SCHEMA_VERSION + 1}.* up to {SCHEMA_VERSION}"
-    with pytest.raises(StoreTooNew, match=told):
+@pytest.mark.parametrize("version", [1, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_another_schema_version_is_refused_and_left_alone(database: Storage, version: int) -> None:
+    commit(store := database.open(), acquire(store), 1, 2)
+    execute(database, f"UPDATE transactional_schema SET version = {version}", "DROP TABLE transactional_savepoints")
+    with pytest.raises(
+        StoreTooNew if version > SCHEMA_VERSION else ConfigError,
+        match=rf"schema version {version}, and this release reads version {SCHEMA_VERSION} only: .* with a new store",
+    ) as refused:
         acquire(database.open())
-    with pytest.raises(StoreTooNew, match=told):
-        database.open().status()
+    assert "\n" not in str(refused.value)
+    with (
+        pytest.raises(type(refused.value), match=re.escape(str(refused.value))),
+        closing(SqlStoreReader(database.url or "")) as reader,
+    ):
+        reader.status()
     execute(database, f"UPDATE transactional_schema SET version = {SCHEMA_VERSION}")
-    assert database.open().status(TOPOLOGY)[0].epoch == 1
+    assert [each.committed_txid for each in database.open().status()] == [1]
+    assert "transactional_savepoints" not in inspect(engine_of(database)).get_table_names()
 
 
 def test_many_may_open_a_new_database_at_once(database: Storage) -> None:

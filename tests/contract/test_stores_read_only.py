@@ -1,4 +1,4 @@
-"""Whoever only looks changes nothing: what is no store stays none, an older one stays as old, a reader's rights do."""
+"""Whoever only looks changes nothing: what is no store stays none, a reader's rights suffice."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import inspect, make_url
 
-from tests.contract.storages import TOPOLOGY, Storage, acquire, commit
-from tests.contract.test_coordinator_store_migrations import VERSIONS, engine_of, execute, statements
-from transactional.core.store import DesiredState, Position, StoreReader
+from tests.contract.storages import TOPOLOGY, Storage, acquire, commit, engine_of, execute
+from transactional.core.store import StoreReader
 from transactional.core.store.databases.database import Database, DatabaseFailed
 from transactional.core.store.sql import reader as reader_module
 from transactional.core.store.sql.reader import SqlStoreReader
-from transactional.core.store.sql.schema import SCHEMA_VERSION
-from transactional.errors import ConfigError, StoreTooNew, StoreUnavailable
+from transactional.errors import ConfigError, StoreUnavailable
 from transactional.model.attempt import AttemptId, TxId
 from transactional.operations.loading import open_existing_store, open_for_reading
 
@@ -35,15 +33,6 @@ def tables_in(storage: Storage) -> set[str]:
         found = set(inspect(connection).get_table_names())
     engine.dispose()
     return found
-
-
-def version_of(storage: Storage) -> int:
-    engine = engine_of(storage)
-    with engine.connect() as connection:
-        version = connection.exec_driver_sql("SELECT max(version) FROM transactional_schema").scalar_one()
-    engine.dispose()
-    assert isinstance(version, int)
-    return version
 
 
 def told(store: StoreReader) -> list[object]:
@@ -74,41 +63,6 @@ def test_a_database_of_something_else_stays_as_it_is(database: Storage, opens: C
     with told_so, closing(opens(database.url or "")) as store:
         store.status()
     assert tables_in(database) == {"theirs"}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_an_older_store_is_read_as_it_is(database: Storage, version: int) -> None:
-    """And tells what it would tell once it is brought up to date."""
-    execute(database, *statements(version))
-    before = tables_in(database)
-    with reader_of(database) as reader:
-        found = told(reader)
-    assert (version_of(database), tables_in(database)) == (version, before)
-    assert found == told(database.open())
-    assert version_of(database) == SCHEMA_VERSION
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_an_older_store_that_is_brought_up_meanwhile_is_read_on(database: Storage, version: int) -> None:
-    execute(database, *statements(version))
-    with reader_of(database) as reader:
-        assert reader.status(TOPOLOGY)[0].committed_txid == 1
-        assert (reader.position(TOPOLOGY), reader.position("unknown")) == (Position(TxId(1)), None)
-        store = database.open()
-        commit(store, acquire(store, name="after"), 2, 5)
-        assert store.desire(TOPOLOGY, DesiredState.INACTIVE)
-        [status] = reader.status(TOPOLOGY)
-        assert (status.name, status.desired, status.committed_txid) == ("after", DesiredState.INACTIVE, 2)
-        assert reader.position(TOPOLOGY) == Position(TxId(2))
-        assert [run.name for run in reader.runs(TOPOLOGY, limit=1)] == ["after"]
-
-
-def test_a_newer_store_is_left_alone(database: Storage) -> None:
-    execute(
-        database, "CREATE TABLE transactional_schema (version BIGINT)", "INSERT INTO transactional_schema VALUES (99)"
-    )
-    with reader_of(database) as reader, pytest.raises(StoreTooNew, match="has schema version 99"):
-        reader.status()
 
 
 def test_the_database_itself_refuses_to_be_written(database: Storage) -> None:

@@ -283,7 +283,7 @@ class StoreMismatch(FatalError):
 
 
 class StoreTooNew(FatalError):
-    """The store's schema was written by a newer version of the framework."""
+    """The store has the schema of a newer version of the framework, which this one does not read."""
 
     code = "TX405"
 

@@ -173,7 +173,7 @@ def reader_of(url: str) -> StoreReader:
 def open_store(url: str) -> CoordinatorStore:
     """The store at a URL: the entry point of group `transactional.stores` named like the URL's scheme.
 
-    Raises `ConfigError` for an unknown scheme, `StoreTooNew`, `StoreUnavailable`.
+    Raises `ConfigError` for an unknown scheme or an older store, `StoreTooNew`, `StoreUnavailable`.
     """
     store: CoordinatorStore = _kind_of(url)(url)
     return store

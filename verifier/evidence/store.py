@@ -13,11 +13,14 @@ from verifier.evidence.databases import at_one_moment, open_database
 from verifier.evidence.findings import CheckImpossible
 
 _CHUNK = 20_000
+_SCHEMA, _FORMAT = 7, 4
+"""The version of the store's tables that is read, and the format of recorded batches."""
 _WHAT = "store"
 _Partition = tuple[str, int]
 CountedPartition = Callable[[_Partition], bool | None]
 """Says whether the records of a partition reach what a column counts; None if nobody knows."""
 
+_VERSION = "SELECT max(version) FROM transactional_schema"
 _TOPOLOGY = """SELECT committed_txid, committed_attempt_id, attempt_id, fingerprint
     FROM transactional_topologies WHERE topology_id = :id"""
 _IN_FLIGHT = "SELECT txid, attempt_id FROM transactional_transactions WHERE topology_id = :id"
@@ -136,7 +139,17 @@ class Store:
 
     def _rows(self, query: str, **values: Any) -> list[Any]:
         with at_one_moment(self._engine, what=_WHAT) as connection:
+            _check_version(connection)
             return list(connection.execute(text(query), values))
+
+
+def _check_version(connection: Connection) -> None:
+    version = connection.execute(text(_VERSION)).scalar()
+    if version != _SCHEMA:
+        raise CheckImpossible(
+            f"the store has schema version {version}, and this verifier reads version {_SCHEMA} only: verify it with "
+            "the release that wrote it, or start with a new store"
+        )
 
 
 def _history(connection: Connection, topology_id: str) -> StoreHistory:
@@ -162,9 +175,9 @@ def in_one_form(batches: Sequence[CommittedBatch]) -> tuple[CommittedBatch, ...]
     """The batches, in order of txids, with every partition under the name that it has last: its own, as that of the
     only spout, or `stream/source`.
 
-    Earlier releases left the stream out where it was declared first. The form of today carries every position on from
-    the one before: so a partition that is gone is the one that takes its place in the first batch that has it; of
-    several with its source and index, the one that continues where it ended. A wrong position is still found.
+    A spout that is the only one has no name in front, and gets one when another spout joins. Every position is carried
+    on from the one before: so a partition that is gone is the one that takes its place in the first batch that has it;
+    of several with its source and index, the one that continues where it ended. A wrong position is still found.
     """
     names: dict[_Partition, _Partition] = {}
     found = list(batches[-1:])
@@ -195,6 +208,9 @@ def _batches(rows: list[Any]) -> list[CommittedBatch]:
     try:
         # One call for many documents: one call each takes three times as long.
         documents = json.loads("[" + ",".join([row[2] for row in rows]) + "]")
+        for document in documents:
+            if document["version"] != _FORMAT:
+                raise ValueError(f"it has format {document['version']!r}, expected {_FORMAT}")
         batches = (_batch(row[0], row[1], document) for row, document in zip(rows, documents, strict=True))
         return [replace(batch, told=row[3]) for row, batch in zip(rows, batches, strict=True)]
     except (ValueError, KeyError, TypeError) as error:

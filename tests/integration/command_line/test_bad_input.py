@@ -151,7 +151,7 @@ def test_a_store_of_a_newer_version(tmp_path: Path, command: Command) -> None:
         store.execute("UPDATE transactional_schema SET version = 99")
     store.close()
     line = refusal(command, f"{MISTAKES}:fine")
-    assert re.match(r"TX405: the store .* has schema version 99, .* install the version that wrote it", line)
+    assert re.match(r"TX405: the store .* has schema version 99, .* install the release that wrote it", line)
 
 
 def test_a_second_run_at_the_same_time(tmp_path: Path, command: Command, signals: Signals, gate: Gate) -> None:

@@ -3,7 +3,6 @@ store of an older schema, and everything that is refused."""
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,20 +14,18 @@ from playwright.sync_api import Browser, expect
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState
-from tests.integration.console.test_pages import PAGES, TOKEN, Visit, a_past, browser, visiting, watch
+from tests.integration.console.test_pages import TOKEN, Visit, a_past, browser, visiting, watch
 from tests.unit.operations.console.stores import Past
 from transactional import TransactionalTopologyBuilder
 from transactional.core.store import StoreReader
 from transactional.operations.console.app import Console, application
 from transactional.operations.launch.running import console_of_run, run_topology
-from transactional.operations.loading import open_for_reading
 from transactional.operations.web.guard import Access
 from transactional.operations.web.server import Address, beside, bind
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser"]
 GATE = threading.Semaphore(0)
-OLDER = Path(__file__).parents[2] / "contract"
 
 
 def wait(row: Any) -> tuple[Any, ...]:
@@ -107,25 +104,6 @@ def test_a_page_goes_on_when_its_server_comes_back(browser: Browser) -> None:
         past.committed(1)
         expect(page.locator(".tiles b").first).to_have_text("16", timeout=30_000)
         context.close()
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_every_page_of_a_store_of_an_older_schema(browser: Browser, tmp_path: Path, version: int) -> None:
-    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
-        connection.executescript((OLDER / f"store_version_{version}.sql").read_text("utf-8"))
-    before = (tmp_path / "store.db").read_bytes()
-    with (
-        closing(open_for_reading(f"sqlite:///{tmp_path}/store.db")) as store,
-        served(store) as port,
-        page_of(browser, f"http://127.0.0.1:{port}/?token={TOKEN}") as visit,
-    ):
-        link = visit.page.locator("nav.topologies a").first.get_attribute("href")
-        assert link is not None
-        for path in (each for each in PAGES if not each.startswith("transactions/")):
-            visit.open(link + path)
-            assert visit.page.locator("h1").count() == 1
-    assert (tmp_path / "store.db").read_bytes() == before
 
 
 SEND = """async ([path, fields]) => {

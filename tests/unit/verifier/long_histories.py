@@ -23,7 +23,7 @@ from verifier.evidence.findings import Report
 
 ID, COMPONENT = "long", "count"
 FENCE = 1
-_BATCH = '{{"version": 2, "partitions": [["long#12345678", 0, {start}, {until}, 1, 1234567890, 100]]}}'
+_BATCH = '{{"version": 4, "partitions": [["long#12345678", 0, {start}, {until}, 1, 1234567890, 100]]}}'
 _ATTEMPT = (
     "INSERT INTO transactional_attempts (topology_id, attempt_id, txid, phase, batch, rows, issued_at_ms, "
     "planned_at_ms, processed_at_ms, commit_started_at_ms, committed_at_ms) "

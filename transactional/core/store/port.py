@@ -49,8 +49,8 @@ class Lease:
     """An attempt id drawn with the lease; higher than any that an earlier coordinator can have written to a table."""
     desired: Desired = Desired()
     store_id: str | None = None
-    """Drawn with the topology's row in the store, and recorded by each table that is created; None: the row was written
-    by an earlier release, or follows its tables."""
+    """Drawn with the topology's row in the store, and recorded by each table that is created; None: the row
+    follows its tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class TopologyStatus:
 
     @property
     def lease_length_ms(self) -> int | None:
-        """How long each renewal makes the lease last, as stored with the run; None: an earlier release, or something
-        other than a run, has taken it."""
+        """How long each renewal makes the lease last, as stored with the run; None: something other than a run has
+        taken it."""
         length = None if self.run is None or self.run.epoch != self.epoch else self.run.about.settings.get("lease_ms")
         return length if isinstance(length, int) else None
 
@@ -244,7 +244,7 @@ class CoordinatorStore(StoreReader, Protocol):
 
         Raises `TopologyInUse` while another owner's lease is valid, `TopologyChanged` if `fingerprint` differs from the
         stored one and `accept_changes` is not set, `RewindUnfinished` if a rewind was begun and the lease is not taken
-        `to_rewind`, `StoreTooNew` for a store written by a newer version.
+        `to_rewind`, `StoreTooNew` or `ConfigError` for a store of another schema version.
         """
 
     def record_start(self, lease: Lease, fingerprint: Mapping[str, Any], *, store_id: str | None = None) -> None:

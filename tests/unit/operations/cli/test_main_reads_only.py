@@ -1,4 +1,4 @@
-"""Commands that look at a store leave it as it is: a database of something else, and the store of an older release."""
+"""Commands that look at a store leave it as it is: a database of something else, and a store of another version."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from tests.unit.command_line import Command
-
-OLDER = Path(__file__).parents[3] / "contract" / "store_version_2.sql"
 
 
 def made(path: Path, statements: str) -> bytes:
@@ -47,23 +45,40 @@ def test_a_database_of_something_else_is_told_in_one_line(
     assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize("version", [2, 6, 8])
 @pytest.mark.parametrize(
-    ("arguments", "shows"),
+    "arguments",
     [
-        (("status",), "carriers"),
-        (("txns", "carriers"), "committed"),
-        (("ui", "carriers", "--out", "page.html"), "has the overview of carriers"),
-        (("verify", "carriers"), "carriers"),
+        ("status",),
+        ("txns", "words"),
+        ("ui", "--port", "0"),
+        ("ui", "words", "--out", "page.html"),
+        ("verify", "words"),
+        ("doctor", "{m}:build"),
+        ("run", "{m}:build", "--master", "none", "--until-drained"),
     ],
+    ids=" ".join,
 )
-def test_the_store_of_an_older_release_is_shown_as_it_is(
-    command: Command, tmp_path: Path, arguments: tuple[str, ...], shows: str
+def test_the_store_of_another_schema_version_is_refused_in_one_line(
+    command: Command, tmp_path: Path, arguments: tuple[str, ...], version: int
 ) -> None:
-    file = tmp_path / "older.db"
-    before = made(file, OLDER.read_text("utf-8"))
+    file = tmp_path / "other.db"
+    before = made(
+        file,
+        "CREATE TABLE transactional_schema (version BIGINT NOT NULL, PRIMARY KEY (version));"
+        f"INSERT INTO transactional_schema VALUES ({version});",
+    )
     done = command(*arguments, "--store", f"sqlite:///{file}")
-    assert shows in done.out, done.err
-    assert file.read_bytes() == before
+    assert done.code != 0
+    assert (done.out, done.err.count("\n")) == ("", 1), done.err
+    assert f"has schema version {version}" in done.err
+    assert "reads version 7 only" in done.err
+    assert "with a new store" in done.err
+    assert arguments[0] == "run" or file.read_bytes() == before
+    with closing(sqlite3.connect(file)) as connection:
+        assert [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")] == [
+            "transactional_schema"
+        ]
 
 
 WORDS = """

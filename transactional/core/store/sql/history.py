@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from sqlalchemy import BigInteger, Connection, Text, bindparam, case, cast, delete, func, insert, or_, select, update
+from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from transactional.core.store import Lease
@@ -57,7 +57,6 @@ MINUTES = (
 )
 _SINCE, _EACH = bindparam("since_ms", type_=BigInteger), bindparam("each_ms", type_=BigInteger)
 _PART = ((minutes.c.at_ms - _SINCE) // _EACH).label("part")
-_WITHOUT_COLUMNS = case((minutes.c.planning_ms.is_(None), minutes.c.phases_ms))
 MINUTES_SUMMED_UP = (
     select(
         _PART,
@@ -65,7 +64,6 @@ MINUTES_SUMMED_UP = (
         cast(func.sum(minutes.c.lag_sum), BigInteger).label("lag_sum"),
         func.max(minutes.c.lag_max).label("lag_max"),
         *(cast(func.sum(minutes.c[f"{phase}_ms"]), BigInteger).label(f"{phase}_ms") for phase in PHASES),
-        func.aggregate_strings(_WITHOUT_COLUMNS, ",").label("phases_ms"),
     )
     .where(minutes.c.topology_id == _TOPOLOGY, minutes.c.at_ms >= _SINCE)
     .group_by(_PART)
@@ -165,10 +163,8 @@ def add_minute(connection: Connection, lease: Lease, minute: MinuteRecord) -> No
         "latencies": json.dumps(minute.latencies),
         "lag_sum": minute.lag_sum,
         "lag_max": minute.lag_max,
-        "phases_ms": json.dumps(dict(minute.phases_ms)),
+        **{f"{phase}_ms": minute.phases_ms.get(phase) for phase in PHASES},
     }
-    if set(minute.phases_ms) == set(PHASES):
-        row |= {f"{phase}_ms": spent_ms for phase, spent_ms in minute.phases_ms.items()}
     change(connection, ADD_MINUTE, row)
 
 

@@ -33,8 +33,8 @@ _LAST: Final = 2**63 - 1
 class SqlStoreReader:
     """The coordinator's store in a database, for reading. `url` and `timeout_ms` are those of `SqlCoordinatorStore`.
 
-    The database itself refuses writes, so a user or a role that may only read suffices. A store of an earlier version
-    is read as it is: what that version did not record is absent. Raises `ConfigError` for a database that has no store.
+    The database itself refuses writes, so a user or a role that may only read suffices.
+    Raises `ConfigError` for a database that has no store, or one of another schema version.
     """
 
     def __init__(self, url: str = "sqlite:///transactional.db", *, timeout_ms: int = 3_000) -> None:

@@ -17,7 +17,6 @@ from transactional.core.store.history import (
     RunEnd,
     RunRecord,
     Trouble,
-    phases_summed_up,
 )
 from transactional.core.store.rules import COMMITTERS, desired_of, lag_in
 from transactional.core.store.sql.schema import PHASES
@@ -165,7 +164,7 @@ def minute_of(row: Row[Any]) -> MinuteRecord:
             latencies=numbers(row.latencies),
             lag_sum=whole(row.lag_sum),
             lag_max=whole(row.lag_max),
-            phases_ms=json_object(row.phases_ms),
+            phases_ms=_phases_of(row),
         )
 
 
@@ -173,9 +172,6 @@ def part_of(row: Row[Any], since_ms: int, each_ms: int) -> MinuteRecord:
     """A row of `MINUTES_SUMMED_UP` as a value. Raises `CorruptRecord` if it is invalid."""
     at_ms = since_ms + whole(row.part) * each_ms
     with readable(f"a row of the minutes from {at_ms} on in transactional_minutes"):
-        phases = json.loads(f"[{row.phases_ms or ''}]")  # one call: a month of an older version has 43,200 of them
-        if not set(map(type, phases)) <= {dict}:
-            raise ValueError("the time by phase is no JSON object")
         return MinuteRecord(
             at_ms=at_ms,
             transactions=whole(row.transactions),
@@ -183,11 +179,11 @@ def part_of(row: Row[Any], since_ms: int, each_ms: int) -> MinuteRecord:
             failures=whole(row.failures),
             lag_sum=whole(row.lag_sum),
             lag_max=whole(row.lag_max),
-            phases_ms=phases_summed_up([*phases, _in_columns(row)]),
+            phases_ms=_phases_of(row),
         )
 
 
-def _in_columns(row: Row[Any]) -> dict[str, int]:
+def _phases_of(row: Row[Any]) -> dict[str, int]:
     sums = {phase: whole_or_none(row._mapping[f"{phase}_ms"]) for phase in PHASES}
     return {phase: spent_ms for phase, spent_ms in sums.items() if spent_ms is not None}
 

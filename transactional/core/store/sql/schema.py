@@ -21,7 +21,6 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
-    update,
 )
 from sqlalchemy.dialects import registry
 from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, ProgrammingError
@@ -31,13 +30,12 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from transactional.core.store.databases.database import Database, DatabaseFailed
 from transactional.core.store.databases.quick import QuickQuery
-from transactional.core.store.sql.migrations import MIGRATIONS
-from transactional.core.store.sql.older import read_as_it_is
 from transactional.model.errors import ConfigError, CorruptRecord, ProtocolError, StoreTooNew, StoreUnavailable
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
+"""The only version that is read."""
 PHASES: Final = ("planning", "processing", "waiting", "committing")
-"""The phases whose times by minute have columns of their own."""
+"""The phases of a transaction, whose times by minute have a column each."""
 _metadata = MetaData()
 
 versions = Table(
@@ -123,10 +121,10 @@ runs = Table(
     Column("ended_how", Text),
     Column("ended_code", Text),
     Column("ended_reason", Text),
-    Column("sources", Text, nullable=False, server_default="{}"),
+    Column("sources", Text, nullable=False),
 )
 
-# What a run committed in a minute; `latencies` and `phases_ms` are JSON.
+# What a run committed in a minute; `latencies` is JSON. A phase without a time has none.
 minutes = Table(
     "transactional_minutes",
     _metadata,
@@ -139,8 +137,6 @@ minutes = Table(
     Column("latencies", Text, nullable=False),
     Column("lag_sum", BigInteger, nullable=False),
     Column("lag_max", BigInteger, nullable=False),
-    Column("phases_ms", Text, nullable=False),
-    # The same as columns, which are summed up quicker; none: of phases that have no column, or of an older version.
     *(Column(f"{phase}_ms", BigInteger) for phase in PHASES),
 )
 
@@ -187,10 +183,10 @@ def _statements_of_creation(dialect: str) -> tuple[str, ...]:
 
 
 class StoreDatabase:
-    """The database of a coordinator's store: its tables are created, or brought to this version, on first use.
+    """The database of a coordinator's store: its tables are created on first use.
 
-    One that is `read_only` is left as it is: without tables it is no store, and what an earlier version has not
-    recorded is absent.
+    A store of another schema version is refused. One that is `read_only` is left as it is: without tables it is no
+    store.
 
     Nothing in it waits longer than `timeout_ms`: not for a connection, a lock or a statement, nor may a connection of
     this process hold a lock for longer while the process is suspended (PostgreSQL ends it; SQLite can't, so there a
@@ -301,18 +297,13 @@ class StoreDatabase:
         )
 
     def _look(self, connection: Connection) -> None:
-        """See whether this is a store, and of which version; until it is of this one, each time again: a coordinator
-        may bring it up meanwhile."""
-        found = self._schema_version(connection)
-        if found is None:
+        """See whether this is a store of this version."""
+        if not self._is_store(connection):
             raise ConfigError(
                 f"there is no store in {self}: the database does not have the tables of one, and reading does not make "
                 "them. Check the URL; the first `transactional run` with it makes a store"
             )
-        if found == SCHEMA_VERSION:
-            self._is_ready = True
-        else:
-            read_as_it_is(connection, _metadata)
+        self._is_ready = True
 
     def _prepare_once(self) -> None:
         with self._preparing:
@@ -321,44 +312,40 @@ class StoreDatabase:
                 self._is_ready = True
 
     def _prepare(self) -> None:
-        """Create the tables, or migrate them to this version. Two processes that start at once do so one after the
-        other."""
+        """Create the tables. Two processes that start at once do so one after the other."""
         self._database.create_private()
         try:
             with self._database.reading() as connection:
-                if self._schema_version(connection) == SCHEMA_VERSION:
+                if self._is_store(connection):
                     return
             with self._database.writing() as connection:
                 if not self.is_sqlite:  # on SQLite the transaction itself has waited for all others
                     connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
-                self._bring_up(connection, self._schema_version(connection))
+                if not self._is_store(connection):
+                    self._create_tables(connection)
         except DatabaseFailed as failed:
             if not isinstance(failed.error, ProgrammingError):
                 raise
             raise ConfigError(f"the store {self} can't be used: {failed}") from failed.error
 
     @staticmethod
-    def _bring_up(connection: Connection, found: int | None) -> None:
-        if found is None:
-            for statement in _statements_of_creation(connection.dialect.name):
-                connection.exec_driver_sql(statement)
-            connection.execute(insert(versions), {"version": SCHEMA_VERSION})
-            return
-        for version in range(found, SCHEMA_VERSION):
-            for statement in MIGRATIONS[version]:
-                connection.exec_driver_sql(statement)
-            connection.execute(update(versions).values(version=version + 1))
+    def _create_tables(connection: Connection) -> None:
+        for statement in _statements_of_creation(connection.dialect.name):
+            connection.exec_driver_sql(statement)
+        connection.execute(insert(versions), {"version": SCHEMA_VERSION})
 
-    def _schema_version(self, connection: Connection) -> int | None:
-        """None: there is no store yet. Raises `StoreTooNew`, `CorruptRecord`."""
+    def _is_store(self, connection: Connection) -> bool:
+        """Whether the tables are there. Raises `ConfigError`, `StoreTooNew` for another version, `CorruptRecord`."""
         if not inspect(connection).has_table(versions.name):
-            return None
-        found = connection.execute(select(func.max(versions.c.version))).scalar_one()
-        if not isinstance(found, int) or found < 1:
-            raise CorruptRecord(f"the store {self} has {found!r} for its schema version; restore it from a backup")
-        if found > SCHEMA_VERSION:
-            raise StoreTooNew(
-                f"the store {self} has schema version {found}, and this version of transactional knows versions up to "
-                f"{SCHEMA_VERSION}: install the version that wrote it, or a newer one. Nothing was changed"
+            return False
+        version = connection.execute(select(func.max(versions.c.version))).scalar_one()
+        if not isinstance(version, int) or version < 1:
+            raise CorruptRecord(f"the store {self} has {version!r} for its schema version; restore it from a backup")
+        if version != SCHEMA_VERSION:
+            is_newer = version > SCHEMA_VERSION
+            remedy = "install the release that wrote it, or start" if is_newer else "start"
+            raise (StoreTooNew if is_newer else ConfigError)(
+                f"the store {self} has schema version {version}, and this release reads version {SCHEMA_VERSION} only: "
+                f"{remedy} with a new store, and give the states tables of their own. Nothing was changed"
             )
-        return found
+        return True
