@@ -182,7 +182,7 @@ def test_a_recorded_batch_that_is_nearly_right(document: Any) -> None:
         assert BatchMetadata.from_json(batch.to_json()) == batch
 
 
-@given(st.text(max_size=30) | st.sampled_from([DEEP, LONG_NUMBER, '{"version": 2, "partitions": ' + DEEP]))
+@given(st.text(max_size=30) | st.sampled_from([DEEP, LONG_NUMBER, '{"version": 4, "partitions": ' + DEEP]))
 def test_a_recorded_batch_of_any_text(text: str) -> None:
     cleanly(lambda: BatchMetadata.from_json(text))
 
@@ -200,7 +200,7 @@ COLUMNS = {
 CELLS = st.sampled_from([(table, column) for table, columns in COLUMNS.items() for column in columns])
 SQL_VALUES = (
     st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.binary(max_size=9) | st.text(max_size=9)
-) | st.sampled_from([DEEP, "[]", "{}", '{"committers": 1}', '{"version": 2, "partitions": [["a", 0, 3, 1]]}', "killed"])
+) | st.sampled_from([DEEP, "[]", "{}", '{"committers": 1}', '{"version": 4, "partitions": [["a", 0, 3, 1]]}', "killed"])
 
 
 def written_store(path: Path) -> str:

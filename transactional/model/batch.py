@@ -15,7 +15,7 @@ from transactional.model.plumbing.redaction import without_login
 Offset = NewType("Offset", int)
 
 METADATA_VERSION = 4
-_READABLE = (1, 2, 3, METADATA_VERSION)
+"""The only format that is read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -101,8 +101,8 @@ class BatchMetadata:
 
     `metadata` is what a spout keeps per partition instead of offsets, as JSON. A range longer than `split_records` is
     split at multiples of it, so that several tasks can read it. `excluded` are tuples set aside as dead letters,
-    `letters` those that are retried: both are part of the recorded batch, so that replays agree. So are `facts`; a
-    batch that an earlier version has recorded has none.
+    `letters` those that are retried: both are part of the recorded batch, so that replays agree. So are `facts`,
+    which the batch before the first one has not.
 
     A committed batch also carries what later ones need: `event_times`, what is known of each partition's event times
     up to here, and `pending`, the messages that have failed and wait to be processed again. `again` are those of
@@ -184,7 +184,7 @@ class BatchMetadata:
         return json.dumps(document | self._facts_as_json())
 
     def _facts_as_json(self) -> dict[str, Any]:
-        """What format 3 has added, as far as there is any of it. In format 4 a version of a table may be a text."""
+        """The facts, and all other parts of which there are some."""
         added = {
             "facts": self.facts and _facts_row(self.facts),
             "behind": [[name, *times] for name, times in sorted(self.facts.behind.items())] if self.facts else [],
@@ -214,10 +214,10 @@ class BatchMetadata:
         """
         try:
             document = json.loads(text)
-            if document["version"] not in _READABLE:
+            if document["version"] != METADATA_VERSION:
                 raise CorruptRecord(
-                    f"a batch was recorded in format {document['version']!r}, this version reads {METADATA_VERSION}; "
-                    "run the version of transactional that wrote it, or a newer one"
+                    f"a batch was recorded in format {document['version']!r}, and this release reads format "
+                    f"{METADATA_VERSION} only: start with a new store, and give the states tables of their own"
                 )
             return cls._from_document(document)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -271,7 +271,7 @@ class BatchMetadata:
         digests: dict[PartitionId, Digest] = {}
         for source, index, start, until, *evidence in rows:
             partition = PartitionId(_text(source), whole_number(index))
-            if partition in ranges or len(evidence) not in (2, 3, 4) or len({part is None for part in evidence}) != 1:
+            if partition in ranges or len(evidence) not in (3, 4) or len({part is None for part in evidence}) != 1:
                 raise ValueError(f"the row of partition {partition} is duplicated or incomplete")
             ranges[partition] = OffsetRange(Offset(whole_number(start)), Offset(whole_number(until)))
             if evidence[0] is not None:

@@ -149,17 +149,6 @@ def test_the_format_is_pinned() -> None:
     assert '"listed": [["a", 0, 1000, "no answer", true], ["b", 0, 900, "empty", false]]' in LISTED.to_json()
 
 
-def test_the_first_format_is_still_read() -> None:
-    text = '{"version": 1, "partitions": [["a", 0, 10, 12, 2, 99], ["b", 0, 3, 3, null, null]]}'
-    assert BatchMetadata.from_json(text) == BATCH
-
-
-def test_the_second_format_is_still_read() -> None:
-    read = BatchMetadata.from_json(FULL.to_json().replace('"version": 4', '"version": 2'))
-    assert read == FULL
-    assert read.facts is None
-
-
 @pytest.mark.parametrize("batch", [FULL, LATEST, LISTED])
 def test_all_of_a_batch_is_read_back(batch: BatchMetadata) -> None:
     read = BatchMetadata.from_json(batch.to_json())
@@ -197,42 +186,42 @@ CORRUPT = {
     "a list": "[]",
     "a number": "7",
     "no version": '{"partitions": []}',
-    "no partitions": '{"version": 1}',
-    "partitions as a number": '{"version": 1, "partitions": 5}',
+    "no partitions": '{"version": 4}',
+    "partitions as a number": '{"version": 4, "partitions": 5}',
     "a row as a number": rows(5),
     "a short row": rows(["a", 0, 1, 2]),
     "a long row": rows(["a", 0, 1, 2, None, None, None, None, None]),
     "bytes without records": rows(["a", 0, 1, 2, None, None, 3]),
-    "metadata as a number": json.dumps({"version": 2, "partitions": [], "metadata": 3}),
-    "metadata of nobody": json.dumps({"version": 2, "partitions": [], "metadata": [[None, 0, 1]]}),
-    "split at nothing": json.dumps({"version": 2, "partitions": [], "split_records": 0}),
-    "split at a word": json.dumps({"version": 2, "partitions": [], "split_records": "ten"}),
-    "half an exclusion": json.dumps({"version": 2, "partitions": [], "excluded": [["bolt", "0123"]]}),
-    "an exclusion of a number": json.dumps({"version": 2, "partitions": [], "excluded": [["bolt", 1, "no"]]}),
-    "half a fact": json.dumps({"version": 3, "partitions": [], "facts": [1]}),
-    "a fact in words": json.dumps({"version": 3, "partitions": [], "facts": ["noon", None]}),
-    "an event time of nobody": json.dumps({"version": 3, "partitions": [], "event_times": [[None, 0, 1]]}),
-    "half of a listed partition": json.dumps({"version": 3, "partitions": [], "listed": [["a", 0, 1, "empty"]]}),
-    "an unknown listing": json.dumps({"version": 3, "partitions": [], "listed": [["a", 0, 1, "full", True]]}),
+    "metadata as a number": json.dumps({"version": 4, "partitions": [], "metadata": 3}),
+    "metadata of nobody": json.dumps({"version": 4, "partitions": [], "metadata": [[None, 0, 1]]}),
+    "split at nothing": json.dumps({"version": 4, "partitions": [], "split_records": 0}),
+    "split at a word": json.dumps({"version": 4, "partitions": [], "split_records": "ten"}),
+    "half an exclusion": json.dumps({"version": 4, "partitions": [], "excluded": [["bolt", "0123"]]}),
+    "an exclusion of a number": json.dumps({"version": 4, "partitions": [], "excluded": [["bolt", 1, "no"]]}),
+    "half a fact": json.dumps({"version": 4, "partitions": [], "facts": [1]}),
+    "a fact in words": json.dumps({"version": 4, "partitions": [], "facts": ["noon", None]}),
+    "an event time of nobody": json.dumps({"version": 4, "partitions": [], "event_times": [[None, 0, 1]]}),
+    "half of a listed partition": json.dumps({"version": 4, "partitions": [], "listed": [["a", 0, 1, "empty"]]}),
+    "an unknown listing": json.dumps({"version": 4, "partitions": [], "listed": [["a", 0, 1, "full", True]]}),
     "a partition that is waited for by number": json.dumps(
-        {"version": 3, "partitions": [], "listed": [["a", 0, 1, "empty", 1]]}
+        {"version": 4, "partitions": [], "listed": [["a", 0, 1, "empty", 1]]}
     ),
-    "half a message": json.dumps({"version": 3, "partitions": [], "pending": [["a", 0, 1]]}),
-    "a message without an offset": json.dumps({"version": 3, "partitions": [], "again": [["a", 0, None, 1, 1, ""]]}),
-    "a loss in words": json.dumps({"version": 3, "partitions": [], "lost": "some"}),
-    "versions in a list": json.dumps({"version": 3, "partitions": [], "static_versions": [["users", 1]]}),
+    "half a message": json.dumps({"version": 4, "partitions": [], "pending": [["a", 0, 1]]}),
+    "a message without an offset": json.dumps({"version": 4, "partitions": [], "again": [["a", 0, None, 1, 1, ""]]}),
+    "a loss in words": json.dumps({"version": 4, "partitions": [], "lost": "some"}),
+    "versions in a list": json.dumps({"version": 4, "partitions": [], "static_versions": [["users", 1]]}),
     "half a version": json.dumps({"version": 4, "partitions": [], "static_versions": {"users": 0.5}}),
-    "an offset as a word": rows(["a", 0, "one", 2, None, None]),
-    "an offset that is missing": rows(["a", 0, None, 2, None, None]),
-    "a range that runs backwards": rows(["a", 0, 2, 1, None, None]),
-    "a negative offset": rows(["a", 0, -1, 1, None, None]),
-    "records without checksum": rows(["a", 0, 0, 1, 1, None]),
-    "an infinite offset": '{"version": 1, "partitions": [["a", 0, 0, Infinity, null, null]]}',
-    "half an offset": rows(["a", 0, 0.5, 2, None, None]),
-    "an offset in quotes": rows(["a", 0, "1", 2, None, None]),
-    "a partition twice": rows(["a", 0, 0, 2, None, None], ["a", 0, 2, 4, None, None]),
+    "an offset as a word": rows(["a", 0, "one", 2, None, None, None]),
+    "an offset that is missing": rows(["a", 0, None, 2, None, None, None]),
+    "a range that runs backwards": rows(["a", 0, 2, 1, None, None, None]),
+    "a negative offset": rows(["a", 0, -1, 1, None, None, None]),
+    "records without checksum": rows(["a", 0, 0, 1, 1, None, 3]),
+    "an infinite offset": '{"version": 4, "partitions": [["a", 0, 0, Infinity, null, null, null]]}',
+    "half an offset": rows(["a", 0, 0.5, 2, None, None, None]),
+    "an offset in quotes": rows(["a", 0, "1", 2, None, None, None]),
+    "a partition twice": rows(["a", 0, 0, 2, None, None, None], ["a", 0, 2, 4, None, None, None]),
     "rows as strings": rows("a01234"),
-    "checksum without records": rows(["a", 0, 0, 1, None, 5]),
+    "checksum without records": rows(["a", 0, 0, 1, None, 5, 3]),
 }
 
 
@@ -267,9 +256,15 @@ def test_a_row_with_one_wrong_value_is_read_as_it_stands_or_is_corrupt(
     assert batch.to_json() == text
 
 
-def test_another_format_version_names_both() -> None:
-    with pytest.raises(CorruptRecord, match="format 5, this version reads 4"):
-        BatchMetadata.from_json('{"version": 5, "partitions": []}')
+@pytest.mark.parametrize("version", [1, 3, 5])
+def test_another_format_is_refused_and_both_are_named(version: int) -> None:
+    with pytest.raises(CorruptRecord, match=rf"format {version}, and this release reads format 4 only: start with a"):
+        BatchMetadata.from_json(FULL.to_json().replace('"version": 4', f'"version": {version}'))
+
+
+def test_a_row_without_the_size_of_what_was_read_is_corrupt() -> None:
+    with pytest.raises(CorruptRecord, match="incomplete"):
+        BatchMetadata.from_json(rows(["a", 0, 10, 12, 2, 99]))
 
 
 def test_the_error_shows_the_beginning_of_what_was_stored() -> None:
