@@ -20,6 +20,7 @@ from sqlalchemy import inspect
 
 from tests.contract.stopped_leader import LEASE_MS
 from tests.contract.storages import (
+    FINGERPRINT,
     TOPOLOGY,
     Storage,
     Store,
@@ -50,8 +51,13 @@ from transactional.errors import (
     TopologyInUse,
 )
 from transactional.model.attempt import TxId
+from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId, PendingMessage
+from transactional.model.facts import BatchFacts, LastSeen, Listed, Listing
+from transactional.model.letters import Exclusion, Letter
+from verifier.evidence.store import Store as VerifiedStore
 
 ROOT = Path(__file__).parents[2]
+WRITTEN = Path(__file__).parent / "store_version_7.sql"
 
 
 @contextmanager
@@ -124,7 +130,62 @@ def test_another_schema_version_is_refused_and_left_alone(database: Storage, ver
         reader.status()
     execute(database, f"UPDATE transactional_schema SET version = {SCHEMA_VERSION}")
     assert [each.committed_txid for each in database.open().status()] == [1]
-    assert "transactional_savepoints" not in inspect(engine_of(database)).get_table_names()
+    engine = engine_of(database)
+    assert "transactional_savepoints" not in inspect(engine).get_table_names()
+    engine.dispose()
+
+
+def test_the_first_store_of_this_version_is_read_verified_and_continued(database: Storage) -> None:
+    """It was written once, with a batch of all parts: the code may change, and has to read it."""
+    lines = WRITTEN.read_text("utf-8").splitlines()
+    execute(database, *"\n".join(line for line in lines if not line.startswith("--")).split(";\n"))
+    store = database.open()
+    first, flights = batch_with_all_parts(), PartitionId("flights", 0)
+    [status] = store.status()
+    assert (status.topology_id, status.epoch, status.committed_txid, status.attempt_id) == (TOPOLOGY, 1, 1, 4)
+    assert (status.name, status.lag, status.fingerprint) == ("flights-7", 4, FINGERPRINT)
+    assert [(str(each.attempt), each.phase) for each in store.attempts(TOPOLOGY, limit=9)] == [
+        ("2:4", "given up"),
+        ("2:3", "failed"),
+        ("1:2", "committed"),
+    ]
+    [committed] = store.attempts_at(TOPOLOGY, TxId(1))
+    assert (committed.batch, committed.batch.to_json()) == (first, first.to_json())
+    assert (committed.batch.digests[flights].bytes, committed.batch.digests[flights].event_us) == (640, 7_000)
+    assert [each.txid for each in store.savepoints(TOPOLOGY)] == [1]
+    [minute] = store.minutes(TOPOLOGY, since_ms=0)
+    assert minute.phases_ms == {"planning": 1, "processing": 20, "waiting": 3, "committing": 40}
+    [run] = store.runs(TOPOLOGY, limit=9)
+    assert (run.about.version, run.about.settings["lease_ms"]) == ("0.1.0", 60_000)
+    with closing(VerifiedStore(database.url or "")) as opened:
+        verified = opened.history(TOPOLOGY)
+    assert [(each.txid, each.time_ms, each.records, each.is_filtered) for each in verified.committed] == [
+        (1, 1_000, 10, True)
+    ]
+    lease = acquire(store)
+    assert (lease.progress.committed_batch, lease.progress.recorded) == (first, {TxId(2): batch_of(10)})
+    commit(store, lease, 2, lease.fence_id + 1)
+    assert store.status()[0].committed_txid == 2
+
+
+def batch_with_all_parts() -> BatchMetadata:
+    """The batch of transaction 1 in the stored fixture."""
+    flights = PartitionId("flights", 0)
+    return BatchMetadata(
+        {flights: OffsetRange(Offset(0), Offset(10))},
+        {flights: Digest(10, 7, 640, 7_000)},
+        metadata={flights: {"file": "x"}},
+        split_records=5,
+        excluded=(Exclusion("bolt", "0123", "no"),),
+        letters=(Letter(1, 0, "bolt", "flights", "default", '{"n": 1}', "no"),),
+        facts=BatchFacts(1_000, 5_000, 900, None, behind={"total": (4_000, None)}, last_row_ms={"total": 950}),
+        event_times={flights: LastSeen(7_000, 1_000)},
+        listed={PartitionId("flights", 1): Listed(900, Listing.EMPTY, is_awaited=False)},
+        pending=(PendingMessage(flights, Offset(3), 2, 1_400, "no"),),
+        again=(PendingMessage(flights, Offset(1), 1, 900),),
+        lost=3,
+        static_versions={"prices": "0e5f@7", "users": 12},
+    )
 
 
 def test_many_may_open_a_new_database_at_once(database: Storage) -> None:
