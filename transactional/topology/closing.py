@@ -147,7 +147,7 @@ class TimedWindows:
 
     @staticmethod
     def _last_row_ms(name: str, facts: BatchFacts) -> int:
-        """An earlier version has recorded nothing of it: then any transaction may have brought rows."""
+        """Nothing is recorded of a component that has joined since: then any transaction may have brought rows."""
         return facts.last_row_ms.get(name, facts.time_ms)
 
     def closing_watermark_us(self, after: BatchMetadata) -> int | None:

@@ -312,9 +312,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
     def _unpacked(self, packed: bytes) -> Iterator[tuple[int, int, Tuple]]:
         """With the fields of today, and from where they came, also if the topology has changed since."""
         noted, rows = rows_from_ipc(packed, self.fields, _NUMBERS)
-        # Earlier releases have noted no inputs: they are those of the bolt, in order.
-        inputs = list(self.inputs) if noted is None else [(source, stream) for source, stream in json.loads(noted)]
-        made = [self._class_of(origin) for origin in inputs]
+        made = [self._class_of((source, stream)) for source, stream in json.loads(noted)]
         for *values, first, number, source in rows:
             class_, places = made[source]
             yield first, number, class_(values[place] for place in places)

@@ -1,7 +1,8 @@
 """Names of partitions in a topology of streams: the stream, then the name that the stream's spout gives.
 
-Earlier releases left the stream out of the names of the one that was declared first. What they have recorded is
-brought into today's form here: who that was stands in the description of the run that has committed it.
+The only spout of a topology has no stream in the names of its partitions, and gets one when another spout joins. What
+was recorded before is brought into today's form here: which spout was alone stands in the description of the run that
+has committed it.
 """
 
 from __future__ import annotations

@@ -72,13 +72,22 @@ COMMITTERS: Final = "committers"
 """The entry of a fingerprint that may gain entries: a joining committer starts at the current txid."""
 _NOT_THE_SOURCE: Final = (COMMITTERS, EVENT_TIMES)
 
-SINCE: Final = (COMBINE, AGGREGATES, WINDOW_TIME, WINDOW_FIELDS, KEPT_FIELDS, JOINED_ON)
-"""Parts of a committer's entry that earlier releases have not stored: one of theirs lacks them, which is no change."""
 _FIELDS: Final = ("key", "values", "fields", WINDOW_FIELDS)
 """Entries with fields, whose order makes no difference: of a committer's table, or what a stream of the spout emits."""
 _SIDES: Final = re.compile(r"(?<=\().* = .*(?=\))")
 _KEY_OF_TIMED: Final = re.compile(r"(?<= time, apart by \().*(?=\))")
-_MEANING: Final = ("key", "values", "kind", WINDOWS, *SINCE)
+_MEANING: Final = (
+    "key",
+    "values",
+    "kind",
+    WINDOWS,
+    COMBINE,
+    AGGREGATES,
+    WINDOW_TIME,
+    WINDOW_FIELDS,
+    KEPT_FIELDS,
+    JOINED_ON,
+)
 """What a committer's entry says of a table, beside which one it is."""
 ANEW: Final = (
     "Let it be as it was; or give the committer another id and its state another table, and start with "
@@ -103,10 +112,10 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
     """The entries that differ, each as `path: stored …, given …`, in order of their paths.
 
     Mappings are compared entry by entry, everything else as a whole; an empty mapping equals a missing one. A committer
-    that is only in `given` has joined, which is not a change, and neither is what an earlier release has not stored.
+    that is only in `given` has joined, which is not a change.
     """
     before, after = dict(_entries(stored)), dict(_entries(given))
-    known = {path[:length] for path in before if path[0] == COMMITTERS for length in (2, 3)}
+    known = {path[:2] for path in before if path[0] == COMMITTERS}
     return [
         f"{'.'.join(path)}: stored {_shown(path, before)}, given {_shown(path, after)}"
         for path in sorted(before.keys() | after.keys())
@@ -143,10 +152,8 @@ def _by_name(windows: str | None) -> str | None:
 
 
 def _is_new(path: tuple[str, ...], known: Collection[tuple[str, ...]]) -> bool:
-    """Whether what is stored could not have had such an entry."""
-    if path[0] != COMMITTERS or len(path) < 2:
-        return False
-    return path[:2] not in known or (len(path) > 2 and path[2] in SINCE and path[:3] not in known)
+    """Whether an entry is one of a committer that has joined."""
+    return path[0] == COMMITTERS and len(path) > 1 and path[:2] not in known
 
 
 def _entries(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

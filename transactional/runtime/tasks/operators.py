@@ -76,8 +76,7 @@ class Operator(ABC):
     def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str, *, is_silent: bool) -> pa.RecordBatch:
         kept = []
         for number, row in enumerate(tuples(batch, source, stream)):
-            names = fingerprint(row, self.faults.spout), fingerprint(row)
-            exclusion = next((self.excluded[name] for name in names if name in self.excluded), None)
+            exclusion = self.excluded.get(fingerprint(row, self.faults.spout))
             if exclusion is None:
                 kept.append(number)
             elif not is_silent:

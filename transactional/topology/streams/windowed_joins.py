@@ -150,7 +150,7 @@ class CollectSides(Collect):
         self._sides = sides
         self.joined_on = {side.name: side.joined_on for side in sides}
         self.field = " = ".join(self.joined_on.values())
-        """As earlier releases have shown them all."""
+        """All of them, in order."""
 
     def kept_fields(self, column: str) -> Mapping[str, Schema]:
         """Those of each side."""
@@ -259,9 +259,7 @@ class OfWindow:
             yield (*(() if self.keeps_all else key), *values, start, end)
 
     def _place_of(self, kept: Mapping[str, Any]) -> int:
-        """The place that the stream of a tuple has today. Earlier releases have kept the place itself."""
-        if "side" in kept:
-            return int(kept["side"])
+        """The place that the stream of a tuple has today."""
         return next(place for place, side in enumerate(self.sides) if side.name == kept["stream"])
 
 

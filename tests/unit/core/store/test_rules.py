@@ -22,7 +22,7 @@ MEANING = {
     "window_time": "at",
     "window_fields": "n long, at timestamp",
 }
-"""What an earlier release has not stored."""
+"""What the values of a table mean."""
 
 
 def windows(by: str, key: str) -> dict[str, str]:
@@ -62,7 +62,11 @@ BY_TWO_TURNED = {**BY_TWO, "key": "b string, a string", "values": "m long, n lon
         ),
         ({"committers": {"total": TOTAL}}, {"committers": {"total": {**TOTAL, "more": 1}}}, ["committers.total.more"]),
         ({"committers": {"total": TOTAL}}, {}, ["committers.total.key", "committers.total.table"]),
-        ({"committers": {"total": TOTAL}}, {"committers": {"total": {**TOTAL, **MEANING}}}, []),
+        (
+            {"committers": {"total": TOTAL}},
+            {"committers": {"total": {**TOTAL, **MEANING}}},
+            [f"committers.total.{entry}" for entry in ("aggregates.n", "combine.n", "window_fields", "window_time")],
+        ),
         (
             {"committers": {"total": {**TOTAL, **MEANING}}},
             {"committers": {"total": {**TOTAL, "combine": {"n": "sum", "most": "max"}, "window_time": "seen"}}},

@@ -11,15 +11,12 @@ import pytest
 
 from spouts.memory import MemoryTransactionalSpout
 from state.memory import MemoryMapState, MemoryTable
-from transactional.core.ports.dead_letters import values_to_json
 from transactional.errors import ConfigError, RetriesExhausted, SchemaMismatch, TopologyChanged
 from transactional.model.config import TopologyConfig
-from transactional.model.schema import Schema
-from transactional.model.user_code.tuples import tuple_class
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
-from transactional.topology.streams.windowed_joins import KeptSide, OfWindow, keeps_lonely
+from transactional.topology.streams.windowed_joins import keeps_lonely
 from transactional.trident import (
     Collect,
     JoinedWindows,
@@ -233,17 +230,6 @@ def test_sides_that_are_made_of_one_stream_are_told_apart_by_their_names() -> No
         else:
             with pytest.raises(ConfigError, match=r"several of the streams are made of 'clicks', .*named\("):
                 topology.join(*sides, window=WINDOW, state=MemoryMapState())
-
-
-def test_what_an_earlier_release_has_kept_by_place_is_joined() -> None:
-    """It had the place of the side in place of its stream."""
-    key, time = ("id",), "at"
-    sides = tuple(KeptSide(name, key, time, Schema.parse("n long, at timestamp")) for name in ("orders", "payments"))
-    kept = ",\n".join(values_to_json({"side": n, "values": {"n": n, "at": at(n)}}) for n in (1, 0))
-    row = tuple_class(("id", "start", "end", "tuples"), "open", "closed")((7, NOON, at(10), f"[{kept}]"))
-    assert list(OfWindow(sides, ("inner",), keeps_all=False, has_null_key=False)(row)) == [
-        (7, 0, at(0), 1, at(1), NOON, at(10))
-    ]
 
 
 MISTAKES: list[tuple[Callable[[Any, Any, Any], Any], str]] = [

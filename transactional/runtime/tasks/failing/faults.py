@@ -89,7 +89,7 @@ def letter_text(row: Tuple) -> str:
 
 def fingerprint(row: Tuple, spout: str = "") -> str:
     """Identifies a tuple: equal for equal ones of one stream, in every process, in whatever order the streams of the
-    spout are declared. Without its id: as earlier releases did, in the order of today."""
+    spout are declared; without the spout's id, in the order of today."""
     origin = origin_of(row.source, row.stream, spout)
     return hashlib.sha256(repr((*origin, known_values(row))).encode()).hexdigest()[:32]
 
