@@ -36,7 +36,6 @@ from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.letter_spout import LetterSpout, all_letters
 from transactional.runtime.engine.rewinding import read_again
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.runtime.tasks.failing.faults import fingerprint
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
@@ -109,18 +108,6 @@ def test_what_was_skipped_and_replayed_is_so_again_when_the_streams_have_changed
         executor = LocalExecutor(topology)
         # What is skipped is a letter; a letter that had no way to its bolt would be another one.
         assert [len(executor.run(each.attempt, each.batch).letters) for each in recorded] == aside
-
-
-def test_what_an_earlier_release_has_recorded_as_skipped_is_skipped() -> None:
-    Picky.mended = False
-    both = Both(kind=OpaqueMemoryTransactionalSpout)
-    both.run(made := both.topology())
-    [record] = [each for each in both.store.attempts("both", limit=100) if each.batch.excluded]
-    before = [fingerprint(Tuple(("word",), ("bad",), "web", stream)) for stream in ("app", "default")]
-    excluded = tuple(replace(each, fingerprint=old) for each, old in zip(record.batch.excluded, before, strict=True))
-    assert set(excluded) != set(record.batch.excluded)
-    processed = LocalExecutor(made).run(record.attempt, replace(record.batch, excluded=excluded))
-    assert sorted(letter.stream for letter in processed.letters) == ["app", "default"]
 
 
 class Records(RecordSpout):
