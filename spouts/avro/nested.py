@@ -1,4 +1,4 @@
-"""The nodes of types that are made of others: unions, arrays, maps and records."""
+"""The nodes of types that contain others: unions, arrays, maps and records."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Union(AvroNode):
         for node, rows in self._branches(cursor, lanes):
             if isinstance(node, Null):
                 continue
-            read = node.read(cursor, lanes[rows])
-            parts.append(read if read.type == self.type else read.cast(self.type))
+            part = node.read(cursor, lanes[rows])
+            parts.append(part if part.type == self.type else part.cast(self.type))
             order[rows] = np.arange(begin, begin + len(rows))
             begin += len(rows)
         if len(parts) == 1 and begin == len(lanes):
             return parts[0]
-        together = pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
-        return together.take(pa.array(order, mask=order < 0))
+        values = pa.concat_arrays(parts) if parts else pa.nulls(0, self.type)
+        return values.take(pa.array(order, mask=order < 0))
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
         for node, rows in self._branches(cursor, lanes):
@@ -56,11 +56,11 @@ class Union(AvroNode):
         self.branches[number].scan(scan)
 
     def _branches(self, cursor: Cursor, lanes: Lanes) -> list[tuple[AvroNode, Longs]]:
-        """Which of the records have which of them."""
-        numbers = cursor.longs(lanes, self.path)
-        beyond = (numbers < 0) | (numbers >= len(self.branches))
-        if beyond.any():
-            cursor.fail(lanes[beyond], f"{self.path}: there is no such branch")
+        """Return the branches that occur, each with the rows of its records."""
+        numbers = cursor.read_longs(lanes, self.path)
+        is_unknown_branch = (numbers < 0) | (numbers >= len(self.branches))
+        if is_unknown_branch.any():
+            cursor.fail(lanes[is_unknown_branch], f"{self.path}: there is no such branch")
         if len(cursor.problems):
             numbers[cursor.is_damaged(lanes)] = -1
         chosen = [(node, np.flatnonzero(numbers == number)) for number, node in enumerate(self.branches)]
@@ -69,7 +69,7 @@ class Union(AvroNode):
 
 @dataclass(slots=True)
 class _Items:
-    """What has been read of arrays or maps: rows are positions among the records."""
+    """Items of arrays or maps that were read, with the rows of their records."""
 
     rows: list[Longs] = field(default_factory=list)
     parts: list[tuple[pa.Array, ...]] = field(default_factory=list)
@@ -116,37 +116,37 @@ class Repeated(AvroNode):
             if self._is_fixed:
                 self._take_block(cursor, lanes[rows], counts, rows, take)
             else:
-                taken = self._take_some(cursor, lanes, rows, counts, take)
-                is_open = (counts > taken) & ~cursor.is_damaged(lanes[rows])
-                self._take_scanned(cursor, lanes[rows[is_open]], counts[is_open] - taken, rows[is_open], take)
+                counts_taken = self._take_some(cursor, lanes, rows, counts, take)
+                is_open = (counts > counts_taken) & ~cursor.is_damaged(lanes[rows])
+                self._take_scanned(cursor, lanes[rows[is_open]], counts[is_open] - counts_taken, rows[is_open], take)
                 rows = rows[~is_open]
             rows = rows[~cursor.is_damaged(lanes[rows])]
         self._take_scanned(cursor, lanes[rows], np.zeros(len(rows), np.int64), rows, take)
 
     def _take_some(self, cursor: Cursor, lanes: Lanes, rows: Longs, counts: Longs, take: _Take) -> int:
         """Take items while many records have a next one. Returns how many items of a record."""
-        taken = 0
+        counts_taken = 0
         while True:
-            is_there = (counts > taken) & ~cursor.is_damaged(lanes[rows])
-            if np.count_nonzero(is_there) < LANES_MIN:
-                return taken
-            take(cursor, lanes[rows[is_there]], rows[is_there])
-            taken += 1
+            has_next = (counts > counts_taken) & ~cursor.is_damaged(lanes[rows])
+            if np.count_nonzero(has_next) < LANES_MIN:
+                return counts_taken
+            take(cursor, lanes[rows[has_next]], rows[has_next])
+            counts_taken += 1
 
     def _take_block(self, cursor: Cursor, lanes: Lanes, counts: Longs, rows: Longs, take: _Take) -> None:
         """Take all items of blocks whose items have the same number of bytes."""
         size, firsts = self._item_bytes, np.cumsum(counts) - counts
         begin = cursor.skip(lanes, counts * size, self.path)
-        within = np.arange(counts.sum()) - np.repeat(firsts, counts)
-        items = cursor.items(np.repeat(begin, counts) + within * size, np.repeat(lanes, counts))
-        take(items, items.all(), np.repeat(rows, counts))
+        offsets = np.arange(counts.sum()) - np.repeat(firsts, counts)
+        items = cursor.items(np.repeat(begin, counts) + offsets * size, np.repeat(lanes, counts))
+        take(items, items.all_lanes(), np.repeat(rows, counts))
         cursor.take_problems(items)
 
     def _take_scanned(self, cursor: Cursor, lanes: Lanes, counts: Longs, rows: Longs, take: _Take) -> None:
-        """Take the rest of these arrays at once. `counts` are the items that their blocks still have."""
-        begin, taken, problems = array("q"), list[int](), dict[int, str]()
+        """Take the remaining items of these arrays at once. Their current blocks still have `counts` items."""
+        begin, counts_taken, problems = array("q"), list[int](), dict[int, str]()
         for lane, count in zip(lanes.tolist(), counts.tolist(), strict=True):
-            scan, before = cursor.scan(lane), len(begin)
+            scan, first = cursor.scan(lane), len(begin)
             try:
                 while count or (count := self._scan_count(scan)):
                     self._scan_items(scan, count, begin)
@@ -154,26 +154,26 @@ class Repeated(AvroNode):
             except ScanError as error:
                 problems[lane] = str(error)
             cursor.move(lane, scan)
-            taken.append(len(begin) - before)
+            counts_taken.append(len(begin) - first)
         if begin:
-            items = cursor.items(np.frombuffer(begin, np.int64).copy(), np.repeat(lanes, taken))
-            take(items, items.all(), np.repeat(rows, taken))
+            items = cursor.items(np.frombuffer(begin, np.int64).copy(), np.repeat(lanes, counts_taken))
+            take(items, items.all_lanes(), np.repeat(rows, counts_taken))
             cursor.take_problems(items)
-        for lane, why in problems.items():  # unless an item has said it
-            cursor.fail(np.array([lane]), why)
+        for lane, reason in problems.items():  # unless an item has said it
+            cursor.fail(np.array([lane]), reason)
 
     def _counts(self, cursor: Cursor, lanes: Lanes) -> Longs:
-        """How many items the next block of each has."""
-        counts = cursor.longs(lanes, self.path)
+        """Return how many items the next block of each record has."""
+        counts = cursor.read_longs(lanes, self.path)
         with_size = np.flatnonzero(counts < 0)
         if len(with_size):
             counts[with_size] *= -1
-            cursor.longs(lanes[with_size], self.path)
+            cursor.read_longs(lanes[with_size], self.path)
         cursor.count_items(lanes, counts, self._item_bytes, self.path)
         return np.where(cursor.is_damaged(lanes), 0, counts)
 
     def _scan_count(self, scan: Scan) -> int:
-        """How many items the next block has."""
+        """Return how many items the next block has."""
         count = scan.long(self.path)
         if count < 0:
             count = -count
@@ -182,7 +182,7 @@ class Repeated(AvroNode):
         return count
 
     def _scan_items(self, scan: Scan, count: int, begin: array[int] | None) -> None:
-        """Pass the items of a block by. `begin` takes their positions, also that of one which can't be passed."""
+        """Skip the items of a block. Appends their positions to `begin`, also of an item that can't be skipped."""
         if self._is_fixed:
             first, size = scan.position, self._item_bytes
             scan.skip(count * size, self.path)
@@ -195,15 +195,15 @@ class Repeated(AvroNode):
             for node in self.items:
                 node.scan(scan)
 
-    def _joined(self, found: _Items, count: int) -> pa.Array:
+    def _joined(self, items: _Items, count: int) -> pa.Array:
         assert self.type is not None
-        rows = np.concatenate(found.rows) if found.rows else np.zeros(0, np.int64)
+        rows = np.concatenate(items.rows) if items.rows else np.zeros(0, np.int64)
         offsets = np.zeros(count + 1, np.int32)
         np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
         order = pa.array(np.argsort(rows, kind="stable"))
         kinds = (self.type.value_type,) if pa.types.is_list(self.type) else (self.type.key_type, self.type.item_type)
         columns = [
-            pa.concat_arrays([part[place] for part in found.parts]).take(order) if found.parts else pa.nulls(0, kind)
+            pa.concat_arrays([part[place] for part in items.parts]).take(order) if items.parts else pa.nulls(0, kind)
             for place, kind in enumerate(kinds)
         ]
         if pa.types.is_list(self.type):
@@ -233,15 +233,15 @@ class Record(AvroNode):
         self.is_fixed = all(member.node.is_fixed for member in members)
 
     def columns(self, cursor: Cursor, lanes: Lanes) -> list[pa.Array]:
-        """Its fields, in the reader's order."""
+        """Return the fields, in the reader's order."""
         assert self.type is not None
         columns = {place: pa.repeat(value, len(lanes)) for place, value in self.constants.items()}
         for member in self.members:
             if member.place is None:
                 member.node.skip(cursor, lanes)
                 continue
-            wanted, read = self.type.field(member.place).type, member.node.read(cursor, lanes)
-            columns[member.place] = read if read.type == wanted else read.cast(wanted)
+            target, values = self.type.field(member.place).type, member.node.read(cursor, lanes)
+            columns[member.place] = values if values.type == target else values.cast(target)
         return [columns[place] for place in range(len(self.type))]
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
@@ -260,13 +260,13 @@ class Record(AvroNode):
 class Unreadable(Record):
     """A record that lacks what the reader needs: it is at fault."""
 
-    def __init__(self, path: str, members: Sequence[Member], type_: pa.StructType | None, why: str) -> None:
+    def __init__(self, path: str, members: Sequence[Member], type_: pa.StructType | None, reason: str) -> None:
         super().__init__(path, members, type_, {})
-        self.why = why
+        self.reason = reason
 
     def columns(self, cursor: Cursor, lanes: Lanes) -> list[pa.Array]:
         assert self.type is not None
-        cursor.fail(lanes, self.why)
+        cursor.fail(lanes, self.reason)
         return [pa.nulls(len(lanes), field.type) for field in self.type]
 
 
@@ -274,7 +274,7 @@ class RecordUnion(Union):
     """A union of records, as the writer's schema itself: all of them are read as the same fields."""
 
     def columns(self, cursor: Cursor, lanes: Lanes) -> list[pa.Array]:
-        """The fields, in the reader's order."""
+        """Return the fields, in the reader's order."""
         return list(self.read(cursor, lanes).flatten())
 
 

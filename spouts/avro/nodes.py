@@ -1,9 +1,9 @@
-"""What reads one type of the writer as one of the reader: a tree of nodes, made once for a schema (see `resolution`).
-Those that have others below them are in `nested`.
+"""Nodes that read one type of the writer as one of the reader: a tree, made once for a schema (see `resolution`). Nodes
+with others below them are in `nested`.
 
 Every node can `skip` what the writer has written, and most can `read` it, as an Arrow array with an entry for each of
-the given records. Records that are found to be damaged are noted at the cursor; their entries mean nothing. Every node
-can also `scan` the next value of a single record, without reading it.
+the given records. A damaged record is failed at the cursor; its entry means nothing. Every node can also `scan` the
+next value of a single record, without reading it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ UUID_BYTES = 16
 
 
 class AvroNode:
-    """One type. `path` is the field, for messages; `bytes_min` the fewest bytes that a value takes, with `is_fixed`
-    those of every value."""
+    """One type. `path` is the field, for messages; `bytes_min` the fewest bytes that a value takes. With `is_fixed`
+    every value takes so many."""
 
     bytes_min = 1
     is_fixed = False
@@ -32,15 +32,15 @@ class AvroNode:
         self.path = path
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
-        """The next value of each of these records."""
+        """Return the next value of each of these records."""
         raise NotImplementedError
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
-        """Pass it by."""
+        """Skip the next value of each of these records."""
         self.read(cursor, lanes)
 
     def scan(self, scan: Scan) -> None:
-        """Pass it by in a single record. Raises `ScanError`."""
+        """Skip the next value of a single record. Raises `ScanError`."""
         if self.is_fixed:
             scan.skip(self.bytes_min, self.path)
         else:
@@ -48,14 +48,14 @@ class AvroNode:
 
 
 class Mismatched(AvroNode):
-    """Passes a value by that can't be read as what is wanted: its record is at fault."""
+    """Skips a value that can't be read as the reader's type: its record is at fault."""
 
-    def __init__(self, path: str, node: AvroNode, why: str) -> None:
+    def __init__(self, path: str, node: AvroNode, reason: str) -> None:
         super().__init__(path)
-        self.node, self.why, self.bytes_min, self.is_fixed = node, why, node.bytes_min, node.is_fixed
+        self.node, self.reason, self.bytes_min, self.is_fixed = node, reason, node.bytes_min, node.is_fixed
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
-        cursor.fail(lanes, self.why)
+        cursor.fail(lanes, self.reason)
         return pa.nulls(len(lanes))
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
@@ -66,7 +66,7 @@ class Mismatched(AvroNode):
 
 
 class Null(AvroNode):
-    """No bytes."""
+    """A null, which takes no bytes."""
 
     bytes_min = 0
     is_fixed = True
@@ -76,7 +76,7 @@ class Null(AvroNode):
 
 
 class Boolean(AvroNode):
-    """A byte."""
+    """A boolean, which takes one byte."""
 
     is_fixed = True
 
@@ -85,14 +85,14 @@ class Boolean(AvroNode):
 
 
 class Number(AvroNode):
-    """An int or a long."""
+    """An int or a long, of variable length."""
 
     def __init__(self, path: str, *, is_int: bool) -> None:
         super().__init__(path)
         self.is_int = is_int
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
-        numbers = cursor.longs(lanes, self.path)
+        numbers = cursor.read_longs(lanes, self.path)
         if self.is_int:
             narrow = numbers.astype(np.int32)
             wrong = np.flatnonzero(narrow != numbers)
@@ -103,7 +103,7 @@ class Number(AvroNode):
 
 
 class Float(AvroNode):
-    """A float or a double."""
+    """A float or a double, by its size in bytes."""
 
     is_fixed = True
 
@@ -120,29 +120,29 @@ class Float(AvroNode):
 
 
 class Text(AvroNode):
-    """A string, or bytes."""
+    """A string or bytes, with their length in front."""
 
     def __init__(self, path: str, *, is_string: bool) -> None:
         super().__init__(path)
         self.is_string = is_string
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
-        sizes = cursor.longs(lanes, self.path)
+        sizes = cursor.read_longs(lanes, self.path)
         begin = cursor.skip(lanes, sizes, self.path)
         if len(cursor.problems):
             sizes[cursor.is_damaged(lanes)] = 0
-        read = cursor.texts(begin, sizes)
-        return converted(read, pa.string(), cursor, lanes, self.path) if self.is_string else read.cast(pa.binary())
+        values = cursor.view_texts(begin, sizes)
+        return converted(values, pa.string(), cursor, lanes, self.path) if self.is_string else values.cast(pa.binary())
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
-        cursor.skip(lanes, cursor.longs(lanes, self.path), self.path)
+        cursor.skip(lanes, cursor.read_longs(lanes, self.path), self.path)
 
     def scan(self, scan: Scan) -> None:
         scan.skip(scan.long(self.path), self.path)
 
 
 class Fixed(AvroNode):
-    """So many bytes."""
+    """A fixed number of bytes."""
 
     is_fixed = True
 
@@ -152,20 +152,22 @@ class Fixed(AvroNode):
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
         begin = cursor.skip(lanes, self.bytes_min, self.path)
-        return cursor.texts(begin, np.full(len(lanes), self.bytes_min, np.int64)).cast(pa.binary())
+        return cursor.view_texts(begin, np.full(len(lanes), self.bytes_min, np.int64)).cast(pa.binary())
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
         cursor.skip(lanes, self.bytes_min, self.path)
 
 
 class Uuid(Fixed):
-    """Sixteen bytes, as text."""
+    """A UUID of sixteen bytes, as text."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, UUID_BYTES)
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
-        return pa.array([str(uuid.UUID(bytes=each)) for each in super().read(cursor, lanes).to_pylist()], pa.string())
+        return pa.array(
+            [str(uuid.UUID(bytes=octets)) for octets in super().read(cursor, lanes).to_pylist()], pa.string()
+        )
 
 
 class Decimal(AvroNode):
@@ -181,7 +183,7 @@ class Decimal(AvroNode):
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
         if self.size is None:
-            sizes = cursor.longs(lanes, self.path)
+            sizes = cursor.read_longs(lanes, self.path)
         else:
             sizes = np.full(len(lanes), self.size, np.int64)
         begin = cursor.skip(lanes, sizes, self.path)
@@ -193,8 +195,8 @@ class Decimal(AvroNode):
         for place in range(_DECIMAL_BYTES):
             byte = cursor.data[np.maximum(last - place, 0)]
             numbers[:, place] = np.where(place < sizes, byte, np.where(is_negative, 0xFF, 0))
-        read = pa.Array.from_buffers(self.type, len(lanes), [None, pa.py_buffer(numbers.tobytes())])
-        return converted(read, self.type, cursor, lanes, self.path, _with_its_precision)
+        values = pa.Array.from_buffers(self.type, len(lanes), [None, pa.py_buffer(numbers.tobytes())])
+        return converted(values, self.type, cursor, lanes, self.path, _with_its_precision)
 
     def _without_padding(self, cursor: Cursor, lanes: Lanes, begin: Longs, sizes: Longs) -> Longs:
         """Sixteen bytes at most; `begin` moves. More are more than its digits, unless they only repeat the sign."""
@@ -210,37 +212,37 @@ class Decimal(AvroNode):
 class Enum(AvroNode):
     """A symbol. `symbols` are the reader's, by the writer's numbers; None for one that it does not have."""
 
-    def __init__(self, path: str, symbols: Sequence[str | None], written: Sequence[str]) -> None:
+    def __init__(self, path: str, symbols: Sequence[str | None], writer_symbols: Sequence[str]) -> None:
         super().__init__(path)
-        self.symbols, self.written = pa.array(symbols, pa.string()), written
+        self.symbols, self.writer_symbols = pa.array(symbols, pa.string()), writer_symbols
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
-        numbers = cursor.longs(lanes, self.path)
-        beyond = (numbers < 0) | (numbers >= len(self.written))
-        if beyond.any():
-            cursor.fail(lanes[beyond], f"{self.path}: there is no such symbol")
-        numbers[beyond] = 0
-        read = self.symbols.take(pa.array(numbers))
-        if read.null_count:
-            unknown = np.flatnonzero(np.asarray(read.is_null()))
-            symbol = self.written[numbers[unknown[0]]]
-            cursor.fail(lanes[unknown], f"{self.path}: the reader has no symbol {symbol!r}, and no default")
-        return read
+        numbers = cursor.read_longs(lanes, self.path)
+        is_unknown_number = (numbers < 0) | (numbers >= len(self.writer_symbols))
+        if is_unknown_number.any():
+            cursor.fail(lanes[is_unknown_number], f"{self.path}: there is no such symbol")
+        numbers[is_unknown_number] = 0
+        values = self.symbols.take(pa.array(numbers))
+        if values.null_count:
+            missing = np.flatnonzero(np.asarray(values.is_null()))
+            symbol = self.writer_symbols[numbers[missing[0]]]
+            cursor.fail(lanes[missing], f"{self.path}: the reader has no symbol {symbol!r}, and no default")
+        return values
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
-        cursor.longs(lanes, self.path)
+        cursor.read_longs(lanes, self.path)
 
 
 class Converted(AvroNode):
     """A value in another type of the reader's, without loss."""
 
-    def __init__(self, node: AvroNode, convert: Callable[[pa.Array], pa.Array], wanted: pa.DataType) -> None:
+    def __init__(self, node: AvroNode, convert: Callable[[pa.Array], pa.Array], target: pa.DataType) -> None:
         super().__init__(node.path)
-        self.node, self.convert, self.wanted = node, convert, wanted
+        self.node, self.convert, self.target = node, convert, target
         self.bytes_min, self.is_fixed = node.bytes_min, node.is_fixed
 
     def read(self, cursor: Cursor, lanes: Lanes) -> pa.Array:
-        return converted(self.node.read(cursor, lanes), self.wanted, cursor, lanes, self.path, self.convert)
+        return converted(self.node.read(cursor, lanes), self.target, cursor, lanes, self.path, self.convert)
 
     def skip(self, cursor: Cursor, lanes: Lanes) -> None:
         self.node.skip(cursor, lanes)
@@ -256,7 +258,7 @@ def _with_its_precision(values: pa.Array) -> pa.Array:
 
 def converted(
     read: pa.Array,
-    wanted: pa.DataType,
+    target: pa.DataType,
     cursor: Cursor,
     lanes: Lanes,
     path: str,
@@ -265,13 +267,13 @@ def converted(
     """What was read, in the wanted type. A record whose value has no place in it is damaged."""
 
     try:
-        return read.cast(wanted) if convert is None else convert(read)
+        return read.cast(target) if convert is None else convert(read)
     except pa.ArrowException as error:
         if len(read) == 1:
             cursor.fail(lanes, f"{path}: {error}")
-            return pa.nulls(1, wanted)
+            return pa.nulls(1, target)
     if cursor.is_damaged(lanes).all():  # the items of a record behind one that is damaged
-        return pa.nulls(len(read), wanted)
+        return pa.nulls(len(read), target)
     middle = len(read) // 2  # few are damaged, and those are found by halves
     halves = (slice(0, middle), slice(middle, None))
-    return pa.concat_arrays([converted(read[half], wanted, cursor, lanes[half], path, convert) for half in halves])
+    return pa.concat_arrays([converted(read[half], target, cursor, lanes[half], path, convert) for half in halves])

@@ -13,14 +13,14 @@ EMPTY_ITEMS_MAX = 1_000
 
 
 def explain_count(path: str, bytes_min: int) -> str:
-    """Why a block can't have so many items."""
+    """Return why a block can't have so many items."""
     if bytes_min:
         return f"{path}: it ends before"
     return f"{path}: more than {EMPTY_ITEMS_MAX:,} items of a record take no bytes"
 
 
 class ScanError(Exception):
-    """The bytes are no value of the schema."""
+    """The bytes are no number of the schema."""
 
 
 class Scan:
@@ -41,19 +41,19 @@ class Scan:
         if byte < 0x80 and position < self.end:
             self.position = position + 1
             return (byte >> 1) ^ -(byte & 1)
-        value = byte & 0x7F
+        number = byte & 0x7F
         while byte >= 0x80:
             position += 1
             byte = self.data[position]
             if position - self.position == VARINT_BYTES:
                 is_cut = self.end - self.position < VARINT_BYTES
                 raise ScanError(f"{path}: {'it ends before its schema does' if is_cut else 'a number has no end'}")
-            value |= (byte & 0x7F) << (7 * (position - self.position))
+            number |= (byte & 0x7F) << (7 * (position - self.position))
         if position >= self.end:
             raise ScanError(f"{path}: it ends before its schema does")
         self.position = position + 1
-        value &= _LONG_MASK
-        return (value >> 1) ^ -(value & 1)
+        number &= _LONG_MASK
+        return (number >> 1) ^ -(number & 1)
 
     def skip(self, size: int, path: str) -> None:
         """Pass this number of bytes."""
@@ -63,7 +63,7 @@ class Scan:
 
     def count_items(self, count: int, bytes_min: int, path: str) -> None:
         """Raise `ScanError` if a block can't have so many items."""
-        most = (self.end - self.position) // bytes_min if bytes_min else EMPTY_ITEMS_MAX - self.empty_items
+        count_max = (self.end - self.position) // bytes_min if bytes_min else EMPTY_ITEMS_MAX - self.empty_items
         self.empty_items += 0 if bytes_min else count
-        if not 0 <= count <= most:
+        if not 0 <= count <= count_max:
             raise ScanError(explain_count(path, bytes_min))

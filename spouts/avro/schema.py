@@ -13,14 +13,14 @@ MISSING: Final = object()
 
 
 class AvroSchemaError(Exception):
-    """A text is no Avro schema, or none that can be read here. Only used within this folder."""
+    """Raised for a text that is no Avro schema, or one that can't be read here. Only used within this folder."""
 
 
 @dataclass(eq=False, slots=True)
 class AvroType:
-    """A type: `kind` is that of a primitive one, or `record`, `enum`, `fixed`, `array`, `map`, `union`.
+    """An Avro type. `kind` is the name of a primitive type, or `record`, `enum`, `fixed`, `array`, `map`, `union`.
 
-    What is empty, its kind does not have. Types refer to themselves if they are recursive.
+    Attributes that a kind does not have are empty. A recursive type refers to itself.
     """
 
     kind: str
@@ -31,22 +31,22 @@ class AvroType:
     size: int = 0
     symbols: tuple[str, ...] = ()
     default: Any = MISSING
-    """Of an enum: the symbol for those that the reader does not have."""
-    of: AvroType | None = None
-    """The items of an array, the values of a map."""
+    """The symbol of an enum that replaces symbols which the reader does not have."""
+    item_type: AvroType | None = None
+    """The type of an array's items, or of a map's values."""
     branches: tuple[AvroType, ...] = ()
     fields: tuple[AvroField, ...] = ()
 
     def __str__(self) -> str:
         if self.kind == "union":
             return "union of " + ", ".join(map(str, self.branches))
-        if self.of is not None:
-            return f"{self.kind} of {self.of if self.of.kind != 'record' else self.of.name}"
-        named = f"{self.kind} {self.name}" if self.name else self.kind
-        return f"{named} ({self.logical})" if self.logical else named
+        if self.item_type is not None:
+            return f"{self.kind} of {self.item_type if self.item_type.kind != 'record' else self.item_type.name}"
+        text = f"{self.kind} {self.name}" if self.name else self.kind
+        return f"{text} ({self.logical})" if self.logical else text
 
     @property
-    def beside_null(self) -> tuple[AvroType, ...]:
+    def branches_without_null(self) -> tuple[AvroType, ...]:
         """The branches of a union without null; of another type, the type itself."""
         if self.kind != "union":
             return (self,)
@@ -63,22 +63,24 @@ class AvroField:
     default: Any = MISSING
 
 
-def parsed(text: str, references: Sequence[str] = ()) -> AvroType:
-    """The type of a schema; `references` are schemas that define names which it uses, each after those that it needs.
+def parse_schema(text: str, references: Sequence[str] = ()) -> AvroType:
+    """Return the type of a schema.
+
+    `references` are the schemas that define the names which it uses, each behind the ones that it needs itself.
 
     Raises `AvroSchemaError`.
     """
     names = _Names()
     try:
-        for each in references:
-            names.type_of(_json(each), "")
+        for reference in references:
+            names.type_of(_json(reference), "")
         return names.type_of(_json(text), "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AvroSchemaError(f"it is no Avro schema ({type(error).__name__}: {error})") from None
 
 
 def _json(text: str) -> Any:
-    """JSON, also behind a byte order mark, which editors put in front of a file."""
+    """Parse JSON, without the byte order mark that editors put in front of a file."""
     return json.loads(text.removeprefix("\ufeff"))
 
 
@@ -86,68 +88,70 @@ def _json(text: str) -> Any:
 class _Names:
     """The types that have a name, by their full names."""
 
-    known: dict[str, AvroType] = field(default_factory=dict)
+    types: dict[str, AvroType] = field(default_factory=dict)
 
-    def type_of(self, given: Any, namespace: str) -> AvroType:
-        if isinstance(given, str):
-            return self._named(given, namespace)
-        if isinstance(given, list):
-            return AvroType("union", branches=tuple(self.type_of(each, namespace) for each in given))
-        if not isinstance(given, Mapping):
-            raise TypeError(f"{given!r} is no type")
-        kind = given["type"]
+    def type_of(self, declaration: Any, namespace: str) -> AvroType:
+        if isinstance(declaration, str):
+            return self._named(declaration, namespace)
+        if isinstance(declaration, list):
+            return AvroType("union", branches=tuple(self.type_of(branch, namespace) for branch in declaration))
+        if not isinstance(declaration, Mapping):
+            raise TypeError(f"{declaration!r} is no type")
+        kind = declaration["type"]
         if kind in ("record", "error", "enum", "fixed"):
-            return self._definition(given, namespace)
+            return self._definition(declaration, namespace)
         if kind == "array":
-            return AvroType("array", of=self.type_of(given["items"], namespace))
+            return AvroType("array", item_type=self.type_of(declaration["items"], namespace))
         if kind == "map":
-            return AvroType("map", of=self.type_of(given["values"], namespace))
+            return AvroType("map", item_type=self.type_of(declaration["values"], namespace))
         if not isinstance(kind, str) or kind not in PRIMITIVES:
             return self.type_of(kind, namespace)
-        return AvroType(kind, **_logical(given))
+        return AvroType(kind, **_logical(declaration))
 
     def _named(self, name: str, namespace: str) -> AvroType:
         if name in PRIMITIVES:
             return AvroType(name)
-        found = self.known.get(_full(name, namespace)) or self.known.get(name)
-        if found is None:
+        named = self.types.get(_full(name, namespace)) or self.types.get(name)
+        if named is None:
             raise ValueError(f"the type {name!r} is not defined")
-        return found
+        return named
 
-    def _definition(self, given: Mapping[str, Any], namespace: str) -> AvroType:
-        full = _full(given["name"], given.get("namespace", namespace))
-        if full in self.known:
+    def _definition(self, declaration: Mapping[str, Any], namespace: str) -> AvroType:
+        full = _full(declaration["name"], declaration.get("namespace", namespace))
+        if full in self.types:
             raise ValueError(f"the type {full!r} is defined twice")
-        if given["type"] == "enum":
-            symbols = tuple(map(str, given["symbols"]))
-            made = AvroType("enum", full, symbols=symbols, default=given.get("default", MISSING))
-        elif given["type"] == "fixed":
-            size = given["size"]
+        if declaration["type"] == "enum":
+            symbols = tuple(map(str, declaration["symbols"]))
+            definition = AvroType("enum", full, symbols=symbols, default=declaration.get("default", MISSING))
+        elif declaration["type"] == "fixed":
+            size = declaration["size"]
             if type(size) is not int or size < 0:
                 raise ValueError(f"a fixed has no size of {size!r}")
-            made = AvroType("fixed", full, size=size, **_logical(given))
+            definition = AvroType("fixed", full, size=size, **_logical(declaration))
         else:
-            made = AvroType("record", full)
-        self.known[full] = made
-        within = full.rpartition(".")[0]
-        made.fields = tuple(self._field(each, within) for each in given.get("fields", ()) if made.kind == "record")
-        return made
+            definition = AvroType("record", full)
+        self.types[full] = definition
+        scope = full.rpartition(".")[0]
+        definition.fields = tuple(
+            self._field(field, scope) for field in declaration.get("fields", ()) if definition.kind == "record"
+        )
+        return definition
 
-    def _field(self, given: Mapping[str, Any], namespace: str) -> AvroField:
-        aliases = tuple(map(str, given.get("aliases") or ()))
-        type_ = self.type_of(given["type"], namespace)
-        return AvroField(str(given["name"]), type_, aliases, given.get("default", MISSING))
+    def _field(self, declaration: Mapping[str, Any], namespace: str) -> AvroField:
+        aliases = tuple(map(str, declaration.get("aliases") or ()))
+        type_ = self.type_of(declaration["type"], namespace)
+        return AvroField(str(declaration["name"]), type_, aliases, declaration.get("default", MISSING))
 
 
 def _full(name: str, namespace: str | None) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _logical(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is valid of a logical type: the specification has others ignored."""
-    kind, logical = given["type"], given.get("logicalType")
+def _logical(declaration: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a valid logical type. The specification has invalid ones ignored."""
+    kind, logical = declaration["type"], declaration.get("logicalType")
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        precision, scale = given.get("precision"), given.get("scale", 0)
+        precision, scale = declaration.get("precision"), declaration.get("scale", 0)
         if type(precision) is int and type(scale) is int and 0 <= scale <= precision:
             return {"logical": logical, "precision": precision, "scale": scale}
         return {}

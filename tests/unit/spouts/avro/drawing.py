@@ -17,8 +17,8 @@ import fastavro
 import pyarrow as pa
 
 from spouts.avro.decoder import Decoder
-from spouts.avro.schema import AvroField, AvroType, parsed
-from spouts.avro.wanted import Wanted, of_avro
+from spouts.avro.schema import AvroField, AvroType, parse_schema
+from spouts.avro.reader_types import ReaderType, type_from_avro
 
 DEPTH = 3
 UNREAD = "unread"
@@ -209,33 +209,33 @@ def by_fastavro(payload: bytes, writer: Any, reader: Any = None) -> Any:
 
 def decoded(schema: Any, payloads: Sequence[bytes], reader: Any) -> list[Any]:
     """What ours reads of each, as Python has it; an `Exception` for those that can't be read."""
-    wanted = of_avro(parsed(json.dumps(reader)))
-    columns, problems = Decoder(parsed(json.dumps(schema)), wanted).decode(pa.array(payloads, pa.binary()))
-    batch = pa.StructArray.from_arrays(columns, fields=list(wanted.type))
+    reader_type = type_from_avro(parse_schema(json.dumps(reader)))
+    columns, problems = Decoder(parse_schema(json.dumps(schema)), reader_type).decode(pa.array(payloads, pa.binary()))
+    batch = pa.StructArray.from_arrays(columns, fields=list(reader_type.arrow_type))
     batch.validate(full=True)
-    return [ValueError(problems[row]) if row in problems else shown(batch[row], wanted) for row in range(len(batch))]
+    return [ValueError(problems[row]) if row in problems else shown(batch[row], reader_type) for row in range(len(batch))]
 
 
-def shown(scalar: pa.Scalar, wanted: Wanted) -> Any:
+def shown(scalar: pa.Scalar, reader_type: ReaderType) -> Any:
     """The value; or the error if Python has no such date."""
     try:
-        return of_scalar(scalar, wanted)
+        return of_scalar(scalar, reader_type)
     except (OverflowError, ValueError) as error:
         return error
 
 
-def of_scalar(scalar: pa.Scalar, wanted: Wanted) -> Any:
+def of_scalar(scalar: pa.Scalar, reader_type: ReaderType) -> Any:
     """As fastavro has it: a map is a dictionary."""
     if not scalar.is_valid:
         return None
-    if wanted.fields:
-        return {each.names[0]: of_scalar(scalar[each.names[0]], each.wanted) for each in wanted.fields}
-    if pa.types.is_map(wanted.type):
-        assert wanted.of is not None
+    if reader_type.fields:
+        return {each.names[0]: of_scalar(scalar[each.names[0]], each.type) for each in reader_type.fields}
+    if pa.types.is_map(reader_type.arrow_type):
+        assert reader_type.item_type is not None
         # Not `as_py`, which has no place for a key that is there twice.
-        return {pair["key"].as_py(): of_scalar(pair["value"], wanted.of) for pair in scalar.values}
-    if wanted.of is not None:
-        return [of_scalar(each, wanted.of) for each in scalar.values]
+        return {pair["key"].as_py(): of_scalar(pair["value"], reader_type.item_type) for pair in scalar.values}
+    if reader_type.item_type is not None:
+        return [of_scalar(each, reader_type.item_type) for each in scalar.values]
     return scalar.as_py()
 
 

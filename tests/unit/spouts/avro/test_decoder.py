@@ -13,7 +13,7 @@ from spouts.avro import nodes
 from spouts.avro.cursor import Cursor, Longs
 from spouts.avro.decoder import Decoder
 from spouts.avro.schema import AvroField, AvroSchemaError, AvroType
-from spouts.avro.wanted import of_avro
+from spouts.avro.reader_types import type_from_avro
 from tests.unit.spouts.avro.differential import compared, compared_pair, damaged, same
 from tests.unit.spouts.avro.drawing import Drawn, by_fastavro, decoded, read_of, written
 from transactional.model.arrow.zones import naive_times_in
@@ -70,13 +70,13 @@ def test_a_long_array_takes_no_more_steps_than_a_short_one(
     items: Any, item: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is read, and one that is passed by. A step takes 10 µs or more, for any number of items."""
-    steps, position_of = [0], Cursor._at
+    steps, positions_of = [0], Cursor._positions_of
 
     def count_step(cursor: Cursor, lanes: Longs) -> Longs:
         steps[0] += 1
-        return position_of(cursor, lanes)
+        return positions_of(cursor, lanes)
 
-    monkeypatch.setattr(Cursor, "_at", count_step)
+    monkeypatch.setattr(Cursor, "_positions_of", count_step)
     array = {"type": "array", "items": items}
     fields = [{"name": "a", "type": array}, {"name": "n", "type": "int"}]
     unread = {"name": "unread", "type": {"type": "array", "items": items if items is not PAIR else "P"}}
@@ -150,5 +150,5 @@ def test_a_union_at_the_top_of_records_and_others_is_read_as_one_field_only() ->
     union, text = AvroType("union", branches=(AvroType("string"), record)), AvroType("string")
     fields = tuple(AvroField(name, text) for name in "xy")
     with pytest.raises(AvroSchemaError, match=r"union of string, record A, .*all types of a union have to be records"):
-        Decoder(union, of_avro(AvroType("record", "R", fields=fields)))
-    Decoder(union, of_avro(AvroType("record", "R", fields=fields[:1])))
+        Decoder(union, type_from_avro(AvroType("record", "R", fields=fields)))
+    Decoder(union, type_from_avro(AvroType("record", "R", fields=fields[:1])))
