@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Payloads, without
+from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Payloads, positions_without
 from spouts.registry.client import Registry, registry_of
 from spouts.registry.framing import Part
 from spouts.registry.schemas import RegisteredSchema, SchemaId
@@ -87,7 +87,7 @@ class AvroTranslator(DecodingTranslator):
         fields = [field for reader_type in self._parts.values() for field in reader_type.arrow_type]
         batch, bad = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), sorted(problems)
         if bad:
-            batch = batch.take(pa.array(without(bad, records.num_rows), pa.int64()))
+            batch = batch.take(pa.array(positions_without(bad, records.num_rows), pa.int64()))
         return Decoded(batch, bad, problems.__getitem__)
 
     def _read(self, records: pa.RecordBatch, part: Part) -> _ColumnsRead:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Payloads, without
+from spouts.decoding.translator import Decoded, DecodingTranslator, OnError, Payloads, positions_without
 from spouts.registry.client import Registry, registry_of
 from spouts.registry.framing import Part
 from transactional.model.arrow import arrow_schema
@@ -25,9 +25,9 @@ from transactional.model.schema import Schema
 _WHOLE_MIN = 1_000
 """Below it, what Arrow's functions cost once is more than what they save for each record."""
 _PIECE = 500
-"""So many are tried at once where some are bad: each bad one has what follows it in its piece read again."""
+"""The number of values tried at once where some are bad. The rest of a piece behind a bad value is read again."""
 _WHITESPACE = " \t\n\r\x0b\x0c"
-"""What `bytes.strip` takes away."""
+"""The characters that `bytes.strip` removes."""
 _ROW = re.compile(r" in row (\d+)")
 _OTHER_MARKS = {BOM_UTF32_LE: "UTF-32", BOM_UTF32_BE: "UTF-32", BOM_UTF16_LE: "UTF-16", BOM_UTF16_BE: "UTF-16"}
 """Byte order marks, a longer one before the one that it begins with."""
@@ -81,36 +81,36 @@ class JsonTranslator(DecodingTranslator):
             payloads = self._framed(self._registry, records, "value", "JSON")
         batch, bad = _Parser(self._parsed).parse(payloads.column)
 
-        def why(index: int) -> tuple[Part, str]:
+        def explain(index: int) -> tuple[Part, str]:
             reason = payloads.problems.get(index) or _Parser(self._parsed).reason(payloads.column[index].as_py())
             return "value", f"{payloads.id_text(index)} is not a JSON object of '{self._parsed}': {reason}"
 
-        return Decoded(batch, bad, why)
+        return Decoded(batch, bad, explain)
 
 
 class _Parser:
     """Arrow's JSON reader over values, one per line."""
 
     def __init__(self, schema: Schema) -> None:
-        self._wanted, self._has_decimals = arrow_schema(schema), any("decimal" in field.type for field in schema)
+        self._columns, self._has_decimals = arrow_schema(schema), any("decimal" in field.type for field in schema)
         self._has_floats = any(kind in field.type for field in schema for kind in ("float", "double"))
-        self._read = pa.schema([field.with_type(_read_type(field.type)) for field in self._wanted])
+        self._read = pa.schema([field.with_type(_read_type(field.type)) for field in self._columns])
         self._options = pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="ignore")
 
     def parse(self, column: pa.Array) -> tuple[pa.RecordBatch, list[int]]:
-        """The columns of those that can be read, and the positions of the others."""
+        """Return the columns of the values that can be read, and the positions of the others."""
         whole = self._whole(column) if len(column) >= _WHOLE_MIN and not column.null_count else None
         if whole is not None:
             return _one_batch([whole]), []
         values = [value and value.removeprefix(BOM_UTF8) for value in column.to_pylist()]
         bad = [position for position, value in enumerate(values) if _problem(value) is not None]
-        good = without(bad, len(values))
+        good = positions_without(bad, len(values))
         parts, refused = self._parts([values[position] for position in good])
         bad = sorted([*bad, *(good[position] for position in refused)])
-        return _one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=self._wanted), bad
+        return _one_batch(parts) if parts else pa.RecordBatch.from_pylist([], schema=self._columns), bad
 
     def _whole(self, column: pa.Array) -> pa.Table | None:
-        """The columns of all of them, without a look at each in Python; None if one may be bad."""
+        """Return the columns of all values, without a look at each in Python; None if one may be bad."""
         try:
             text = column.cast(pa.string())
             trimmed = pc.ascii_trim(text, characters=_WHITESPACE)
@@ -123,7 +123,7 @@ class _Parser:
             return None
 
     def _parts(self, values: Sequence[bytes]) -> tuple[list[pa.Table], list[int]]:
-        """The columns of those that can be read, in order, and the positions of the others.
+        """Return the columns of the values that can be read, in order, and the positions of the others.
 
         Where Arrow's error names a row, the values are split around it, otherwise in the middle. Either only chooses
         where to look: a value is bad if it can't be read alone.
@@ -149,7 +149,7 @@ class _Parser:
         return self._table(data, count)  # accepts any bytes as text
 
     def _table(self, data: pa.Buffer, count: int) -> pa.Table:
-        """All of them, or an error. Each produces at least one row, because it starts and ends like an object."""
+        """Read all values, or raise. A value makes at least one row, because it starts and ends like an object."""
         options = pj.ReadOptions(use_threads=False, block_size=data.size + 1)
         table = pj.read_json(pa.BufferReader(data), read_options=options, parse_options=self._options)
         if table.num_rows != count:
@@ -158,10 +158,10 @@ class _Parser:
             table.validate(full=True)  # Arrow's reader scales 1000 to a decimal(5,2), whose maximum is 999.99
         if self._has_floats and not all(_is_finite(part) for column in table.columns for part in column.chunks):
             raise ValueError("a number is NaN or infinite, which is no JSON")
-        return table.cast(self._wanted)
+        return table.cast(self._columns)
 
     def reason(self, value: bytes | None) -> str:
-        """Why a value can't be read."""
+        """Return why a value can't be read."""
         problem = _problem(value)
         if problem is not None or value is None:
             return str(problem)
@@ -181,8 +181,8 @@ def _split(first: int, until: int, error: Exception) -> list[tuple[int, int]]:
     """The ranges to try in place of one that can't be read, the last one first."""
     if until - first > _PIECE:
         return [(start, min(start + _PIECE, until)) for start in range(first, until, _PIECE)][::-1]
-    named = _ROW.search(str(error))
-    row = first + int(named[1]) if named else until
+    row_match = _ROW.search(str(error))
+    row = first + int(row_match[1]) if row_match else until
     if row >= until:
         middle = (first + until) // 2
         return [(middle, until), (first, middle)]
@@ -191,7 +191,7 @@ def _split(first: int, until: int, error: Exception) -> list[tuple[int, int]]:
 
 
 def _problem(value: bytes | None) -> str | None:
-    """What is obviously wrong with a value."""
+    """Return what is obviously wrong with a value, None if nothing is."""
     if value is None:
         return "the record has no value"
     trimmed = value.removeprefix(BOM_UTF8).strip()

@@ -1,4 +1,4 @@
-"""What translators that decode records have in common: schema ids, and what becomes of a record that can't be read."""
+"""The base of translators that decode records: it looks up schemas by id, and treats records that can't be read."""
 
 from __future__ import annotations
 
@@ -28,83 +28,83 @@ _SHOWN_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The tuples of those records that could be read, the positions of the others, ascending, and why each of them
-    could not: the part that is at fault, and the reason."""
+    """The tuples of the records that could be read, and the positions of the others, ascending. `explain` gives for
+    one of these the part that is at fault, and the reason."""
 
     batch: pa.RecordBatch
     bad: Sequence[int]
-    why: Callable[[int], tuple[Part, str]]
+    explain: Callable[[int], tuple[Part, str]]
 
 
 class DecodingTranslator(Translator):
-    """A translator that is done with a record that can't be read as `on_error` says (see `JsonTranslator`)."""
+    """A translator that treats a record which can't be read as `on_error` says (see `JsonTranslator`)."""
 
     def __init__(
         self, decoded: Schema, *, on_error: OnError, record_fields: Iterable[str], needs: Collection[str]
     ) -> None:
         if on_error not in _CHOICES:
-            near = did_you_mean(str(on_error), _CHOICES)
-            raise ConfigError(f"on_error is 'fail', 'null', 'skip' or 'dead_letter', not {on_error!r}{near}")
+            hint = did_you_mean(str(on_error), _CHOICES)
+            raise ConfigError(f"on_error is 'fail', 'null', 'skip' or 'dead_letter', not {on_error!r}{hint}")
         self._record_fields = (record_fields,) if isinstance(record_fields, str) else tuple(record_fields)
         ours = Schema(tuple(Field(name, _record_type(name)) for name in self._record_fields))
-        wanted = {"topic", "partition", "offset", *self._record_fields, *needs}
-        super().__init__(Schema((*ours, *decoded)), [name for name in FIELD_TYPES if name in wanted])
+        columns = {"topic", "partition", "offset", *self._record_fields, *needs}
+        super().__init__(Schema((*ours, *decoded)), [name for name in FIELD_TYPES if name in columns])
         self._on_error = on_error
         self._facts: frozenset[str] = frozenset()
 
     @abstractmethod
     def _decode(self, records: pa.RecordBatch) -> Decoded:
-        """What can be read of records of one topic."""
+        """Decode records of one topic."""
 
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The records' fields as columns."""
+        """Return the records' fields as columns."""
         return self._translated(records, self._decode(records))
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """The records' fields as columns; and those that can't be read, with `on_error="dead_letter"`."""
+        """Return the records' fields as columns, and the records that can't be read, with `on_error="dead_letter"`."""
         decoded = self._decode(records)
         refused = decoded.bad if self.sets_aside else ()
-        why = [(position, self._why(records, decoded, position)) for position in refused]
-        return self._translated(records, decoded), why
+        reasons = [(position, self._explain(records, decoded, position)) for position in refused]
+        return self._translated(records, decoded), reasons
 
     def knowing(self, facts: Collection[str]) -> Self:
-        """With the schema ids that are recorded as unknown."""
-        made = copy.copy(self)
-        made._facts = frozenset(facts)
-        return made
+        """Return a copy for a batch that has recorded these schema ids as unknown."""
+        translator = copy.copy(self)
+        translator._facts = frozenset(facts)
+        return translator
 
     @property
     def sets_aside(self) -> bool:
-        """With `on_error="dead_letter"`."""
+        """Whether a record that can't be read becomes a dead letter."""
         return self._on_error == "dead_letter"
 
     @property
     def leaves_out(self) -> bool:
-        """With `on_error="dead_letter"` or `"skip"`."""
+        """Whether a record may make no tuple."""
         return self._on_error in ("dead_letter", "skip")
 
     def _translated(self, records: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
         bad, batch = decoded.bad, decoded.batch
         if bad and self._on_error == "fail":
             raise SchemaMismatch(
-                f"{self._why(records, decoded, bad[0])}. Fix the schema, or choose on_error='dead_letter', 'null' or "
-                "'skip'"
+                f"{self._explain(records, decoded, bad[0])}. Fix the schema, or choose on_error='dead_letter', 'null' "
+                "or 'skip'"
             )
         if bad and self._on_error == "null":
             batch = _with_nulls(batch, bad)
-        kept = records.select(list(self._record_fields))
+        record_columns = records.select(list(self._record_fields))
         if bad and self._on_error in ("skip", "dead_letter"):
-            kept = kept.take(pa.array(without(bad, records.num_rows), pa.int64()))
-        return pa.RecordBatch.from_arrays([*kept.columns, *batch.columns], schema=arrow_schema(self.output))
+            record_columns = record_columns.take(pa.array(positions_without(bad, records.num_rows), pa.int64()))
+        return pa.RecordBatch.from_arrays([*record_columns.columns, *batch.columns], schema=arrow_schema(self.output))
 
-    def _why(self, records: pa.RecordBatch, decoded: Decoded, index: int) -> str:
+    def _explain(self, records: pa.RecordBatch, decoded: Decoded, index: int) -> str:
         topic, partition, offset = (records.column(name)[index].as_py() for name in ("topic", "partition", "offset"))
-        part, reason = decoded.why(index)
-        it = shown(records.column(part)[index].as_py())
-        return f"the {part} at offset {offset} of partition {partition} of topic {topic!r}{reason}; it is {it}"
+        part, reason = decoded.explain(index)
+        payload = text_of_payload(records.column(part)[index].as_py())
+        return f"the {part} at offset {offset} of partition {partition} of topic {topic!r}{reason}; it is {payload}"
 
     def _framed(self, registry: Registry, records: pa.RecordBatch, part: Part, kind: str) -> Payloads:
-        """What stands behind the schema ids of records, which are of schemas of one kind."""
+        """Split records into schema ids and payloads, and look the schemas up. Only schemas of `kind` can be read."""
         framed = unframed(records, part)
         schemas = registry.schemas(framed, self._facts, records=self._on_error != "fail")
         problems = dict(framed.bad)
@@ -119,8 +119,8 @@ class DecodingTranslator(Translator):
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """What is to be read of records. `problems` are why a payload is not there, by position; `positions` are those of
-    the records of each schema id."""
+    """The encoded payloads of records, with NULL where there is none. `problems` has the reasons by position,
+    `positions` the records of each schema id."""
 
     column: pa.Array
     problems: Mapping[int, str]
@@ -128,19 +128,19 @@ class Payloads:
     schemas: Mapping[SchemaId, RegisteredSchema | None]
 
     def id_text(self, index: int) -> str:
-        """The schema id of a record, for a message."""
-        known = (each for each, rows in self.positions.items() if pc.index(rows, index).as_py() >= 0)
-        return "".join(f", with schema id {each}," for each in known)
+        """Return the schema id of a record, for a message."""
+        ids = (schema_id for schema_id, rows in self.positions.items() if pc.index(rows, index).as_py() >= 0)
+        return "".join(f", with schema id {schema_id}," for schema_id in ids)
 
 
-def without(bad: Collection[int], total: int) -> list[int]:
-    """The positions that are not among the bad ones."""
+def positions_without(bad: Collection[int], total: int) -> list[int]:
+    """Return the positions that are not among the bad ones."""
     left_out = set(bad)
     return [position for position in range(total) if position not in left_out]
 
 
-def shown(value: Any) -> str:
-    """A part of a record, for a message."""
+def text_of_payload(value: Any) -> str:
+    """Return a payload as text for a message, shortened."""
     if value is None:
         return "NULL"
     text = repr(value[:_SHOWN_CHARACTERS])[1:]
@@ -150,13 +150,15 @@ def shown(value: Any) -> str:
 def _with_nulls(batch: pa.RecordBatch, bad: Sequence[int]) -> pa.RecordBatch:
     total = batch.num_rows + len(bad)
     positions: list[int | None] = [None] * total
-    for row, position in enumerate(without(bad, total)):
+    for row, position in enumerate(positions_without(bad, total)):
         positions[position] = row
     return batch.take(pa.array(positions, pa.int64()))
 
 
 def _record_type(name: str) -> str:
     if name not in FIELD_TYPES or name == "value":
-        rest = [field for field in FIELD_TYPES if field != "value"]
-        raise ConfigError(f"a record has no field {name!r}{did_you_mean(name, rest)}; choose from {', '.join(rest)}")
+        fields = [field for field in FIELD_TYPES if field != "value"]
+        raise ConfigError(
+            f"a record has no field {name!r}{did_you_mean(name, fields)}; choose from {', '.join(fields)}"
+        )
     return FIELD_TYPES[name]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from spouts.registry.connection import RegistryConnection, connection_of, shown
+from spouts.registry.connection import RegistryConnection, connection_of, text_of
 from spouts.registry.framing import Unframed
 from spouts.registry.schemas import RegisteredSchema, SchemaId
 from transactional.model.errors import ConfigError, SchemaUnknown, SourceUnavailable
@@ -57,81 +57,86 @@ class Registry:
         self._wait_s = unknown_id_wait_ms / 1000
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({shown(self.connection)})"
+        return f"{type(self).__name__}({text_of(self.connection)})"
 
     def schemas(
         self, framed: Unframed, denied: Collection[str] = (), *, records: bool = True
     ) -> Mapping[SchemaId, RegisteredSchema | None]:
-        """The schemas of records; None for an unknown id, as the batch has recorded it: `denied` are its facts.
+        """Return the schemas of records; None for an unknown id, as the batch has recorded it: `denied` are its facts.
 
         Raises `SourceUnavailable` if the registry does not answer, `ConfigError` if it refuses the credentials, and
         `SchemaUnknown` for ids that have to be recorded as unknown first, or if too many are. Without `records`, for
         who fails on an unknown id, it is None at once, and nothing is recorded.
         """
-        facts = {each: _fact(each, framed.of) for each in framed.ids}
-        found = self._known_after_waiting(each for each, fact in facts.items() if fact not in denied)
-        unknown = [each for each, schema in found.items() if schema is None]
+        facts = {schema_id: _fact(schema_id, framed.description) for schema_id in framed.ids}
+        schemas = self._request_for_a_while(schema_id for schema_id, fact in facts.items() if fact not in denied)
+        unknown = [schema_id for schema_id, schema in schemas.items() if schema is None]
         if records:
-            self._check_share(framed, [each for each in framed.ids if found.get(each) is None])
+            self._check_share(framed, [schema_id for schema_id in framed.ids if schemas.get(schema_id) is None])
         if records and unknown:
-            at_fault = tuple(Exclusion("", facts[each], self.unknown_text(each)) for each in unknown)
+            at_fault = tuple(Exclusion("", facts[schema_id], self.unknown_text(schema_id)) for schema_id in unknown)
             raise SchemaUnknown(
-                f"{self.unknown_text(unknown[0])}, which {framed.of} have"
+                f"{self.unknown_text(unknown[0])}, which {framed.description} have"
                 + (f", nor {len(unknown) - 1} other ids" if len(unknown) > 1 else ""),
                 at_fault=at_fault,
             )
-        return {each: found.get(each) for each in framed.ids}
+        return {schema_id: schemas.get(schema_id) for schema_id in framed.ids}
 
     def unknown_text(self, schema_id: SchemaId) -> str:
-        """Why a record with this id can't be read."""
+        """Return why a record with this id can't be read."""
         return f"the schema registry at {self.connection.urls[0]} does not know schema id {schema_id}"
 
     def schema(self, schema_id: SchemaId) -> RegisteredSchema | None:
-        """One schema; None if the registry does not know it now. Raises `SourceUnavailable`, `ConfigError`."""
+        """Return one schema; None if the registry does not know it now. Raises `SourceUnavailable`, `ConfigError`."""
         memory = _memory_of(self.connection)
-        known = memory.schemas.get(schema_id)
-        if known is None and (known := _requested(self.connection, schema_id)) is not None:
-            memory.schemas[schema_id] = known
-        return known
+        schema = memory.schemas.get(schema_id)
+        if schema is None and (schema := _request(self.connection, schema_id)) is not None:
+            memory.schemas[schema_id] = schema
+        return schema
 
-    def _known_after_waiting(self, ids: Iterable[SchemaId]) -> dict[SchemaId, RegisteredSchema | None]:
-        """Those that are unknown are requested until the wait is over, which begins when a process first misses one: an
-        attempt that times out meanwhile is not for nothing."""
-        found = {each: self.schema(each) for each in ids}
-        memory, begun = _memory_of(self.connection), time.monotonic()
-        missing = {each: memory.missed_since(each, begun) for each, schema in found.items() if schema is None}
+    def _request_for_a_while(self, ids: Iterable[SchemaId]) -> dict[SchemaId, RegisteredSchema | None]:
+        """Request schemas, unknown ones again until `unknown_id_wait_ms` is over, counted from when this process first
+        missed an id, so that an attempt which times out meanwhile is not for nothing."""
+        schemas = {schema_id: self.schema(schema_id) for schema_id in ids}
+        memory, started_s = _memory_of(self.connection), time.monotonic()
+        missing = {
+            schema_id: memory.missed_since(schema_id, started_s)
+            for schema_id, schema in schemas.items()
+            if schema is None
+        }
         while missing:
-            left_s = self._wait_s - time.monotonic() + max(missing.values())
-            if left_s <= 0:
+            remaining_s = self._wait_s - time.monotonic() + max(missing.values())
+            if remaining_s <= 0:
                 break
-            threading.Event().wait(min(_RETRY_S, left_s))
-            found |= {each: self.schema(each) for each in missing}
-            missing = {each: since for each, since in missing.items() if found[each] is None}
-        return found
+            threading.Event().wait(min(_RETRY_S, remaining_s))
+            schemas |= {schema_id: self.schema(schema_id) for schema_id in missing}
+            missing = {schema_id: since_s for schema_id, since_s in missing.items() if schemas[schema_id] is None}
+        return schemas
 
     def _check_share(self, framed: Unframed, unknown: Sequence[SchemaId]) -> None:
-        count, of = sum(len(framed.positions[each]) for each in unknown), len(framed.payloads)
-        if count > max(UNKNOWN_MIN, UNKNOWN_SHARE_MAX * of):
+        count, total = sum(len(framed.positions[schema_id]) for schema_id in unknown), len(framed.payloads)
+        if count > max(UNKNOWN_MIN, UNKNOWN_SHARE_MAX * total):
             raise SchemaUnknown(
-                f"{self.unknown_text(unknown[0])}; {count} of {of} {framed.of} have ids that it does not know, more "
-                f"than {UNKNOWN_SHARE_MAX:.0%}: check the registry's URL, and which registry the producers use"
+                f"{self.unknown_text(unknown[0])}; {count} of {total} {framed.description} have ids that it does not "
+                f"know, more than {UNKNOWN_SHARE_MAX:.0%}: check the registry's URL, and which registry the producers "
+                "use"
             )
 
 
-def registry_of(given: str | Registry) -> Registry:
-    """The registry of a URL, or the one that is given."""
-    return Registry(given) if isinstance(given, str) else given
+def registry_of(registry: str | Registry) -> Registry:
+    """Return the registry at a URL, or the given one."""
+    return Registry(registry) if isinstance(registry, str) else registry
 
 
 class _Memory:
-    """What a process knows of one registry."""
+    """The schemas that this process has from one registry, and when it first missed an id."""
 
     def __init__(self) -> None:
         self.schemas = dict[SchemaId, RegisteredSchema]()
         self._missed = dict[SchemaId, float]()
 
     def missed_since(self, schema_id: SchemaId, now_s: float) -> float:
-        """When an id was first found to be unknown."""
+        """Return when an id was first unknown to this process."""
         if len(self._missed) >= _MISSED_MAX:
             self._missed.clear()  # garbage has many ids
         return self._missed.setdefault(schema_id, now_s)
@@ -146,11 +151,11 @@ def _memory_of(connection: RegistryConnection) -> _Memory:
         return _memories.setdefault(connection, _Memory())
 
 
-def _fact(schema_id: SchemaId, of: str) -> str:
-    return f"schema id {schema_id} of {of}"
+def _fact(schema_id: SchemaId, description: str) -> str:
+    return f"schema id {schema_id} of {description}"
 
 
-def _requested(connection: RegistryConnection, schema_id: SchemaId) -> RegisteredSchema | None:
+def _request(connection: RegistryConnection, schema_id: SchemaId) -> RegisteredSchema | None:
     kind = "guids" if isinstance(schema_id, uuid.UUID) else "ids"
     answer = connection.get(f"schemas/{kind}/{schema_id}")
     if answer is None:
@@ -160,35 +165,35 @@ def _requested(connection: RegistryConnection, schema_id: SchemaId) -> Registere
 
 
 class _References:
-    """The schemas that one refers to, directly and through others."""
+    """The schemas to which one schema refers, directly and through others."""
 
     def __init__(self, connection: RegistryConnection, schema_id: SchemaId) -> None:
         self._connection, self._schema_id = connection, schema_id
-        self._found = dict[tuple[str, str, int], RegisteredSchema]()
-        self._begun = set[tuple[str, str, int]]()
+        self._schemas = dict[tuple[str, str, int], RegisteredSchema]()
+        self._visited = set[tuple[str, str, int]]()
 
     def collect(self, answer: Any) -> bool:
-        """Find those of a schema, as the registry gives it; False if one is unknown."""
+        """Request the schemas to which the registry's answer refers; return False if one is unknown."""
         try:
             references = _references(answer)
         except (KeyError, TypeError, ValueError):
             raise self._no_schema(answer) from None
-        for each in references:
-            if each in self._begun:
+        for reference in references:
+            if reference in self._visited:
                 continue
-            self._begun.add(each)
-            name, subject, version = each
-            given = self._connection.get(f"subjects/{quote(subject, safe='')}/versions/{version}")
-            if given is None or not self.collect(given):
+            self._visited.add(reference)
+            name, subject, version = reference
+            answer = self._connection.get(f"subjects/{quote(subject, safe='')}/versions/{version}")
+            if answer is None or not self.collect(answer):
                 return False
-            self._found[each] = self._made(given, int(given.get("id", 0)), (), name)
+            self._schemas[reference] = self._parse(answer, int(answer.get("id", 0)), (), name)
         return True
 
     def schema(self, answer: Any, schema_id: SchemaId) -> RegisteredSchema:
-        """The schema with what was collected."""
-        return self._made(answer, schema_id, tuple(self._found.values()), "")
+        """Return the schema of an answer, with the collected ones that it refers to."""
+        return self._parse(answer, schema_id, tuple(self._schemas.values()), "")
 
-    def _made(
+    def _parse(
         self, answer: Any, schema_id: SchemaId, references: tuple[RegisteredSchema, ...], name: str
     ) -> RegisteredSchema:
         kind = (answer.get("schemaType") or "AVRO") if isinstance(answer, dict) else None
@@ -204,5 +209,5 @@ class _References:
 
 
 def _references(answer: Any) -> list[tuple[str, str, int]]:
-    given = answer.get("references") or [] if isinstance(answer, dict) else []
-    return [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in given]
+    references = answer.get("references") or [] if isinstance(answer, dict) else []
+    return [(str(reference["name"]), str(reference["subject"]), int(reference["version"])) for reference in references]

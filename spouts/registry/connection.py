@@ -40,19 +40,21 @@ class RegistryConnection:
         are refused.
         """
         deadline, pause_s = time.monotonic() + self.timeout_ms / 1000, _PAUSE_S
-        why = ""
+        reason = ""
         while True:
             for number, url in enumerate(self.urls):
-                now = time.monotonic()
-                share_s = (deadline - now) / (len(self.urls) - number)  # one that never answers leaves time for others
+                now_s = time.monotonic()
+                share_s = (deadline - now_s) / (
+                    len(self.urls) - number
+                )  # one that never answers leaves time for others
                 try:
-                    return self._answer(f"{url}/{path}", now + share_s)
+                    return self._answer(f"{url}/{path}", now_s + share_s)
                 except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-                    why = f"{url}: {self._reason(error)}"
+                    reason = f"{url}: {self._reason(error)}"
             if time.monotonic() + pause_s >= deadline:
                 raise SourceUnavailable(
-                    f"no schema registry gives an answer within {self.timeout_ms} ms for {path}; the last one, {why}. "
-                    "Check that it is running, and that this is its address"
+                    f"no schema registry gives an answer within {self.timeout_ms} ms for {path}; the last one, {reason}"
+                    ". Check that it is running, and that this is its address"
                 )
             threading.Event().wait(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
@@ -135,7 +137,7 @@ def _basic(auth: tuple[str, str]) -> str:
 
 
 def _certificates(path: str) -> str:
-    """Their text: executors need not have the file."""
+    """Return the text of certificates; executors need not have the file."""
     if not path:
         return ""
     try:
@@ -148,7 +150,7 @@ def _certificates(path: str) -> str:
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """All of it; a server that sends a byte now and then does not get longer than others."""
+    """Read the whole answer. A server that sends a byte now and then gets no longer than others."""
     parts, size = [], 0
     while part := answer.read1(2**16):
         parts.append(part)
@@ -160,7 +162,7 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
     return b"".join(parts)
 
 
-def shown(connection: RegistryConnection) -> str:
-    """The connection for a repr."""
+def text_of(connection: RegistryConnection) -> str:
+    """Return the connection as text for a repr, without secrets."""
     urls = connection.urls[0] if len(connection.urls) == 1 else list(connection.urls)
     return f"{urls!r}" + (f", authorization={SHOWN_INSTEAD!r}" if connection.authorization else "")

@@ -28,85 +28,85 @@ class Unframed:
 
     `payloads` has one for each record: NULL where the record has no such part, or where no id can be read. `positions`
     are the records of each of the `ids`, ascending, as 64-bit integers. `bad` are the records whose id can't be read,
-    and why. `of` says of what the records are.
+    and why. `description` says for messages of what the records are.
     """
 
     payloads: pa.Array
     positions: Mapping[SchemaId, pa.Array]
     bad: Sequence[tuple[int, str]]
-    of: str
+    description: str
 
     @property
     def ids(self) -> tuple[SchemaId, ...]:
-        """Each once."""
+        """The schema ids of the records, each once."""
         return tuple(self.positions)
 
 
 def unframed(records: pa.RecordBatch, part: Part = "value") -> Unframed:
-    """The payloads of records of one topic, and their schema ids. `records` has the columns topic, headers and
+    """Split records of one topic into payloads and schema ids. `records` has the columns topic, headers and
     `part`."""
-    column, given = records.column(part), _in_headers(records.column("headers"), f"__{part}_schema_id")
+    column, ids_in_headers = records.column(part), _in_headers(records.column("headers"), f"__{part}_schema_id")
     magic = pc.binary_slice(column, 0, 1)
     heads = pc.binary_slice(column, 0, 1)
     payloads = pa.nulls(len(column), pa.binary())
     for number, length in _LENGTHS.items():
-        is_so = pc.equal(magic, pa.scalar(bytes([number]), pa.binary()))
-        if pc.any(is_so).as_py():
-            heads = pc.if_else(is_so, pc.binary_slice(column, 0, length), heads)
-            payloads = pc.if_else(is_so, pc.binary_replace_slice(column, 0, length, b""), payloads)
-    if given is not None:
-        is_given = pc.and_(pc.is_valid(given), pc.is_valid(column))
-        heads, payloads = pc.if_else(is_given, given, heads), pc.if_else(is_given, column, payloads)
-    return _sorted_out(heads, payloads, f"{part}s of topic {records.column('topic')[0].as_py()!r}")
+        has_magic = pc.equal(magic, pa.scalar(bytes([number]), pa.binary()))
+        if pc.any(has_magic).as_py():
+            heads = pc.if_else(has_magic, pc.binary_slice(column, 0, length), heads)
+            payloads = pc.if_else(has_magic, pc.binary_replace_slice(column, 0, length, b""), payloads)
+    if ids_in_headers is not None:
+        has_header = pc.and_(pc.is_valid(ids_in_headers), pc.is_valid(column))
+        heads, payloads = pc.if_else(has_header, ids_in_headers, heads), pc.if_else(has_header, column, payloads)
+    return _group_by_id(heads, payloads, f"{part}s of topic {records.column('topic')[0].as_py()!r}")
 
 
 def without_rows(payloads: pa.Array, rows: Collection[int]) -> pa.Array:
-    """The payloads, with NULL in these positions."""
+    """Return the payloads, with NULL in these positions."""
     if not rows:
         return payloads
     left_out = set(rows)
-    kept = pa.array([row not in left_out for row in range(len(payloads))], pa.bool_())
-    return pc.if_else(kept, payloads, pa.scalar(None, pa.binary()))
+    is_kept = pa.array([row not in left_out for row in range(len(payloads))], pa.bool_())
+    return pc.if_else(is_kept, payloads, pa.scalar(None, pa.binary()))
 
 
 def _in_headers(headers: pa.Array, name: str) -> pa.Array | None:
-    """The value of each record's first header of this name; None if no record has one."""
+    """Return the value of each record's first header of this name; None if no record has one."""
     flat = headers.flatten()
     if not len(flat):
         return None
-    found = pc.indices_nonzero(pc.equal(flat.field("key"), name))
-    if not len(found):
+    matching = pc.indices_nonzero(pc.equal(flat.field("key"), name))
+    if not len(matching):
         return None
-    rows = pc.list_parent_indices(headers).take(found).to_pylist()
+    rows = pc.list_parent_indices(headers).take(matching).to_pylist()
     values: list[bytes | None] = [None] * len(headers)
-    for row, value in zip(reversed(rows), reversed(flat.field("value").take(found).to_pylist()), strict=True):
+    for row, value in zip(reversed(rows), reversed(flat.field("value").take(matching).to_pylist()), strict=True):
         values[row] = b"" if value is None else value
     return pa.array(values, pa.binary())
 
 
-def _sorted_out(heads: pa.Array, payloads: pa.Array, of: str) -> Unframed:
+def _group_by_id(heads: pa.Array, payloads: pa.Array, description: str) -> Unframed:
     encoded = heads.dictionary_encode()
-    read = [_id_of(head) for head in encoded.dictionary.to_pylist()]
-    ids = list(dict.fromkeys(each for each in read if not isinstance(each, str)))
-    numbers = {each: number for number, each in enumerate(ids)}
-    of_head = pa.array([None if isinstance(each, str) else numbers[each] for each in read], pa.int64())
-    number_of = of_head.take(encoded.indices)
+    ids_or_reasons = [_id_of(head) for head in encoded.dictionary.to_pylist()]
+    ids = list(dict.fromkeys(id_ for id_ in ids_or_reasons if not isinstance(id_, str)))
+    numbers = {schema_id: number for number, schema_id in enumerate(ids)}
+    number_of_head = pa.array([None if isinstance(id_, str) else numbers[id_] for id_ in ids_or_reasons], pa.int64())
+    number_of = number_of_head.take(encoded.indices)
     bad = [
-        (row, str(read[head]))
-        for row, head in enumerate(encoded.indices.to_pylist() if len(numbers) < len(set(read)) else ())
-        if head is not None and isinstance(read[head], str)
+        (row, str(ids_or_reasons[head]))
+        for row, head in enumerate(encoded.indices.to_pylist() if len(numbers) < len(set(ids_or_reasons)) else ())
+        if head is not None and isinstance(ids_or_reasons[head], str)
     ]
     if bad:
         payloads = pc.if_else(pc.is_valid(number_of), payloads, pa.scalar(None, pa.binary()))
-    return Unframed(payloads, dict(zip(ids, _positions(number_of, len(ids)), strict=True)), bad, of)
+    return Unframed(payloads, dict(zip(ids, _positions(number_of, len(ids)), strict=True)), bad, description)
 
 
 def _positions(number_of: pa.Array, count: int) -> list[pa.Array]:
-    """The positions of each number, which NULL is not: sorted they stand last."""
+    """Return the positions of each number. NULLs are sorted behind all numbers."""
     if count <= 1:
         return [pc.indices_nonzero(pc.is_valid(number_of)).cast(pa.int64())] * count
     order = pc.sort_indices(number_of).cast(pa.int64())
-    counts = {each["values"]: each["counts"] for each in pc.value_counts(number_of).to_pylist()}
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(number_of).to_pylist()}
     parts, start = [], 0
     for number in range(count):
         parts.append(order.slice(start, counts[number]))
@@ -115,7 +115,7 @@ def _positions(number_of: pa.Array, count: int) -> list[pa.Array]:
 
 
 def _id_of(head: bytes) -> SchemaId | str:
-    """The id that begins with a magic byte; or why there is none."""
+    """Return the id behind a magic byte, or why there is none."""
     length = _LENGTHS.get(head[0]) if head else None
     if length is None:
         return "it has no schema id, neither in a header nor in front"

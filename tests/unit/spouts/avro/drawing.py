@@ -17,8 +17,8 @@ import fastavro
 import pyarrow as pa
 
 from spouts.avro.decoder import Decoder
-from spouts.avro.schema import AvroField, AvroType, parse_schema
 from spouts.avro.reader_types import ReaderType, type_from_avro
+from spouts.avro.schema import AvroField, AvroType, parse_schema
 
 DEPTH = 3
 UNREAD = "unread"
@@ -213,7 +213,9 @@ def decoded(schema: Any, payloads: Sequence[bytes], reader: Any) -> list[Any]:
     columns, problems = Decoder(parse_schema(json.dumps(schema)), reader_type).decode(pa.array(payloads, pa.binary()))
     batch = pa.StructArray.from_arrays(columns, fields=list(reader_type.arrow_type))
     batch.validate(full=True)
-    return [ValueError(problems[row]) if row in problems else shown(batch[row], reader_type) for row in range(len(batch))]
+    return [
+        ValueError(problems[row]) if row in problems else shown(batch[row], reader_type) for row in range(len(batch))
+    ]
 
 
 def shown(scalar: pa.Scalar, reader_type: ReaderType) -> Any:

@@ -12,8 +12,8 @@ import pytest
 from spouts.avro import nodes
 from spouts.avro.cursor import Cursor, Longs
 from spouts.avro.decoder import Decoder
-from spouts.avro.schema import AvroField, AvroSchemaError, AvroType
 from spouts.avro.reader_types import type_from_avro
+from spouts.avro.schema import AvroField, AvroSchemaError, AvroType
 from tests.unit.spouts.avro.differential import compared, compared_pair, damaged, same
 from tests.unit.spouts.avro.drawing import Drawn, by_fastavro, decoded, read_of, written
 from transactional.model.arrow.zones import naive_times_in

@@ -82,7 +82,7 @@ def test_ids_are_found_in_headers_and_in_front_of_payloads() -> None:
 def test_keys_have_headers_of_their_own() -> None:
     record: Record = (b"\0\0\0\0\1x", [("__value_schema_id", b"\0\0\0\0\2")])
     assert by_record(of([record], "key")) == [(1, b"x", None)]
-    assert of([record], "key").of == "keys of topic 't'"
+    assert of([record], "key").description == "keys of topic 't'"
 
 
 HEADS = st.sampled_from([b"", b"\0", b"\1", b"\2", b"{", b"\0\0\0\0\1", b"\0\0\0\1\0", b"\1" + GUID.bytes])
