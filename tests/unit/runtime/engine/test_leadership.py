@@ -320,7 +320,7 @@ def test_it_waits_once_more_once_the_lease_may_be_renewed(
 
 
 def test_without_a_stored_length_only_its_end_counts() -> None:
-    """As an earlier release has taken it."""
+    """As something other than a run has taken it."""
     world = Ahead({})
     assert world.waits().stalled is None
     assert world.waited_ms == 10 * LEASE_MS
