@@ -8,7 +8,6 @@ which a lower one was read. A writer that comes too late finds a higher version,
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from state.delta.doctor import ExaminedDelta
 
 _log = logging.getLogger(__name__)
-ENGINES = ("auto", "delta-rs", "spark")
 
 
 class DeltaMapState(TableState[Layout]):
@@ -68,13 +66,12 @@ class DeltaMapState(TableState[Layout]):
     With `deletes` keys can be deleted: the table has a column more, and releases that do not know it refuse the table.
     With `expires`, the name of a timestamp column of key or values, and `after`, an age like `"30 days"`, a row goes
     once that column is so much before the time at which a batch was planned.
-    `engine` is left out: tables are written in one way. `spark` is deprecated, and does no more.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
     are combined on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
     `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation, those
     that all readers and writers cope with: `transactional.logCommits` is how many Delta commits its log keeps (500).
 
-    Raises `ConfigError` for columns, engines and storages that can't hold a state.
+    Raises `ConfigError` for columns and storages that can't hold a state.
     """
 
     def __init__(
@@ -84,7 +81,6 @@ class DeltaMapState(TableState[Layout]):
         values: str = "",
         *,
         kind: StateKind = StateKind.OPAQUE,
-        engine: str = "auto",
         layout: str | LogLayout = "auto",
         columns: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
@@ -96,7 +92,6 @@ class DeltaMapState(TableState[Layout]):
         self.location = DeltaLocation.of(table, storage_options)
         name = repr(str(self.location))
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
-        _check_engine(engine, self.location)
         self._layout, self._folding = _checked_layout(layout, self.location)
         if self._folding is not None:
             check_folder((columns or {}).get("txid", "txid"), self.table)
@@ -358,14 +353,6 @@ class DeltaMapState(TableState[Layout]):
         self._opened = turned(self._request, merged, merged.version(), TxId(write.attempt.txid - 1), write.combine)
         self._opened.held = merged.held
         return self._opened
-
-
-def _check_engine(engine: str, location: DeltaLocation) -> None:
-    if engine not in ENGINES:
-        raise ConfigError(f"engine {engine!r} of state {location} is not known; there are {', '.join(ENGINES)}")
-    if engine == "spark":
-        warning = "engine='spark' is deprecated: rows are written in the same way without it (ADR 025); leave it out"
-        warnings.warn(warning, DeprecationWarning, stacklevel=3)
 
 
 def _checked_layout(layout: str | LogLayout, location: DeltaLocation) -> tuple[str, LogLayout | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,22 +62,3 @@ def test_an_optional_ability_is_a_method_of_the_base() -> None:
 @pytest.mark.parametrize("kind", [DeltaMapState, SqlMapState, RedisMapState, MemoryMapState])
 def test_every_state_of_ours_is_one(kind: type) -> None:
     assert issubclass(kind, State)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "transactional.core.ports:TransactionState",
-        "transactional.core.ports:DiskState",
-        "transactional.core.ports.examining:Examinable",
-        "transactional.core.ports.rewinding:RewindableState",
-    ],
-)
-def test_an_old_name_still_is_the_state_and_says_so(name: str) -> None:
-    module, _, old = name.partition(":")
-    with pytest.warns(DeprecationWarning, match=f"{old} is deprecated: use State of transactional.core.ports"):
-        assert getattr(import_module(module), old) is State
-
-
-def test_what_never_was_there_is_not_there() -> None:
-    assert not hasattr(import_module("transactional.core.ports"), "Stated")

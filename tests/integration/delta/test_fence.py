@@ -34,7 +34,7 @@ class World(Place):
 
     def leader(self, made_as: type[DeltaMapState] = DeltaMapState, **options: Any) -> DeltaMapState:
         """A coordinator's state, opened."""
-        state = made_as(self.folder / "table", "word string", "count long", **{"engine": self.engine, **options})
+        state = made_as(self.folder / "table", "word string", "count long", **options)
         state.open(OWNER, self.txids.__getitem__)
         return state
 

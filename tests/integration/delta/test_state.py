@@ -82,10 +82,6 @@ class TestLocation:
         with pytest.raises(ConfigError, match=message):
             DeltaMapState("s3a://bucket/t", "k string", "v long")
 
-    def test_by_spark_is_deprecated(self) -> None:
-        with pytest.warns(DeprecationWarning, match="engine='spark' is deprecated.*leave it out"):
-            DeltaMapState("table", "k string", "v long", engine="spark")
-
 
 class TestDeclaration:
     @pytest.mark.parametrize(
@@ -97,7 +93,6 @@ class TestDeclaration:
             ({"key": "k float"}, "key column 'k' is a float; floating-point numbers are not reliably equal"),
             ({"key": "`my k` string"}, "column name 'my k' is empty, or contains a space"),
             ({"columns": {"prev_w": "x"}}, "columns= renames 'prev_w'; it can rename txid, prev_txid, prev_v"),
-            ({"engine": "duckdb"}, "engine 'duckdb' .* is not known; there are auto, delta-rs, spark"),
             ({"kind": StateKind.NON_TRANSACTIONAL}, "only these survive a replay"),
             ({"table": " "}, "needs a path, a URI, or a name"),
             ({"properties": {"delta.appendOnly": "true"}}, "delta.appendOnly: rows of a state change"),
@@ -397,7 +392,7 @@ class TestEngines:
         words.merge(place.attempt(1, 1), counts({"a": 1, None: 2}))
         rows = spark.table("states.words").select("word", "count", "txid").toArrow().to_pylist()
         assert sorted((tuple(row.values()) for row in rows), key=str) == [("a", 1, 1), (None, 2, 1)]
-        again = opened(catalog_table("states.words"), place, engine="delta-rs")
+        again = opened(catalog_table("states.words"), place)
         assert content(again) == {"a": 1, None: 2}
         spark.sql("DROP DATABASE states CASCADE")
 

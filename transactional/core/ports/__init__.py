@@ -3,22 +3,12 @@ a rewind need from spouts and states."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from transactional.core.ports.examining import TornFiles
 from transactional.core.ports.jobs import Clock, DeadLetter, JobExecutor, LateTuples, Processed
 from transactional.core.ports.partials import COMBINES, STAGEABLE, Aggregator, Partials, are_known, unknown_word
 from transactional.core.ports.spouts import PartitionReader, RefusedRecord, Spout, SpoutMaker
 from transactional.core.ports.states import CommitFacts, State, StateKind
 from transactional.core.ports.updates import CountsLate, KeepsTuples, Merged, PersistentAggregate, UpdateKind, Windowed
-from transactional.model.plumbing.renamed import renamed
-
-_RENAMED = (
-    *("TransactionState", "CheckingState", "DiskState", "ExpiringState", "FinishingState"),
-    *("MendableState", "TellingState"),
-)
-if not TYPE_CHECKING:
-    __getattr__ = renamed(__name__, dict.fromkeys(_RENAMED, "transactional.core.ports:State"))
 
 __all__ = [
     "COMBINES",

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from transactional.core.ports.expiry import Expiry
 from transactional.model.attempt import AttemptId
-from transactional.model.plumbing.renamed import renamed
 from transactional.model.schema import Schema
 
 
@@ -83,10 +82,6 @@ class Diagnosis:
     target: int | None = None
     seen: int | None = None
     attempt_id: AttemptId | None = None
-
-
-if not TYPE_CHECKING:
-    __getattr__ = renamed(__name__, dict.fromkeys(("Addressed", "Examinable"), "transactional.core.ports:State"))
 
 
 # --- states -----------------------------------------------------------------------------------------------------

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from transactional.model.attempt import AttemptId, TxId
-from transactional.model.plumbing.renamed import renamed
-
-if not TYPE_CHECKING:
-    __getattr__ = renamed(
-        __name__, dict.fromkeys(("RewindableState", "HoldingState"), "transactional.core.ports:State")
-    )
 
 
 @dataclass(frozen=True, slots=True)
