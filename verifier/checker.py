@@ -14,13 +14,14 @@ from verifier.evidence.store import CountedPartition, Store, StoreHistory
 from verifier.floors import EXPIRES_PROPERTY, Expires, check_floors
 from verifier.folds import combined_by, unique_up_to
 from verifier.row_changes import check_row_changes
-from verifier.rows import RowColumns, check_count, check_rows, snapshot
+from verifier.rows import RowColumns, check_count, check_layout, check_rows, snapshot
 from verifier.source import KafkaSource, PartitionState, check_source, look, of_sources
 from verifier.sql_tables import CheckedSqlTable, check_sql_table, moment_of
 from verifier.tables import TableTxid, changed_files, check_contents, check_log, check_reached
 from verifier.transactions import Partition, check_transactions
 
 FEATURES_PROPERTY = "transactional.features"
+LAYOUT_PROPERTY = "transactional.schemaVersion"
 FLOOR_COLUMN = "floor"
 ROW_CHANGES = 1_000
 """How many of the newest Delta commits per table are checked row by row."""
@@ -186,6 +187,7 @@ def _columns_of(table: CheckedTable, log: TableLog) -> RowColumns:
             f"the table of {table.component!r} has no column {missing[0]!r}; its columns are "
             f"{', '.join(log.shape.columns)}: is it the table of a state?"
         )
+    check_layout(log.shape.properties.get(LAYOUT_PROPERTY), f"table of {table.component!r}")
     if table.counts not in {None, "*", *columns.values}:
         raise CheckImpossible(
             f"the table of {table.component!r} has no value column {table.counts!r} that could count; its value "

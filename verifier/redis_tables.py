@@ -15,10 +15,11 @@ from sqlalchemy.pool import StaticPool
 
 from verifier.evidence.findings import CheckImpossible
 from verifier.floors import Floors
+from verifier.rows import check_layout
 
 SCHEMES: Final = ("redis", "rediss", "unix")
 _COLUMN = re.compile(r"(?:^|, )(?:`([^`]*)`|(\w+)) \w+(?:\([\d,]*\))?")
-_META: Final = ("owner", "attempt", "key", "columns", "expires", "floors", "length")
+_META: Final = ("layout", "owner", "attempt", "key", "columns", "expires", "floors", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Copied:
     expires: str | None = None
     floors: Floors | None = None
     length: int | None = None
-    """How many rows it has noted that it has; None: it has not, or a release that notes none has written it since."""
+    """How many rows it has noted that it has; None: nobody has written it yet."""
 
 
 @contextmanager
@@ -48,6 +49,7 @@ def copied(url: str, table: str, *, deletes: bool, what: str) -> Iterator[Copied
             if meta["owner"] is None:
                 yield Copied(connection, None)
                 return
+            check_layout(meta["layout"], f"table {table!r}")
             keys, both = named(meta["key"] or ""), named(meta["columns"] or "")
             values = both[len(keys) :]
             rows = [_row(key, row, len(keys), len(values)) for key, row in stored.items()]
@@ -56,8 +58,7 @@ def copied(url: str, table: str, *, deletes: bool, what: str) -> Iterator[Copied
             _fill(connection, table, names, [row if marks else row[:-1] for row in rows])
             floors = None if meta["floors"] is None else Floors(*json.loads(meta["floors"]))
             attempt_id = None if meta["attempt"] is None else int(meta["attempt"])
-            by, _, length = (meta["length"] or "").partition(":")
-            noted = int(length) if length and by == (meta["attempt"] or "") else None
+            noted = None if meta["length"] is None else int(meta["length"])
             yield Copied(connection, names, meta["owner"], attempt_id, meta["expires"], floors, noted)
     except SQLAlchemyError as error:
         raise CheckImpossible(f"the {what} can't be read: {error}") from error

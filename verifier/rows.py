@@ -15,9 +15,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from verifier.evidence.delta_log import DataFile
-from verifier.evidence.findings import SHOWN_PER_KIND, Findings, Kind
+from verifier.evidence.findings import SHOWN_PER_KIND, CheckImpossible, Findings, Kind
 from verifier.evidence.storage import Storage
 from verifier.evidence.store import CommittedBatch, CountedPartition, StoreHistory
+
+LAYOUT_VERSION = "3"
+"""The version of the layout of states' tables that is read."""
+
+
+def check_layout(version: object, where: str) -> None:
+    """Raise `CheckImpossible` for a table of another version of the layout. None: the table names none."""
+    if str(version) != LAYOUT_VERSION:
+        stored = "no version" if version is None else f"version {version}"
+        raise CheckImpossible(
+            f"the {where} has {stored} of the layout of states, and version {LAYOUT_VERSION} is the only one that is "
+            "read; give the state a table of another name"
+        )
 
 
 @dataclass(frozen=True, slots=True)

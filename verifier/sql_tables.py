@@ -32,13 +32,13 @@ from verifier.evidence.findings import SHOWN_PER_KIND, CheckImpossible, Findings
 from verifier.evidence.store import CountedPartition, StoreHistory
 from verifier.floors import Expires, Floors, check_floor
 from verifier.redis_tables import SCHEMES, copied, named
-from verifier.rows import RowColumns, Sums, check_count, shown
+from verifier.rows import RowColumns, Sums, check_count, check_layout, shown
 from verifier.tables import TableTxid, check_reached
 
 REGISTRY = "transactional_states"
 FLOORS = "transactional_floors"
 _FLOORS = f"SELECT expires, txid, floor, floor_before FROM {FLOORS} WHERE table_name = :name"
-_REGISTERED = f"SELECT owner, attempt_id, columns FROM {REGISTRY} WHERE table_name = :name"
+_REGISTERED = f"SELECT layout, owner, attempt_id, columns FROM {REGISTRY} WHERE table_name = :name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,7 @@ def _registered(connection: Connection, table_name: str) -> Registered | None:
     row = connection.execute(text(_REGISTERED), {"name": table_name}).one_or_none()
     if row is None:
         return None
+    check_layout(row.layout, f"table {table_name!r}")
     return Registered(row.owner, row.attempt_id, named(row.columns))
 
 

@@ -18,7 +18,7 @@ from state.delta.log.entries import Entry, LogFiles, healed_by_others, is_foreig
 from state.delta.log.live_files import damaged_files, wrong_files
 from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, UNREADABLE, entry_name, is_there
 from state.delta.log.torn import Torn, set_aside, torn_files, without
-from state.delta.tables.table import DeltaLocation, check_expiry, is_known_protocol, storage_of
+from state.delta.tables.table import DeltaLocation, check_expiry, check_version, is_known_protocol, storage_of
 from state.delta.writing.commit import write_entry
 from transactional.core.ports.examining import Diagnosis, Problem, in_words
 from transactional.model.attempt import AttemptId
@@ -126,8 +126,10 @@ class ExaminedDelta:
 
     def _of_shape(self) -> Iterator[Diagnosis]:
         try:
-            properties = self._table.metadata().configuration if self._table else {}
-            check_expiry(self._expires, properties, str(self.location))
+            if self._table is not None:
+                properties = self._table.metadata().configuration
+                check_version(properties, str(self.location))
+                check_expiry(self._expires, properties, str(self.location))
         except SchemaMismatch as refusal:
             yield self._diagnosis(Problem.TABLE_FOREIGN, str(refusal), "as it says")
         kept = self._table.metadata().configuration.get(RETENTION_PROPERTY, "false") if self._table else "false"

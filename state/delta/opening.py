@@ -20,8 +20,7 @@ from state.delta.log.version import TableVersion
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.folding import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
-from state.delta.tables.table import DeltaLocation, features_used, load_table, properties_of
-from state.delta.writing.commit import commit_properties, under_fence
+from state.delta.tables.table import DeltaLocation, check_version, features_used, load_table, properties_of
 from state.delta.writing.creating import create_table
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
@@ -34,7 +33,6 @@ from transactional.model.names import DELETES_FEATURE, EXPIRES_PROPERTY, OWNER_P
 from transactional.model.schema import Schema
 
 _log = logging.getLogger(__name__)
-CLAIM_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +116,14 @@ def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layou
     """The table of a state that is only read, whether or not it says that keys may be deleted, or expire, and whose it
     is.
 
-    Raises `OperatingError` where there is no table, `StoreMismatch` for one whose log has an entry without a byte.
+    Raises `OperatingError` where there is no table, `StoreMismatch` for one whose log has an entry without a byte,
+    `SchemaMismatch` for one of another version of the layout.
     """
     check_entries(location)
     snapshot = load_table(location)
     metadata = snapshot.metadata()
     properties = metadata.configuration
+    check_version(properties, str(location))
     expires = properties.get(EXPIRES_PROPERTY)
     columns = replace(columns, deletes=_deletes(properties), expires=None if expires is None else str(expires))
     owner = owner or str(properties.get(OWNER_PROPERTY, ""))
@@ -207,48 +207,19 @@ def with_owner(properties: Mapping[str, str], owner: str, store_id: str | None) 
     return {**properties, OWNER_PROPERTY: owner, **({} if store_id is None else {STORE_PROPERTY: store_id})}
 
 
-def claim(table: TableVersion) -> None:
-    """See that a table is its opener's. One of an earlier release, which does not say, is taken when it was written by
-    the opener, or is empty.
-
-    Raises `StoreMismatch` for another's, `OperatingError` when the table can't be read or written.
-    """
-    for _ in range(CLAIM_TRIES):
-        stored = table.properties.get(OWNER_PROPERTY)
-        if stored == table.owner:
-            return
-        if stored is not None:
-            raise StoreMismatch(_anothers(table, stored))
-        _check_rows(table)
-        try:
-            _write_owner(table)
-        except WriteRefused as error:
-            if not error.is_conflict:
-                raise OperatingError(f"Delta table {table.location}: {error}") from None
-            table.judge()  # of two that claim it at once, one is refused here, and looks again
-    raise OperatingError(
-        f"Delta table {table.location} is written so often that {table.owner} can't be noted as its owner; see what "
-        "else writes it, and start again"
-    )
-
-
-def _check_rows(table: TableVersion) -> None:
-    if table.version() is None and (newest := table.newest_txid()):
+def check_owner(table: TableVersion) -> None:
+    """Raise `StoreMismatch` for a table that is not its opener's."""
+    stored = table.properties.get(OWNER_PROPERTY)
+    if stored == table.owner:
+        return
+    if stored is None:
         raise StoreMismatch(
-            f"Delta table {table.location} has rows of transaction {newest}, none written by {table.owner}: it is "
-            "another topology's table; give each topology its own, or start with an empty one"
+            f"Delta table {table.location} does not say whose it is, and {table.owner} has opened it: its property "
+            f"{OWNER_PROPERTY} was taken away; set it to the table's owner, or give the state a table of another name"
         )
-
-
-def _anothers(table: TableVersion, stored: str) -> str:
     is_empty = not table.newest_txid()
     renamed = "it can be deleted, since it has no rows" if is_empty else "keep the old name, or start with a new table"
-    return (
+    raise StoreMismatch(
         f"Delta table {table.location} is the table of {stored}, and {table.owner} has opened it; give each "
         f"committer of each topology a table of its own. If {stored} was renamed: {renamed}"
     )
-
-
-def _write_owner(table: TableVersion) -> None:
-    """Write the property over the snapshot that was judged, or not at all."""
-    commit_properties(table, {OWNER_PROPERTY: table.owner}, under_fence(table))

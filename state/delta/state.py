@@ -20,7 +20,7 @@ from state.delta.log.log import check_entries
 from state.delta.new_properties import check_new_properties
 from state.delta.opening import (
     TableRequest,
-    claim,
+    check_owner,
     columns_of,
     is_log,
     mend_torn_log,
@@ -63,7 +63,7 @@ class DeltaMapState(TableState[Layout]):
     (`carrier string`); names alone take their types from the input. () is a state of one row; it is omitted if an
     update names it with `group_by`. `values` is a DDL string; it is left out when the state is updated by `.count()`,
     `.sum(…)` and so on. `columns` renames `txid`, `prev_txid`, `prev_<value>` and `deleted`.
-    With `deletes` keys can be deleted: the table has a column more, and releases that do not know it refuse the table.
+    With `deletes` keys can be deleted: the table has a column more.
     With `expires`, the name of a timestamp column of key or values, and `after`, an age like `"30 days"`, a row goes
     once that column is so much before the time at which a batch was planned.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
@@ -145,7 +145,7 @@ class DeltaMapState(TableState[Layout]):
         self._opened = open_table(self._request, self._turned)
         if self._is_durable:
             self._opened.loaded.keep_durable()
-        claim(self._opened.loaded)
+        check_owner(self._opened.loaded)
 
     def _resolve(self) -> None:
         """Have Spark's catalog say where the table lies."""

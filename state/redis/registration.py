@@ -8,16 +8,12 @@ from typing import Any, Final
 
 from state.redis.server import Server
 from state.redis.values import RowCodec
-from state.rows.columns import StateColumns
+from state.rows.columns import StateColumns, check_layout
 from state.rows.expiring import NO_FLOORS, Floors
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import SchemaMismatch, StoreMismatch
+from transactional.model.names import LAYOUT_VERSION
 from transactional.model.schema import Schema
-
-LAYOUT: Final = "1"
-"""The version of the layout of a state's keys in Redis."""
-LAYOUT_WITH_FLOORS: Final = "2"
-"""That of a table whose rows expire: a release that knows no floors refuses it."""
 
 _CREATE: Final = """
 local meta = KEYS[1]
@@ -46,16 +42,15 @@ FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Which transaction has written rows last, as the writer `by` has noted it. Since the writer `since` each has come
-    after the one before it, without a rewind in between."""
+    """Which transaction has written rows last. Since the writer `since` each has come after the one before it, without
+    a rewind in between."""
 
-    by: AttemptId
     txid: TxId
     since: AttemptId
 
     def text(self) -> str:
         """As it is stored."""
-        return json.dumps([self.by, self.txid, self.since])
+        return json.dumps([self.txid, self.since])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +67,13 @@ class Registered:
     rewound_to: TxId | None
     """The transaction that it was taken back to last, before which nothing is known of it; None: it never was."""
     written: Written | None = None
-    """None: not known, as after a writer of an older release."""
+    """None: no transaction has written rows yet."""
     rows: int = 0
     """How many there are."""
     length: int | None = None
-    """How many there have to be; None: not known, as after a writer of an older release."""
+    """How many there have to be; None: nobody has written yet."""
     store_id: str | None = None
-    """The one that it was created with; None: an older release has created it, or it had none."""
+    """The one that it was created with; None: it had none."""
 
     @classmethod
     def of(cls, found: list[Any], rows: int) -> Registered | None:
@@ -98,9 +93,9 @@ class Registered:
             version,
             read_floors(floors),
             None if rewound is None else TxId(int(rewound)),
-            read_written(written, version),
+            read_written(written),
             rows,
-            read_length(length, version),
+            int(length) if length else None,
             store_id,
         )
 
@@ -113,18 +108,12 @@ def read_floors(written: str | None) -> Floors:
     return Floors(TxId(txid), floor, before)
 
 
-def read_written(written: str | None, version: AttemptId | None) -> Written | None:
-    """What the last writer has noted of the transaction; an older release leaves the note of another one."""
+def read_written(written: str | None) -> Written | None:
+    """What the last writer has noted of the transaction."""
     if not written:
         return None
-    by, txid, since = json.loads(written)
-    return Written(AttemptId(by), TxId(txid), AttemptId(since)) if by == version else None
-
-
-def read_length(noted: str | None, version: AttemptId | None) -> int | None:
-    """How many rows a table has to have; an older release leaves the note of another version."""
-    by, _, length = (noted or "").partition(":")
-    return int(length) if length and by == ("" if version is None else str(version)) else None
+    txid, since = json.loads(written)
+    return Written(TxId(txid), AttemptId(since))
 
 
 def check_rows(found: Registered, name: str) -> None:
@@ -189,9 +178,8 @@ class RedisRegistration:
 
         Raises as `check` does.
         """
-        layout = LAYOUT if self.expires is None else LAYOUT_WITH_FLOORS
         with self._server.raising_ours():
-            declared = (layout, *self._wanted, self.owner, self.expires or "")
+            declared = (str(LAYOUT_VERSION), *self._wanted, self.owner, self.expires or "")
             self._server.client.eval(_CREATE, 1, self.meta, *declared, store_id or "")
         found = self.find()
         assert found is not None
@@ -211,11 +199,7 @@ class RedisRegistration:
         )
 
     def _check_shape(self, found: Registered) -> None:
-        if found.layout not in (LAYOUT, LAYOUT_WITH_FLOORS):
-            raise SchemaMismatch(
-                f"state {self._name} has version {found.layout} of the state's layout, this release knows {LAYOUT} and "
-                f"{LAYOUT_WITH_FLOORS}; run the release of transactional that wrote it, or a newer one"
-            )
+        check_layout(found.layout, f"state {self._name}")
         if found.expires is not None and found.expires != self.expires:
             now = f"expires={self.expires!r}" if self.expires is not None else "no expires="
             raise SchemaMismatch(

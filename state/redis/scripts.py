@@ -31,9 +31,8 @@ WRITE: Final = """
 local meta, rows, changed, expiry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local found = redis.call('HMGET', meta, 'owner', 'attempt', 'length')
 local owner, version, length = found[1] or '', found[2] or '', found[3] or ''
-local function noted(by) return by .. ':' .. redis.call('HLEN', rows) end
-local is_known = string.sub(length, 1, #version + 1) == version .. ':'
-if owner ~= ARGV[1] or version ~= ARGV[2] or (is_known and length ~= noted(version)) then
+local function count() return tostring(redis.call('HLEN', rows)) end
+if owner ~= ARGV[1] or version ~= ARGV[2] or (length ~= '' and length ~= count()) then
   return {0, owner, version}
 end
 local at = 10
@@ -47,9 +46,9 @@ local function each(count, width, call)
 end
 local function change(...)
   redis.call(...)
-  redis.call('HSET', meta, 'length', noted(version))
+  redis.call('HSET', meta, 'length', count())
 end
-redis.call('HSET', meta, 'length', noted(version))
+redis.call('HSET', meta, 'length', count())
 local left = {}
 if ARGV[4] == 'rows' then
   for _, key in ipairs(redis.call('SMEMBERS', changed)) do left[key] = true end
@@ -67,9 +66,9 @@ for key in pairs(left) do keys[#keys + 1] = key end
 for first = 1, #keys, 4000 do
   redis.call('SREM', changed, unpack(keys, first, math.min(first + 3999, #keys)))
 end
-redis.call('HSET', meta, 'length', noted(ARGV[3]), unpack(ARGV, at, #ARGV))
+redis.call('HSET', meta, 'length', count(), unpack(ARGV, at, #ARGV))
 return {1}
 """
 """Writes a transaction over the version that was read, of whose rows none is gone; or returns who has come between.
 
-`length` says how many rows there are, and as of which version: it is true after each command."""
+`length` says how many rows there are: it is true after each command."""

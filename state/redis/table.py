@@ -11,7 +11,6 @@ import pyarrow as pa
 from state.fence import WriteRefused
 from state.redis.registration import (
     FIELDS,
-    LAYOUT_WITH_FLOORS,
     RedisRegistration,
     Registered,
     Written,
@@ -199,7 +198,7 @@ class RedisRows(RowStore):
         if write.floors is not None:
             meta["floors"] = written_floors(write.floors)
         if self._gains_floors:
-            meta |= {"layout": LAYOUT_WITH_FLOORS, "expires": self._columns.expires}
+            meta["expires"] = self._columns.expires
         if write.rewound_to is not None:
             meta["rewound"] = int(write.rewound_to)
         last = [part for pair in meta.items() for part in pair]
@@ -245,8 +244,8 @@ class RedisRows(RowStore):
             known = known and replace(known, since=write.version)
         txid = write.txid if write.rewound_to is None else write.rewound_to
         if txid is None:
-            return known and replace(known, by=write.version)
-        return Written(write.version, txid, write.version if known is None else known.since)
+            return known
+        return Written(txid, write.version if known is None else known.since)
 
     # --- when rows go -----------------------------------------------------------------------------------------------
 

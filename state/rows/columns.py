@@ -10,13 +10,24 @@ from functools import cached_property
 import pyarrow as pa
 
 from transactional.model.arrow import arrow_schema
-from transactional.model.errors import ConfigError
+from transactional.model.errors import ConfigError, SchemaMismatch
+from transactional.model.names import LAYOUT_VERSION
 from transactional.model.schema import Field, Schema
 
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
 _OF_DELTA_RS = "__delta_rs_"
 _UNPRINTED = frozenset({"Cc", "Cs"})
 """Unicode's control characters, and what UTF-8 can't encode."""
+
+
+def check_layout(version: object, table: str) -> None:
+    """Raise `SchemaMismatch` for a table of another version of the layout of states. None: the table names none."""
+    if str(version) != str(LAYOUT_VERSION):
+        stored = "no version" if version is None else f"version {version}"
+        raise SchemaMismatch(
+            f"{table} has {stored} of the layout of states, and version {LAYOUT_VERSION} is the only one that is read; "
+            "give the state a table of another name"
+        )
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,19 @@ from sqlalchemy import (
     update,
 )
 
-from state.rows.columns import StateColumns
+from state.rows.columns import StateColumns, check_layout
 from state.rows.expiring import NO_FLOORS, Floors
-from state.sql.floors import floors_of, recorded
+from state.sql.floors import FLOORS, recorded
 from state.sql.floors import move as move_floors
 from state.sql.floors import note as note_expiry
 from state.sql.notes import STORES
 from state.sql.table import StateTable
 from transactional.core.store.databases.quick import QuickQuery
-from transactional.model.attempt import AttemptId
+from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import SchemaMismatch, StoreMismatch
+from transactional.model.names import LAYOUT_VERSION
 from transactional.model.schema import Schema
 
-LAYOUT: Final = 1
-"""The version of the layout of a state's tables."""
-LAYOUT_WITH_FLOORS: Final = 2
-"""That of a table whose rows expire: a release that knows no floors refuses it."""
 _CREATION_LOCK: Final = 4_004_005
 
 _states = Table(
@@ -50,9 +47,13 @@ _states = Table(
 )
 _THIS = _states.c.table_name == bindparam("this", type_=Text)
 _FIND = select(_states).where(_THIS)
-_VERSION = QuickQuery(select(_states.c.owner, _states.c.attempt_id, _states.c.layout).where(_THIS))
+_VERSION = QuickQuery(
+    select(_states.c.owner, _states.c.attempt_id, FLOORS.c.txid, FLOORS.c.floor, FLOORS.c.floor_before)
+    .select_from(_states.outerjoin(FLOORS, FLOORS.c.table_name == _states.c.table_name))
+    .where(_THIS)
+)
 _HAND_OVER = update(_states).where(_THIS).values(owner=bindparam("new_owner"), attempt_id=None)
-_CHANGE = update(_states).where(_THIS).values(columns=bindparam("new_columns"), layout=bindparam("new_layout"))
+_CHANGE = update(_states).where(_THIS).values(columns=bindparam("new_columns"))
 _MOVE = (
     update(_states)
     .where(
@@ -71,7 +72,6 @@ class Registration:
         self.rows, self._name, self._owner = rows, name, owner
         self._table_name = str(rows.table.name)
         self._wanted, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
-        self._layout = LAYOUT if columns.expires is None else LAYOUT_WITH_FLOORS
 
     def create_or_check(self, connection: Connection, store_id: str | None = None) -> bool:
         """Create the state's table if there is none; of two processes that do so at once, one creates it, with its
@@ -90,7 +90,8 @@ class Registration:
         if row.owner != self._owner:
             connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})
             STORES.note(connection, self._table_name, store_id)
-        return bool(row.columns == self._columns) and row.layout == self._layout
+        lacks_expiry = self._wanted.expires is not None and recorded(connection, self._table_name) is None
+        return bool(row.columns == self._columns) and not lacks_expiry
 
     def check(self, connection: Connection) -> AttemptId | None:
         """The attempt id that the table was last written by, None for none yet. Changes nothing; raises as above."""
@@ -104,9 +105,13 @@ class Registration:
         return found
 
     def lacking(self, connection: Connection) -> frozenset[str]:
-        """The columns that the table does not have yet, since no writer of the state as it is now has come."""
+        """The columns that the table does not have yet, since no writer of the state as it is now has come. Raises
+        `SchemaMismatch` for a table of another layout."""
         row = self._row(connection)
-        return frozenset() if row is None else frozenset(self._wanted.all.names) - {*Schema.parse(row.columns).names}
+        if row is None:
+            return frozenset()
+        check_layout(row.layout, f"state {self._name}")
+        return frozenset(self._wanted.all.names) - {*Schema.parse(row.columns).names}
 
     def version(self, connection: Connection, *, is_reader: bool = False) -> tuple[AttemptId | None, Floors]:
         """The attempt id of the table's last writer, and the floors that it has recorded.
@@ -116,13 +121,12 @@ class Registration:
         """
         this = {"this": self._table_name}
         found = _VERSION.rows(connection, this) if is_reader else connection.execute(_VERSION.query, this).all()
-        owner, attempt_id, layout = found[0] if found else (None, None, None)
+        owner, attempt_id, txid, *floors = found[0] if found else (None, None, None)
         if owner != self._owner:
             now = "no longer there" if owner is None else f"that of {owner} now"
             raise StoreMismatch(f"state {self._name} was the table of {self._owner} and is {now}; restore it")
         version = None if attempt_id is None else AttemptId(attempt_id)
-        has_floors = layout == LAYOUT_WITH_FLOORS
-        return version, (floors_of(connection, self._table_name) if has_floors else NO_FLOORS)
+        return version, (NO_FLOORS if txid is None else Floors(TxId(txid), *floors))
 
     def record(self, connection: Connection, floors: Floors) -> None:
         """Record the floors of the transaction that moves the version on."""
@@ -144,12 +148,10 @@ class Registration:
         added = [column for column in self.rows.columns if column.name not in there.names]
         for column in added:
             self.rows.add(connection, column)
-        has_floors = row is not None and row.layout == LAYOUT_WITH_FLOORS
-        if self._wanted.expires is not None and not has_floors:
+        if self._wanted.expires is not None and recorded(connection, self._table_name) is None:
             note_expiry(connection, self._table_name, self._wanted.expires)
             self.rows.expiry_index.create(connection)
-        change = {"this": self._table_name, "new_columns": self._columns, "new_layout": self._layout}
-        connection.execute(_CHANGE, change)
+        connection.execute(_CHANGE, {"this": self._table_name, "new_columns": self._columns})
         return tuple(column.name for column in added if column.name in self._wanted.values.names)
 
     def _row(self, connection: Connection) -> Row[Any] | None:
@@ -178,19 +180,15 @@ class Registration:
 
     def _create(self, connection: Connection) -> None:
         _states.create(connection, checkfirst=True)
+        FLOORS.create(connection, checkfirst=True)
         self.rows.table.create(connection)
         if self._wanted.expires is not None:
             note_expiry(connection, self._table_name, self._wanted.expires)
-        made_as = {"layout": self._layout, "key_columns": self._key_columns, "columns": self._columns}
+        made_as = {"layout": LAYOUT_VERSION, "key_columns": self._key_columns, "columns": self._columns}
         connection.execute(insert(_states), {"table_name": self._table_name, "owner": self._owner, **made_as})
 
     def _check_shape(self, row: Row[Any], found: list[str]) -> None:
-        if row.layout not in (LAYOUT, LAYOUT_WITH_FLOORS):
-            raise SchemaMismatch(
-                f"state {self._name} has version {row.layout} of the state's layout, this release knows {LAYOUT} and "
-                f"{LAYOUT_WITH_FLOORS}; run "
-                "the release of transactional that wrote it, or a newer one"
-            )
+        check_layout(row.layout, f"state {self._name}")
         there, wanted = Schema.parse(row.columns), self._wanted
         may_lack = {*wanted.values.names, *map(wanted.prev, wanted.values.names)}
         may_lack |= {wanted.deleted} if wanted.deletes else set()

@@ -145,11 +145,11 @@ class SqlMapState(TableState[RowTable]):
         registration = self._registration(self._fence.owner)
         try:
             with raising_ours(self.table), self._database.reading(is_snapshot=True) as connection:
-                found = recorded(connection, self._table_name) if self._expiry is not None else None
-                floor = None if found is None else found[1].at(committed_txid)
                 there = RowsToRead(registration.rows, self.columns, self.columns).without(
                     registration.lacking(connection)
                 )
+                found = recorded(connection, self._table_name) if self._expiry is not None else None
+                floor = None if found is None else found[1].at(committed_txid)
                 return there.alive(connection, committed_txid, floor)
         finally:
             if self._opened is None:

@@ -118,18 +118,6 @@ def test_of_keys_that_may_go_the_transaction_before_is_known(place: Place, goes:
     table.reader.close()
 
 
-@pytest.mark.parametrize("goes", GOES)
-def test_a_writer_that_does_not_note_its_transaction_leaves_nothing_known(place: Place, goes: dict[str, Any]) -> None:
-    """One of an older release: what it has left of the note is another attempt's."""
-    table = Going(place, goes)
-    table.write(2, {"b": 2})
-    client, (meta, *_) = table.state._server.client, keys_of(place.table)
-    client.hset(meta, "attempt", 21)
-    with pytest.raises(OperatingError, match="query it again"):
-        table.looked_up("c")
-    table.reader.close()
-
-
 @pytest.mark.parametrize("goes", [{}, *GOES])
 def test_a_reader_of_what_a_rewind_has_undone_is_refused(place: Place, goes: dict[str, Any]) -> None:
     """Also when the transaction has been written again, otherwise."""

@@ -25,7 +25,7 @@ from tests.unit.drivers import DRAINED
 from transactional.core.machine.protocol import AttemptFailed, RecordCommit
 from transactional.core.ports import StateKind
 from transactional.core.ports.rewinding import RewindTarget
-from transactional.errors import BeyondKept, ConfigError, OperatingError, StoreMismatch
+from transactional.errors import BeyondKept, ConfigError, OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
@@ -345,20 +345,17 @@ def test_a_table_whose_rows_are_gone_goes_to_nobody_else(place: Place) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("left", [None, "1:1"])
-def test_tables_of_the_release_before_are_continued(place: Place, left: str | None) -> None:
-    """It has noted no length, or gone on with a table that has one."""
+def test_a_table_of_another_layout_is_refused(place: Place) -> None:
+    """By whoever opens or reads it."""
     state: Any = place.state()
     state.merge(place.attempt(1, 1), counts({"cat": 1}))
-    state.merge(place.attempt(2, 2), counts({"dog": 1, "owl": 1}))
     meta, *_ = keys_of(place.table)
-    client = state._server.client
-    client.hdel(meta, "length")
-    if left is not None:
-        client.hset(meta, "length", left)
-    state = place.state()
-    place.fence(state, 2, 3)
-    assert client.hget(meta, "length") == b"3:3"
-    state.merge(place.attempt(3, 4), counts({"dog": 1}))
-    assert content(state) == {"cat": 1, "dog": 2, "owl": 1}
-    assert client.hget(meta, "length") == b"4:3"
+    client, reader = state._server.client, state.reader(OWNER)
+    for layout in ("2", "4", None):
+        client.hdel(meta, "layout") if layout is None else client.hset(meta, "layout", layout)
+        stored = "no version" if layout is None else f"version {layout}"
+        message = f"has {stored} of the layout of states, and version 3 is the only one that is read; .* another name"
+        for use in (place.state, reader.pin):
+            with pytest.raises(SchemaMismatch, match=message):
+                use()
+    reader.close()

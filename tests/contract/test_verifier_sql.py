@@ -89,6 +89,12 @@ def test_a_column_that_is_no_count_of_the_table_is_reported(history: SqlHistory)
         verify(history.url, ID, [table])
 
 
+def test_a_table_of_another_layout_is_not_checked(history: SqlHistory) -> None:
+    history.change("UPDATE transactional_states SET layout = 2 WHERE table_name = 'latest'")
+    with pytest.raises(CheckImpossible, match="table 'latest' has version 2 of the layout of states"):
+        history.report()
+
+
 def test_renamed_columns_need_the_topology(history: SqlHistory) -> None:
     history.change(
         'ALTER TABLE latest RENAME COLUMN "txid" TO "at"',

@@ -54,8 +54,6 @@ class Way:
     """What else its user says of the state."""
     gained: Mapping[str, Any] = field(default_factory=dict)
     """And what only since the third transaction."""
-    is_claimed: bool = True
-    """Whether the table says whose it is, before."""
     needs_log: bool = False
     """What is gone from the log, it can't go back to."""
 
@@ -67,13 +65,13 @@ class Way:
     @property
     def is_fenced(self) -> bool:
         """Whether who was taken over is told so."""
-        return not self.is_upkeep and self.write is not fold and self.is_claimed
+        return not self.is_upkeep and self.write is not fold
 
     @property
     def is_attempted(self) -> bool:
         """Whether what is refused time and again fails an attempt."""
         is_second = bool(self.gained and self.passes)
-        return not (self.is_upkeep or is_second or self.turns_to is not None) and self.is_claimed
+        return not (self.is_upkeep or is_second or self.turns_to is not None)
 
     @property
     def goes_on_with(self) -> dict[str, int]:
@@ -203,10 +201,6 @@ def rewind(state: DeltaMapState, place: Place) -> None:
     state.rewind(RewindTarget(attempt.txid, attempt.attempt_id, place.txids.get), place.attempt(2, 9).attempt_id)
 
 
-def claim(state: DeltaMapState, place: Place) -> None:
-    state.open(OWNER, place.txids.__getitem__)
-
-
 EXPIRING = {**SEEN, **EXPIRES}
 WITH_DELETES = {"deletes": True}
 BACK = {"dog": 2, "cat": 1}
@@ -220,7 +214,6 @@ WAYS = {
     "a fence, then deletes: a column": Way(fence, BEFORE, next_txid=4, passes=1, gained=WITH_DELETES),
     "a fence, then deletes: that there are some": Way(fence, BEFORE, next_txid=4, passes=2, gained=WITH_DELETES),
     "rows that begin to expire: that they do": Way(fourth, WITHOUT_COW, declared=SEEN, gained=EXPIRES),
-    "an owner, where there was none": Way(claim, BEFORE, next_txid=4, is_claimed=False),
     "a compaction": Way(upkeep, AFTER, is_small=False, is_upkeep=True, passes=1),
     "a rewind": Way(rewind, BACK, next_txid=3, needs_log=True),
     "rows of a log": Way(fourth, AFTER, layout=NEVER),
@@ -252,7 +245,6 @@ CONTENTS = {
     "rows of a log, a put that deletes": Way(deletes, WITHOUT_COW, layout=NEVER, puts=True, declared=WITH_DELETES),
     "a version without rows of a log": Way(nothing, BEFORE, layout=NEVER),
     "a fence of a log": Way(fence, BEFORE, next_txid=4, layout=NEVER),
-    "an owner of a log, where there was none": Way(claim, BEFORE, next_txid=4, layout=NEVER, is_claimed=False),
     "staged files, a replay": Way(staged_again, WITHOUT_COW, next_txid=4, layout=STAGED, passes=1),
     "staged files, what has expired goes": Way(
         staged, WITHOUT_COW, layout=STAGED, passes=1, declared={"key": "word string, seen timestamp", **EXPIRES}

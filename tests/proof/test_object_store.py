@@ -27,7 +27,7 @@ from transactional.errors import Fenced, OperatingError, StoreMismatch
 BY_TASKS = ("file by file, by tasks", "an entry of our own, by tasks")
 ON_DISKS_ALONE = ("staged files", "a fold apart", "a compaction", *BY_TASKS)
 """And of what is compacted there are too few files here."""
-REMOTE = {name: way for name, way in EVERY_WAY.items() if way.is_claimed and not name.startswith(ON_DISKS_ALONE)}
+REMOTE = {name: way for name, way in EVERY_WAY.items() if not name.startswith(ON_DISKS_ALONE)}
 WRITERS = 6
 
 

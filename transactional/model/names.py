@@ -82,9 +82,10 @@ LOG_COMMITS_PROPERTY: Final = "transactional.logCommits"
 """How many Delta commits a table's log is to keep."""
 SCHEMA_VERSION_PROPERTY: Final = "transactional.schemaVersion"
 """The version of our own layout of a table."""
+LAYOUT_VERSION: Final = 3
+"""The version of the layout of states, in Delta, SQL and Redis, that is written; no other one is read."""
 FEATURES_PROPERTY: Final = "transactional.features"
-"""What a table of version 2 has beyond version 1: some of the following, with commas. A release that does not know one
-of them refuses the table."""
+"""Which of the following a table has, with commas."""
 STAGED_FEATURE: Final = "staged"
 """Segments may have several rows per key, in files that tasks have written."""
 DELETES_FEATURE: Final = "deletes"

@@ -18,25 +18,21 @@ from pyarrow.fs import FileSystem
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import is_machines_login, login_advice, storage_at
 from state.fence import WriteRefused
-from state.rows.columns import StateColumns
+from state.rows.columns import StateColumns, check_layout
 from transactional.model.errors import ConfigError, OperatingError, SchemaMismatch, TableUnfit
 from transactional.model.names import (
     DELETES_FEATURE,
     EXPIRES_PROPERTY,
     FEATURES_PROPERTY,
     FLOORS_FEATURE,
+    LAYOUT_VERSION,
     LOG_COMMITS_PROPERTY,
     SCHEMA_VERSION_PROPERTY,
-    STAGED_FEATURE,
 )
 from transactional.model.plumbing.redaction import reason_of
 
-SCHEMA_VERSION = 2
-"""A table of version 1 stays one until it needs a feature. Version 2 has the features that its property names."""
-KNOWN_FEATURES = frozenset({STAGED_FEATURE, DELETES_FEATURE, FLOORS_FEATURE})
-
 DEFAULT_PROPERTIES = {
-    SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION),
+    SCHEMA_VERSION_PROPERTY: str(LAYOUT_VERSION),
     "delta.checkpointInterval": "100",
     # A state table gets a Delta commit per transaction. On a disk every log file makes every later one a little slower,
     # and every removed file makes every checkpoint larger. Spark refuses tables whose log is kept for a shorter time
@@ -167,7 +163,7 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
     """Raise `SchemaMismatch` when an existing table is not the one of this state. It may lack columns that it will
     gain; their order does not matter."""
     check_properties(properties, table)
-    _check_version(properties, table)
+    check_version(properties, table)
     check_expiry(columns.expires, properties, table)
     wanted = columns.table_schema
     expected = {column.name: column.type for column in wanted}
@@ -183,17 +179,9 @@ def check_table(columns: StateColumns, found: pa.Schema, properties: Mapping[str
         )
 
 
-def _check_version(properties: Mapping[str, str], table: str) -> None:
-    version = properties.get(SCHEMA_VERSION_PROPERTY, "1")
-    if version not in map(str, range(1, SCHEMA_VERSION + 1)):
-        unknown = f"version {version} of the state's layout, this release knows up to {SCHEMA_VERSION}"
-    elif more := sorted(features_used(properties) - KNOWN_FEATURES):
-        unknown = f"version {version} of the state's layout with {', '.join(more)}, which this release does not know"
-    else:
-        return
-    raise SchemaMismatch(
-        f"Delta table {table} has {unknown}; run the release of transactional that wrote it, or a newer one"
-    )
+def check_version(properties: Mapping[str, str], table: str) -> None:
+    """Raise `SchemaMismatch` for a table of another version of the layout."""
+    check_layout(properties.get(SCHEMA_VERSION_PROPERTY), f"Delta table {table}")
 
 
 def check_expiry(expires: str | None, properties: Mapping[str, str], table: str) -> None:
@@ -208,14 +196,13 @@ def check_expiry(expires: str | None, properties: Mapping[str, str], table: str)
 
 
 def features_used(properties: Mapping[str, str]) -> frozenset[str]:
-    """What a table has beyond version 1 of a state's layout, as its properties say."""
+    """The features of a table, as its properties say."""
     return frozenset(name.strip() for name in properties.get(FEATURES_PROPERTY, "").split(",") if name.strip())
 
 
 def properties_with(properties: Mapping[str, str], feature: str) -> dict[str, str]:
     """The properties to set on a table that has some so that it has a feature, too."""
-    features = ",".join(sorted({*features_used(properties), feature}))
-    return {SCHEMA_VERSION_PROPERTY: str(SCHEMA_VERSION), FEATURES_PROPERTY: features}
+    return {FEATURES_PROPERTY: ",".join(sorted({*features_used(properties), feature}))}
 
 
 def properties_of(columns: StateColumns, properties: Mapping[str, str]) -> dict[str, str]:

@@ -180,8 +180,7 @@ def settle_columns(table: TableVersion) -> None:
 
 
 def settle_feature(table: TableVersion, feature: str) -> None:
-    """Note that the table has a feature of version 2, before the first use of it; releases that do not know it refuse
-    the table from then on. Raises `WriteRefused`."""
+    """Note that the table has a feature, before the first use of it: readers go by it. Raises `WriteRefused`."""
     if feature not in features_used(table.properties):
         commit_properties(table, properties_with(table.properties, feature), under_fence(table))
 

@@ -79,16 +79,12 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Way], Path]:
     folder, known = tmp_path_factory.mktemp("tables"), dict[str, Path]()
 
     def table(way: Way) -> Path:
-        name = str((way.layout, way.by_delta_rs, way.is_small, way.puts, way.declared, way.is_claimed))
+        name = str((way.layout, way.by_delta_rs, way.is_small, way.puts, way.declared))
         if name not in known:
             known[name] = folder / str(len(known))
             place = Place("delta-rs", folder)
             state = declared(way, known[name], way.layout)
-            with pytest.MonkeyPatch.context() as earlier:
-                if not way.is_claimed:
-                    earlier.setattr("state.delta.opening.with_owner", lambda properties, *_: properties)
-                    earlier.setattr("state.delta.state.claim", lambda _: None)
-                state.open(OWNER, place.txids.__getitem__)
+            state.open(OWNER, place.txids.__getitem__)
             for txid, words in enumerate([{"dog": 1}, {"dog": 1, "cat": 1}, {"cow": 1}], 1):
                 adds(state, place, txid, txid, words, puts=way.puts)
             state.close()
@@ -117,8 +113,7 @@ def scene(
         place.attempt(number, number)
     copytree(tables(way), others.path)
     state = declared(way, others.path, way.turns_to or way.layout, **way.gained)
-    if way.is_claimed:
-        state.open(OWNER, place.txids.__getitem__)
+    state.open(OWNER, place.txids.__getitem__)
     return Scene(way, place, state, Adversary(monkeypatch), others)
 
 
@@ -190,9 +185,7 @@ def test_who_comes_first_each_time_fails_the_attempt_and_no_more(scene: Scene, m
 
 
 @pytest.mark.sampled(20)
-@pytest.mark.parametrize(
-    "scene", [name for name, way in EVERY_WAY.items() if not way.is_upkeep and way.is_claimed], indirect=True
-)
+@pytest.mark.parametrize("scene", [name for name, way in EVERY_WAY.items() if not way.is_upkeep], indirect=True)
 def test_whoever_was_taken_over_changes_nothing(scene: Scene) -> None:
     def takes_over() -> None:
         new = scene.opened()

@@ -291,7 +291,7 @@ class TestValues:
     def test_whose_sum_does_not_fit_are_an_error_also_where_others_have_written_them(
         self, place: Place, type_: str, large: Any
     ) -> None:
-        """An earlier release wrote such rows; here it is planted that they are let through."""
+        """Here it is planted that such rows are let through."""
         words = opened(place, values=f"total {type_}")
         column = pa.array([large], arrow_type(type_))
         for txid in (1, 2, 3):

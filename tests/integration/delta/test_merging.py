@@ -1,4 +1,4 @@
-"""A state in the merge layout over its transactions: small, larger, torn, and as earlier releases have left it."""
+"""A state in the merge layout over its transactions: small, larger, torn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable
 
 import state.delta.merging.change
 from state.delta.log.version import TableVersion
@@ -17,7 +17,6 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
 from state.fence import TableWrite, WriteRefused
 from tests.contract.states import OWNER, Place, content, counts, write_by_files
-from tests.delta_merge import merge_into
 from transactional.errors import OperatingError, SumOverflow
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
@@ -145,30 +144,3 @@ def test_a_file_that_is_torn_or_gone_fails_the_attempt(
     with pytest.raises(OperatingError, match=r"Delta table .*/t "):
         words.merge(place.attempt(3, 3), counts({"a": 1}))
     assert DeltaTable(words.location.uri).version() == version
-
-
-@pytest.mark.parametrize("is_small", [True, False])
-@pytest.mark.parametrize("is_replay", [True, False])
-def test_a_table_that_a_merge_of_delta_rs_has_written_goes_on(
-    place: Place, monkeypatch: pytest.MonkeyPatch, *, is_small: bool, is_replay: bool
-) -> None:
-    """As earlier releases wrote it: with the transaction after it, or with another attempt of its own."""
-    if not is_small:
-        write_by_files(monkeypatch)
-    words = opened(place)
-    words.merge(place.attempt(1, 1), counts({"a": 1, "b": 1}))
-    table, attempt = DeltaTable(words.location.uri), place.attempt(2, 2)
-    properties = CommitProperties(app_transactions=[Transaction(OWNER, attempt.attempt_id)])
-    source = counts({"a": 1, "c": 1}).table
-    merge_into(table, source, words.columns, attempt.txid, {"count": "sum"}, commit_properties=properties)
-    assert table.history(1)[0]["operation"] == "MERGE"
-    again = opened(place)
-    assert again.version() == 2
-    assert content(again) == {"a": 2, "b": 1, "c": 1}
-    if is_replay:
-        again.merge(place.attempt(2, 3), counts({"a": 1, "d": 1}))
-        assert content(again) == {"a": 2, "b": 1, "d": 1}
-        return
-    again.merge(place.attempt(3, 3), counts({"a": 1}))
-    assert content(again) == {"a": 3, "b": 1, "c": 1}
-    assert content(again, 2) == {"a": 2, "b": 1, "c": 1}

@@ -199,7 +199,7 @@ class TestOpening:
         table = DeltaTable(state.location.uri)
         assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
         configuration = table.metadata().configuration
-        assert configuration["transactional.schemaVersion"] == "2"
+        assert configuration["transactional.schemaVersion"] == "3"
         assert configuration["delta.checkpointInterval"] == "7"
 
     @pytest.mark.parametrize(
@@ -219,7 +219,8 @@ class TestOpening:
     def test_takes_a_table_that_was_made_for_it_in_any_order_of_columns(self, place: Place) -> None:
         names = ["txid", "prev_count", "count", "prev_txid"]
         schema = pa.schema([*(pa.field(name, pa.int64()) for name in names), pa.field("word", pa.string())])
-        DeltaTable.create(str(place.folder / "t"), schema)
+        properties = {"transactional.schemaVersion": "3", "transactional.owner": OWNER}
+        DeltaTable.create(str(place.folder / "t"), schema, configuration=properties, raise_if_key_not_exists=False)
         state = opened(place.folder / "t", place)
         state.merge(place.attempt(1, 1), counts({"a": 1}))
         state.put(place.attempt(2, 2), {("a",): (5,)})
@@ -228,8 +229,8 @@ class TestOpening:
     @pytest.mark.parametrize(
         ("name", "value", "message"),
         [
-            ("transactional.schemaVersion", "3", "has version 3 of the state's layout, this release knows up to 2"),
-            ("transactional.features", "staged, wings", "has version 2 of the state's layout with wings, which this"),
+            ("transactional.schemaVersion", "2", "/t has version 2 of the layout of states, and version 3 is the only"),
+            ("transactional.schemaVersion", "4", "has version 4 of .* give the state a table of another name"),
             ("delta.setTransactionRetentionDuration", "interval 1 days", "it forgets which attempt wrote the table"),
         ],
     )
@@ -239,21 +240,32 @@ class TestOpening:
         with pytest.raises(ConfigError, match=message):
             opened(uri, place)
 
-    def test_a_table_of_version_1_stays_one_until_it_needs_a_feature(self, place: Place) -> None:
-        uri = opened(place.folder / "t", place).location.uri
-        older = {"transactional.schemaVersion": "1"}
-        DeltaTable(uri).alter.set_table_properties(older, raise_if_not_exists=False)
-        state = opened(uri, place)
-        state.merge(place.attempt(1, 1), counts({"a": 1}))
-        assert DeltaTable(uri).metadata().configuration["transactional.schemaVersion"] == "1"
+    @pytest.mark.parametrize("name", ["transactional.schemaVersion", "transactional.owner"])
+    def test_refuses_a_table_without_a_property_of_ours(self, place: Place, name: str) -> None:
+        """Also one that is only read, where it does not matter whose it is."""
+        schema = opened(place.folder / "t", place).columns.table_schema
+        properties = {"transactional.schemaVersion": "3", "transactional.owner": OWNER}
+        del properties[name]
+        DeltaTable.create(str(place.folder / "old"), schema, configuration=properties, raise_if_key_not_exists=False)
+        messages = {
+            "transactional.schemaVersion": "has no version of the layout of states, and version 3 is the only one",
+            "transactional.owner": f"does not say whose it is, and {OWNER} has opened it",
+        }
+        with pytest.raises((SchemaMismatch, StoreMismatch), match=messages[name]):
+            opened(place.folder / "old", place)
+        if name == "transactional.schemaVersion":
+            with pytest.raises(SchemaMismatch, match=messages[name]):
+                DeltaMapState(place.folder / "old", "word string", "count long").read()
+
+    def test_notes_a_feature_once(self, place: Place) -> None:
+        state = opened(place.folder / "t", place)
         table = TableVersion(state.location, OWNER, state.columns)
         settle_feature(table, STAGED_FEATURE)
         settle_feature(table, STAGED_FEATURE)
-        configuration = DeltaTable(uri).metadata().configuration
-        assert configuration["transactional.schemaVersion"] == "2"
-        assert configuration["transactional.features"] == "staged"
-        state.merge(place.attempt(2, 2), counts({"a": 1}))
-        assert content(state) == {"a": 2}
+        found = DeltaTable(state.location.uri)
+        assert (found.metadata().configuration["transactional.features"], found.version()) == ("staged", 1)
+        state.merge(place.attempt(1, 1), counts({"a": 1}))
+        assert content(state) == {"a": 1}
 
     def test_refuses_features_that_one_of_the_engines_lacks(self, place: Place) -> None:
         uri = opened(place.folder / "t", place).location.uri

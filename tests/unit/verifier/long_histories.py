@@ -52,7 +52,8 @@ def make_store(folder: Path, transactions: int) -> None:
 def make_logs(folder: Path, transactions: int) -> None:
     """A table of one row, which each transaction writes again: its log as real ones are, only its last file exists."""
     table = folder / COMPONENT
-    DeltaTable.create(str(table), _schema(), configuration={"delta.checkpointInterval": "1000000"})
+    configuration = {"delta.checkpointInterval": "1000000", "transactional.schemaVersion": "3"}
+    DeltaTable.create(str(table), _schema(), configuration=configuration, raise_if_key_not_exists=False)
     _write_log(table, 1, [{"txn": {"appId": f"{ID}/{COMPONENT}", "version": FENCE}}])
     for txid in range(1, transactions + 1):
         _write_log(table, txid + 1, _actions(txid))
@@ -69,11 +70,12 @@ def make_checkpoint(folder: Path, transactions: int) -> None:
     rows = pa.table([numbers.cast(pa.string()), ones, numbers, nothing, nothing], schema=_schema())
     owner = CommitProperties(app_transactions=[Transaction(f"{ID}/{COMPONENT}", transactions + FENCE)])
     path = str(folder / COMPONENT)
-    configuration = {"delta.logRetentionDuration": "interval 0 seconds"}
-    write_deltalake(path, rows, configuration=configuration, commit_properties=owner)
-    table = DeltaTable(path)
-    table.create_checkpoint()
-    (folder / COMPONENT / "_delta_log" / f"{0:020}.json").unlink()
+    configuration = {"delta.logRetentionDuration": "interval 0 seconds", "transactional.schemaVersion": "3"}
+    table = DeltaTable.create(path, _schema(), configuration=configuration, raise_if_key_not_exists=False)
+    write_deltalake(table, rows, mode="append", commit_properties=owner)
+    DeltaTable(path).create_checkpoint()
+    for version in (0, 1):
+        (folder / COMPONENT / "_delta_log" / f"{version:020}.json").unlink()
 
 
 def _schema() -> pa.Schema:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 
 from state.delta.state import DeltaMapState
 from tests.contract.states import content, counts
@@ -447,6 +447,14 @@ def test_a_stale_copy_of_a_table_is_caught(right: History, history: History, tmp
 
 
 # --- questions that can't be answered -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["2", "4"])
+def test_a_table_of_another_layout_is_not_checked(history: History, layout: str) -> None:
+    properties = {"transactional.schemaVersion": layout}
+    DeltaTable(history.path("count")).alter.set_table_properties(properties, raise_if_not_exists=False)
+    with pytest.raises(CheckImpossible, match=f"table of .count. has version {layout} of the layout of states"):
+        history.report()
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,11 @@ def set_retention(patient: Patient) -> None:
     )
 
 
+def set_layout(patient: Patient) -> None:
+    properties = {"transactional.schemaVersion": "2"}
+    patient.delta("count").alter.set_table_properties(properties, raise_if_not_exists=False)
+
+
 def add_feature(patient: Patient) -> None:
     patient.delta("count").alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
 
@@ -165,6 +170,7 @@ BOTH_WIPED = [(Problem.STORE_WIPED, name, True) for name in TABLES]
         (update_rows_in_between, [(Problem.FOREIGN_WRITER, "count", False)]),
         (restore_rows, [(Problem.TABLE_RESTORED, "count", True)]),
         (set_retention, [(Problem.RETENTION_SET, "count", True)]),
+        (set_layout, [(Problem.TABLE_FOREIGN, "count", False)]),
         (add_feature, [(Problem.FEATURE_UNREADABLE, "count", False)]),
         (require_a_later_reader, [(Problem.FEATURE_UNREADABLE, "count", False)]),
         (remove_table, [(Problem.TABLE_MISSING, "count", False)]),
