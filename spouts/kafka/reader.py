@@ -50,8 +50,7 @@ class KafkaPartitionReader(PartitionReader):
         try:
             if self.translator is None:
                 raise SchemaMismatch("the spout no longer has a translator")
-            known = {"source_id": "", **values}  # letters of earlier releases have none
-            row = tuple(known[name] for name in schema.names)
+            row = tuple(values[name] for name in schema.names)
             yield from self._translated(batch_from_rows([row], schema, component="a dead letter"), lambda _: values)
         except (ConfigError, BoltFailed, KeyError) as error:
             yield RefusedRecord(values, str(error))

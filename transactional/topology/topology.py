@@ -278,7 +278,7 @@ class Topology:
             first = self.spout_id if self.spout.streams else DEFAULT_STREAM
             times = {first if name == DEFAULT_STREAM else name: of.field for name, of in self.event_times.items()}
             told[EVENT_TIMES] = times
-        if self.naive_times not in (None, "UTC"):  # earlier releases have taken them for UTC
+        if self.naive_times not in (None, "UTC"):  # UTC is what they are taken for without a setting
             told[NAIVE_TIMES] = self.naive_times
         return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}
 

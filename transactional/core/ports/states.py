@@ -249,8 +249,7 @@ class State(ABC):
         """What a table has to record that `open` creates: the coordinator's store that it is for. Called before it."""
 
     def created_for(self) -> str | None:
-        """What the open table has recorded of that: a start refuses the table of another store. None, as here: nothing,
-        as by an earlier release."""
+        """What the open table has recorded of that, None for nothing: a start refuses the table of another store."""
         return None
 
     # --- tasks that read and write it -----------------------------------------------------------------------------

@@ -22,13 +22,12 @@ def rows_to_ipc(rows: Sequence[tuple[Any, ...]], fields: Schema, numbers: Sequen
 
 
 def rows_from_ipc(data: bytes, fields: Schema, numbers: Sequence[str]) -> tuple[str, Iterator[tuple[Any, ...]]]:
-    """The note, and the rows with these fields: None for one that they were kept without;
-    one that is not among these is left out. Raises `SchemaMismatch` for one that was kept with another type."""
+    """The note, and the rows with these fields: None for one that they were kept without; one that is not among these
+    is left out. Raises `SchemaMismatch` for one that was kept with another type."""
     table = table_from_ipc(data)
-    note = table.schema.metadata[_NOTE].decode()
     columns = [_values(table, field.name, field.type) for field in fields]
     columns += [table.column(name).to_pylist() for name in numbers]
-    return note, zip(*columns, strict=True)
+    return table.schema.metadata[_NOTE].decode(), zip(*columns, strict=True)
 
 
 def _values(table: pa.Table, name: str, type_: str) -> list[Any]:

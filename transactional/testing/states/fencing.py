@@ -196,7 +196,7 @@ def whose_store_it_is_for_of_several(trial: Trial) -> None:
 
 @case
 def created_without_a_store(trial: Trial) -> None:
-    """A table that was created without one, as by an earlier release, has none, and nobody adds one."""
+    """A table that was created without one has none, and nobody adds one."""
     words = trial.open()
     words.fence(0)
     trial.equal("created_for()", trial.open(store_id="other").state.created_for(), None)

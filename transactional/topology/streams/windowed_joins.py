@@ -150,7 +150,7 @@ class CollectSides(Collect):
         self._sides = sides
         self.joined_on = {side.name: side.joined_on for side in sides}
         self.field = " = ".join(self.joined_on.values())
-        """All of them, in order."""
+        """The fields that are compared, as the aggregate shows them."""
 
     def kept_fields(self, column: str) -> Mapping[str, Schema]:
         """Those of each side."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -166,10 +165,3 @@ def test_a_record_has_the_identity_of_its_topic(source: str, id_: str, cluster: 
     ]
     assert refused.values["source_id"] == id_
     consumer_pool().close()
-
-
-def test_a_letter_of_an_earlier_release_has_no_identity_of_its_topic() -> None:
-    values = {"topic": "t", "partition": 0, "offset": 7, "key": None, "value": b"v", "timestamp": None, "headers": []}
-    function = SimpleTranslator(lambda record: (record.offset, record.source_id), "at long, id string")
-    batch: Any = next(KafkaPartitionReader(ONE, function.output, function).read_again(values))
-    assert batch.to_pylist() == [{"at": 7, "id": ""}]
