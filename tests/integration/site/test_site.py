@@ -88,7 +88,7 @@ def visited(page: Page, url: str) -> list[str]:
 def test_the_home_page_is_the_readme_and_its_diagram_is_drawn(browser: Browser, served: str) -> None:
     page = browser.new_page()
     elsewhere = visited(page, served)
-    expect(page.get_by_role("heading", name="Write a transactional count")).to_be_visible()
+    expect(page.get_by_role("heading", name="A first program")).to_be_visible()
     diagram = page.locator("div.mermaid")
     diagram.scroll_into_view_if_needed()
     expect(diagram).to_be_visible(timeout=30_000)
