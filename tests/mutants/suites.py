@@ -118,10 +118,13 @@ SERVERS: dict[str, tuple[str, ...]] = {
         "tests/proof/test_power_cuts.py",
     ),
     "state/redis": ("tests/contract/test_redis*.py", *(f"tests/contract/test_{name}.py" for name in STATES)),
-    "state/sql": (
-        *("tests/contract/test_state_sql.py", "tests/contract/test_pooler.py", "tests/contract/test_sql_*.py"),
-        *("tests/integration/verifier/test_postgres.py", "tests/proof/test_power_cuts.py"),
-        *(f"tests/contract/test_{name}.py" for name in STATES),
+    **dict.fromkeys(
+        ("state/sql", "transactional/core/store/databases"),
+        (
+            *("tests/contract/test_state_sql.py", "tests/contract/test_pooler.py", "tests/contract/test_sql_*.py"),
+            *("tests/integration/verifier/test_postgres.py", "tests/proof/test_power_cuts.py"),
+            *(f"tests/contract/test_{name}.py" for name in STATES),
+        ),
     ),
     "transactional/core/store/sql": (
         *("tests/contract/test_sql_*.py", "tests/contract/test_stores_read_only.py", "tests/contract/test_pooler.py"),
