@@ -7,7 +7,7 @@ import pytest
 from tests.integration.install.test_wheel import OTHER_PYTHON, run
 from tests.tidy.files import ROOT
 
-FOLDERS = ("arrow", "execution", "phases", "topology", "trident")
+FOLDERS = ("model/arrow", "runtime/tasks", "runtime/processing", "runtime/commit", "topology")
 """Of tests/unit: what runs in tasks, and what reads annotations and signatures."""
 
 
