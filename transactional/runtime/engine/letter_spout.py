@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 LETTERS_PER_TRANSACTION = 100
 """Letters are part of the recorded batch, so a transaction takes only this many."""
 
-_LETTER_COLUMNS = ("component", "source", "stream", "tuple", "error")
-
 LetterKey = tuple[int, int]
 """The transaction that has set a tuple aside, and the letter's number in it."""
 

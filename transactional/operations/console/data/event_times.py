@@ -59,7 +59,7 @@ def event_times_of(own: Sequence[AttemptTimes]) -> EventTimes | None:
     for each in committed:
         late.update((each.details or {}).get("late", {}))
     names = [*reached["open"], *(name for name in late if name not in reached["open"])]
-    ends = reached.get("open_until", {})  # an earlier version has recorded none
+    ends = reached.get("open_until", {})
     windows = [_windows(name, reached["open"].get(name), late[name], ends.get(name)) for name in names]
     return EventTimes(_ms(reached["newest_us"]), _ms(reached["watermark_us"]), windows, len(committed))
 
