@@ -69,15 +69,15 @@ def transactions(topology: Topology, open_minutes: int) -> Iterator[Cost]:
     for component in topology.committers:
         assert component.state is not None
         component.state.open(owner_of(topology.id, component.id), TxId)
-    phase, late_before, newest, number = CommitPhase(topology), FIRST_US, 0, 0
+    phase, watermark, newest, number = CommitPhase(topology), FIRST_US, 0, 0
     nothing = phase.program.aggregators["closed"]
     empty = Partials(nothing.combine_kinds, nothing.combine([]))
     while True:
         number += 1
         minutes = range(newest, min(newest + FILL_MINUTES, open_minutes)) if newest < open_minutes else [newest]
         newest = minutes[-1] + 1
-        before, late_before = late_before, max(late_before, FIRST_US + (newest - open_minutes) * MINUTE_US)
-        facts = BatchFacts(late_before // 1_000, late_before, before // 1_000, before)
+        before, watermark = watermark, max(watermark, FIRST_US + (newest - open_minutes) * MINUTE_US)
+        facts = BatchFacts(watermark // 1_000, watermark, before // 1_000, before)
         processed = Processed({}, {"open": partials(minutes), "closed": empty}, {}, facts=facts)
         attempt, began, used = TransactionAttempt(TxId(number), AttemptId(number)), perf_counter(), process_time()
         phase.run(attempt, processed)

@@ -35,7 +35,7 @@ class Expires:
         """What the batch alone makes the floor; None: nothing expires."""
         now = batch.time_ms and batch.time_ms * 1_000
         if self.by_event:
-            now = batch.late_before_of(self.component)
+            now = batch.watermark_of(self.component)
         return None if now is None else now - self.after_us
 
 

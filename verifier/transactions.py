@@ -99,7 +99,7 @@ def _check_kept(positions: dict[Partition, int], batch: CommittedBatch, findings
 
 def _check_lateness(before: CommittedBatch, batch: CommittedBatch, findings: Findings) -> None:
     """Check that what is late stays so, and that nothing more becomes late while windows wait for a partition."""
-    was, now = before.late_before_us, batch.late_before_us
+    was, now = before.watermark_us, batch.watermark_us
     waits = batch.awaited and now != was
     if not waits and (was is None or (now is not None and now >= was)):
         return

@@ -83,13 +83,13 @@ class Plain:
         aside = frozenset(sale for sale in new if sale.is_wrong and not is_mended)
         read = replace(self, read=self.read | new, letters=self.letters | aside)
         if is_drained:
-            return replace(read, closing=read.late_before)
-        return replace(read, closing=self.late_before) if new else read
+            return replace(read, closing=read.watermark)
+        return replace(read, closing=self.watermark) if new else read
 
     def with_letters(self) -> Plain:
         """Once the letters were replayed: those whose windows must have closed by now are late."""
-        replayed = frozenset((sale, self.late_before) for sale in self.letters)
-        closing = self.late_before if self.letters else self.closing
+        replayed = frozenset((sale, self.watermark) for sale in self.letters)
+        closing = self.watermark if self.letters else self.closing
         return replace(self, letters=frozenset(), replayed=self.replayed | replayed, closing=closing)
 
     def with_all_closed(self) -> Plain:
@@ -101,7 +101,7 @@ class Plain:
         return self.read - self.letters
 
     @property
-    def late_before(self) -> float:
+    def watermark(self) -> float:
         """The minute before which tuples are late, which waits for every partition."""
         if self.closing == ALWAYS:
             return ALWAYS
@@ -152,7 +152,7 @@ class Plain:
             *(
                 ("part", pane, n, panes.get(pane, 0))
                 for pane, n in counted.items()
-                if pane[1] + SLIDING_MINUTES > self.late_before and panes.get(pane, 0) != n
+                if pane[1] + SLIDING_MINUTES > self.watermark and panes.get(pane, 0) != n
             ),
         ]
 
@@ -175,6 +175,6 @@ class Plain:
 
     def _wrong(self, windows: Iterable[Window], closed: Iterable[Window], *, length: int) -> list[Any]:
         closed = set(closed)
-        early = [("early", window) for window in closed if window[1] + length > self.late_before]
+        early = [("early", window) for window in closed if window[1] + length > self.watermark]
         open = [window for window in windows if window not in closed]
         return early + [("open", window) for window in open if window[1] + length <= self.closing]

@@ -117,9 +117,9 @@ class Expiring(SimulatedUpdate, Windowed):
     def __init__(self, state: ExpiringState) -> None:
         self.state = state
 
-    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+    def first_time(self, watermark_us: int, *, by_end: bool) -> int:
         """Nothing is behind it."""
-        return late_before_us
+        return watermark_us
 
     def aggregator(self) -> TableAggregator:
         """The real one."""

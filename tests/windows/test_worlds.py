@@ -86,11 +86,11 @@ class NowLate(NotingRunner):
         times = self.topology.event_times_of(known.event_times)
         seen = [(of, known.event_times[partition]) for partition, of in times.items()]
         facts = facts_after(batch.facts, batch.facts.time_ms, seen)
-        return super()._process(attempt, with_late(batch, facts.late_before_us))
+        return super()._process(attempt, with_late(batch, facts.watermark_us))
 
 
-def with_late(batch: Any, late_before_us: int | None) -> Any:
-    return replace(batch, facts=replace(batch.facts, late_before_us=late_before_us))
+def with_late(batch: Any, watermark_us: int | None) -> Any:
+    return replace(batch, facts=replace(batch.facts, watermark_us=watermark_us))
 
 
 def forgetting(before: BatchFacts | None, now_ms: int, known: Any = (), listed: Any = ()) -> BatchFacts:
@@ -98,7 +98,7 @@ def forgetting(before: BatchFacts | None, now_ms: int, known: Any = (), listed: 
     found = facts_after(None, max(now_ms, before.time_ms if before else 0), known, listed)
     if before is None:
         return found
-    return BatchFacts(found.time_ms, found.late_before_us, before.time_ms, before.late_before_us)
+    return BatchFacts(found.time_ms, found.watermark_us, before.time_ms, before.watermark_us)
 
 
 def is_found(parts: Parts | None = None, world: Any = None, *, known: int = 0) -> bool:
@@ -175,7 +175,7 @@ def test_sessions_that_are_read_by_the_floor_before_are_found(monkeypatch: pytes
     touching = SessionUpdate.touching
 
     def too_many(self: SessionUpdate, part: Any, facts: Any) -> Any:
-        return touching(self, part, facts and replace(facts, late_before_us=facts.previous_late_before_us))
+        return touching(self, part, facts and replace(facts, watermark_us=facts.previous_watermark_us))
 
     monkeypatch.setattr(SessionUpdate, "touching", too_many)
     assert is_found(known=30)
@@ -258,7 +258,7 @@ def test_tuples_of_windows_in_tables_are_the_same(make: Callable[..., Any], tmp_
 
 def test_a_bolt_whose_tuples_are_judged_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuples that came when a window had closed are none of it."""
-    monkeypatch.setattr(windowing, "_first_of", lambda of, us, late_before: first_of(of, us, None))
+    monkeypatch.setattr(windowing, "_first_of", lambda of, us, watermark: first_of(of, us, None))
     assert is_found(world=BoltWorld, known=14)
 
 

@@ -388,7 +388,7 @@ class World:
             facts = record.batch.facts
             assert facts is not None
             assert facts.time_ms * 1_000 == time
-            assert self.by_transaction or facts.late_before_us == threshold, f"late_before of {record.attempt}"
+            assert self.by_transaction or facts.watermark_us == threshold, f"watermark of {record.attempt}"
         reported = [(record.details or {})["late"] for record in committed if "late" in (record.details or {})]
         assert sum(each["open"] for each in reported) == self.reported_late(plain), "late tuples, as they are reported"
         if not self.by_transaction and history:

@@ -281,7 +281,7 @@ class BatchMetadata:
 
 def _facts_row(facts: BatchFacts) -> list[int | None]:
     """The time, what is late, and what is known of the previous transaction."""
-    row = [facts.time_ms, facts.late_before_us, facts.previous_time_ms, facts.previous_late_before_us]
+    row = [facts.time_ms, facts.watermark_us, facts.previous_time_ms, facts.previous_watermark_us]
     return row if facts.previous_time_ms is not None else row[:2]
 
 

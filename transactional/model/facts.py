@@ -28,18 +28,18 @@ class BatchFacts:
     """What holds for a whole batch. `time_ms` is when it was planned, in milliseconds since 1970.
 
     It never goes back from one transaction to the next, even if the next one is planned on a machine whose clock is
-    behind. Tuples with an event time before `late_before_us`, in microseconds since 1970, are late; None as long as
-    no event time is known. `previous_time_ms` and `previous_late_before_us` are those of the transaction before it.
+    behind. Tuples with an event time before `watermark_us`, in microseconds since 1970, are late; None as long as
+    no event time is known. `previous_time_ms` and `previous_watermark_us` are those of the transaction before it.
     """
 
     time_ms: int
-    late_before_us: int | None = None
+    watermark_us: int | None = None
     previous_time_ms: int | None = None
-    previous_late_before_us: int | None = None
+    previous_watermark_us: int | None = None
     static_versions: Mapping[str, StaticVersion] = field(default_factory=dict, hash=False, kw_only=True)
     """What the batch has recorded of static tables, by table: handed on with the facts, stored beside them."""
     behind: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict, hash=False, kw_only=True)
-    """By component, of windows that count the rows of other windows: `late_before_us` and `previous_late_before_us` of
+    """By component, of windows that count the rows of other windows: `watermark_us` and `previous_watermark_us` of
     theirs. They are behind those of the source by what the other windows still keep."""
     last_row_ms: Mapping[str, int] = field(default_factory=dict, hash=False, kw_only=True)
     """By component with windows by the transactions' own time, the time of the last transaction that may have brought
@@ -49,8 +49,8 @@ class BatchFacts:
         """As they are for the tuples of a component: other ones if it has windows of windows."""
         if component not in self.behind:
             return self
-        late_before_us, previous_us = self.behind[component]
-        return replace(self, late_before_us=late_before_us, previous_late_before_us=previous_us)
+        watermark_us, previous_us = self.behind[component]
+        return replace(self, watermark_us=watermark_us, previous_watermark_us=previous_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +131,11 @@ def facts_after(
     awaited, silent_ms = _awaited(known, looked_ms)
     if any(each.is_awaited for each in listed):
         awaited = []
-    late_before = [max(seen.event_us, EARLIEST_US) + (silent_ms - of.max_delay_ms) * 1_000 for of, seen in awaited]
+    watermarks = [max(seen.event_us, EARLIEST_US) + (silent_ms - of.max_delay_ms) * 1_000 for of, seen in awaited]
     if before is None:
-        return BatchFacts(time_ms, min(late_before, default=None))
-    found = [late for late in (before.late_before_us, min(late_before, default=None)) if late is not None]
-    return BatchFacts(time_ms, max(found, default=None), before.time_ms, before.late_before_us)
+        return BatchFacts(time_ms, min(watermarks, default=None))
+    bounds = [us for us in (before.watermark_us, min(watermarks, default=None)) if us is not None]
+    return BatchFacts(time_ms, max(bounds, default=None), before.time_ms, before.watermark_us)
 
 
 def _awaited(

@@ -93,7 +93,7 @@ class TimedWindows:
     def watermark_us(self, name: str, facts: BatchFacts) -> int | None:
         """The time up to which windows of a component close in a transaction with these facts."""
         by_transaction = self.windows[name].closes_without_input
-        return facts.time_ms * 1_000 if by_transaction else facts.of(name).late_before_us
+        return facts.time_ms * 1_000 if by_transaction else facts.of(name).watermark_us
 
     def last_ends_us(self, after: BatchMetadata) -> dict[str, int]:
         """By component, when the last window ends that may have a row by then; none if no window can have one."""
@@ -261,6 +261,6 @@ class ClosingRule:
     def _closing_facts(self, after: BatchMetadata, facts: BatchFacts, closing: Iterable[str]) -> BatchFacts | None:
         """Those of the transaction that closes all windows by event time, or the next level of them."""
         target_us = self.windows.closing_watermark_us(after)
-        if target_us is not None and (facts.late_before_us is None or facts.late_before_us < target_us):
-            return replace(facts, late_before_us=target_us)
+        if target_us is not None and (facts.watermark_us is None or facts.watermark_us < target_us):
+            return replace(facts, watermark_us=target_us)
         return facts if set(closing) - self._clocked else None

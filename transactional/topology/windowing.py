@@ -116,9 +116,9 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
     goes_by_end = False
     """What the times mean that a bolt emits is not known: they count as when windows begin, which is earlier."""
 
-    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+    def first_time(self, watermark_us: int, *, by_end: bool) -> int:
         """Of the windows that it is called with."""
-        return self.window.windows.first_time(late_before_us, by_end=by_end)
+        return self.window.windows.first_time(watermark_us, by_end=by_end)
 
     def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
         """Those that begin before the newest time, or at it; by count none is open by time."""
@@ -193,7 +193,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
             return
         self._keep(txid)
         of, times = self.window.windows, self._times
-        if of.closing(times.previous, times.late_before) is not None:
+        if of.closing(times.previous_watermark, times.watermark) is not None:
             self._close(times)
 
     # --- by time ------------------------------------------------------------------------------------------------------
@@ -205,10 +205,10 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
             panes: dict[int, list[tuple[int, int, Tuple]]] = defaultdict(list)
             for number, each in enumerate(came):
                 us = times.now_us if self.time is None else us_of(each[self.time])
-                if us is None or of.is_late(us, None if self.time is None else times.late_before):
+                if us is None or of.is_late(us, None if self.time is None else times.watermark):
                     self._is_late(each)
                     continue
-                panes[of.pane_of(us)].append((_first_of(of, us, times.late_before), number, each))
+                panes[of.pane_of(us)].append((_first_of(of, us, times.watermark), number, each))
             for pane, rows in panes.items():
                 self._state.put((part, pane, txid), self._packed(rows))
 
@@ -224,8 +224,8 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
 
     def _close(self, times: WindowTimes) -> None:
         of, by_part = self.window.windows, defaultdict[str, list[_Kept]](list)
-        assert times.late_before is not None
-        first_open = of.first_open(times.late_before)
+        assert times.watermark is not None
+        first_open = of.first_open(times.watermark)
         for (part, pane, txid), packed in list(self._state.items()):
             last = pane // of.every_us * of.every_us
             rows = list(self._unpacked(packed))
@@ -266,7 +266,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
 
     def _pass_on(self, by_part: Mapping[str, list[_Kept]], times: WindowTimes) -> None:
         """Call the bolt with the windows that close, in the order of their ends."""
-        of, closing = self.window.windows, self.window.windows.closing(times.previous, times.late_before)
+        of, closing = self.window.windows, self.window.windows.closing(times.previous_watermark, times.watermark)
         if closing is None:
             return
         found: dict[tuple[int, str], list[_Kept]] = defaultdict(list)
@@ -382,10 +382,10 @@ def _streams_above(topology: Topology, component: Component) -> set[str]:
     return streams
 
 
-def _first_of(of: Windows, us: int, late_before: int | None) -> int:
+def _first_of(of: Windows, us: int, watermark: int | None) -> int:
     """The start of the first window that a time is in and that has not closed."""
     first = _up(us - of.length_us + 1, of.every_us)
-    return first if late_before is None else max(first, of.first_open(late_before))
+    return first if watermark is None else max(first, of.first_open(watermark))
 
 
 def _up(number: int, size: int) -> int:

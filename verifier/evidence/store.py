@@ -45,7 +45,7 @@ class CommittedBatch:
     is_filtered: bool = False
     time_ms: int | None = None
     """When the batch was planned, in milliseconds since 1970; None: not recorded."""
-    late_before_us: int | None = None
+    watermark_us: int | None = None
     """Before which event time its tuples are late, in microseconds since 1970."""
     late_behind: Mapping[str, int | None] = field(default_factory=dict)
     """The same by component with windows of windows, to which those rows are late that come behind all others."""
@@ -54,9 +54,9 @@ class CommittedBatch:
     told: int | None = None
     """The number of records that is noted beside the batch; None: none."""
 
-    def late_before_of(self, component: str) -> int | None:
+    def watermark_of(self, component: str) -> int | None:
         """Before which event time the tuples of a component are late."""
-        return self.late_behind.get(component, self.late_before_us)
+        return self.late_behind.get(component, self.watermark_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +224,12 @@ def _batch(txid: int, attempt_id: int, document: Mapping[str, Any]) -> Committed
     for row in document["partitions"]:
         ranges[row[0], row[1]] = (row[2], row[3], row[4])
         records += row[4] or 0
-    is_filtered, (time_ms, late_before_us) = "excluded" in document or "letters" in document, _facts(document)
+    is_filtered, (time_ms, watermark_us) = "excluded" in document or "letters" in document, _facts(document)
     behind = {component: late_us for component, late_us, _ in document.get("behind", ())}
     awaited = tuple((name, index) for name, index, _, _, is_awaited in document.get("listed", ()) if is_awaited)
-    return CommittedBatch(txid, attempt_id, ranges, records, is_filtered, time_ms, late_before_us, behind, awaited)
+    return CommittedBatch(txid, attempt_id, ranges, records, is_filtered, time_ms, watermark_us, behind, awaited)
 
 
 def _facts(document: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    time_ms, late_before_us, *_ = document.get("facts") or (None, None)
-    return time_ms, late_before_us
+    time_ms, watermark_us, *_ = document.get("facts") or (None, None)
+    return time_ms, watermark_us

@@ -206,9 +206,9 @@ def counts(*rows: tuple[str, int]) -> Partials:
     return Partials(COMBINE, keys.append_column("count", pa.array([1] * len(rows), pa.int64())).cast(schema))
 
 
-def merge(state: Any, place: Place, txid: int, late_before: int | None, *rows: tuple[str, int]) -> None:
+def merge(state: Any, place: Place, txid: int, watermark: int | None, *rows: tuple[str, int]) -> None:
     attempt = place.attempt(txid, txid)
-    state.begin(attempt, BatchFacts(10**9, None if late_before is None else late_before * 10**6))
+    state.begin(attempt, BatchFacts(10**9, None if watermark is None else watermark * 10**6))
     state.merge(attempt, counts(*rows))
 
 

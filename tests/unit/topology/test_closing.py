@@ -125,7 +125,7 @@ def test_an_empty_partition_holds_windows_open_until_they_are_closed_on_request(
     assert starts(world.closed) == [0, 10]
     assert not any(each.is_awaited for each in world.last().listed.values()), "what verify expects"
     assert world.last().facts is not None
-    assert world.last().facts.late_before_us == us(11)  # type: ignore[union-attr]
+    assert world.last().facts.watermark_us == us(11)  # type: ignore[union-attr]
     assert world.status() == []
 
 
@@ -191,7 +191,7 @@ def test_later_records_of_closed_windows_are_late_and_newer_ones_count() -> None
     world = World(rows(0, 10.5))
     topology = world.build()
     world.run(topology, close_windows=True)
-    assert world.last().facts.late_before_us == us(11.5)  # type: ignore[union-attr]
+    assert world.last().facts.watermark_us == us(11.5)  # type: ignore[union-attr]
     world.partitions[0] += rows(10.9, 11.2, 12, 13)
     world.run(topology)
     assert starts(world.closed) == [0, 10, 11, 12]
@@ -318,4 +318,4 @@ def test_windows_of_windows_by_transaction_time_close_by_the_clock() -> None:
     assert planned[0] == 61_000
     assert min(later - ms for ms, later in itertools.pairwise(planned)) >= 1_000
     assert planned[-1] <= 74_000
-    assert batch.facts.of("outer").late_before_us == 71_000_000  # type: ignore[union-attr]
+    assert batch.facts.of("outer").watermark_us == 71_000_000  # type: ignore[union-attr]

@@ -146,11 +146,11 @@ def above(name: str, back: int, *, by_transaction: bool = False) -> WindowsAbove
 BEHIND = {"b": (above("a", 10),), "c": (above("b", 100), above("a", 50))}
 
 
-def chain(*late_before: int | None) -> BatchFacts:
+def chain(*watermark: int | None) -> BatchFacts:
     facts: BatchFacts | None = None
-    for txid, us in enumerate(late_before):
+    for txid, us in enumerate(watermark):
         before = facts
-        now = BatchFacts(txid, us, txid - 1, late_before[txid - 1]) if txid else BatchFacts(txid, us)
+        now = BatchFacts(txid, us, txid - 1, watermark[txid - 1]) if txid else BatchFacts(txid, us)
         facts = with_windows_behind(now, before, BEHIND)
     assert facts is not None
     return facts

@@ -40,12 +40,12 @@ def test_a_position_that_changed_hands_is_found() -> None:
     assert [each.kind for each in findings.report().findings] == [Kind.RANGE_GAP, Kind.RANGE_OVERLAP]
 
 
-def lateness(*late_before_us: int | None, awaited: tuple[int, ...] = ()) -> list[str]:
+def lateness(*watermark_us: int | None, awaited: tuple[int, ...] = ()) -> list[str]:
     """What is found where transactions have these times before which tuples are late; some wait for a partition."""
     findings, batches = Findings(), []
-    for txid, us in enumerate(late_before_us, start=1):
+    for txid, us in enumerate(watermark_us, start=1):
         waits = (("t", 7),) if txid in awaited else ()
-        batches.append(replace(of(txid, t=(txid, txid + 1)), late_before_us=us, awaited=waits))
+        batches.append(replace(of(txid, t=(txid, txid + 1)), watermark_us=us, awaited=waits))
     last = len(batches)
     history = StoreHistory("one", last, last, last, tuple(batches), {txid: txid for txid in range(1, last + 1)})
     check_transactions(history, findings, log_starts={})

@@ -4,9 +4,9 @@ Pure. Times are microseconds since 1970. A window lasts from its start up to its
 are multiples of `every`, counted from 1970. What is kept is one row per *pane*: the longest span of time of which every
 window is made; a tumbling window is one pane.
 
-*Late* is a time of which every window has closed; a window has closed once `late_before` has reached its end.
-`late_before` only grows from one transaction to the next, so that a time is either early enough for its window to be
-open, or late, in every attempt that goes by the same number.
+A window has closed once the transaction's `watermark` has reached its end, and a time is *late* if all its windows have
+closed. The watermark never falls from one transaction to the next, and it is recorded with the batch. So all attempts
+that use the recorded watermark agree on which times are late.
 """
 
 from __future__ import annotations
@@ -51,46 +51,46 @@ class Windows:
         """The end of the last window that contains a time."""
         return us // self.every_us * self.every_us + self.length_us
 
-    def is_late(self, us: int | None, late_before: int | None) -> bool:
+    def is_late(self, us: int | None, watermark: int | None) -> bool:
         """Whether nothing can be counted at this time any more; nothing ever could at no time, or an absurd one."""
         if us is None or not FIRST_US <= us < LAST_US:
             return True
-        return late_before is not None and self.last_end_of(us) <= late_before
+        return watermark is not None and self.last_end_of(us) <= watermark
 
-    def first_open(self, late_before: int) -> int:
+    def first_open(self, watermark: int) -> int:
         """The start of the first window that has not closed."""
-        return (late_before - self.length_us) // self.every_us * self.every_us + self.every_us
+        return (watermark - self.length_us) // self.every_us * self.every_us + self.every_us
 
-    def first_time(self, late_before: int, *, by_end: bool) -> int:
+    def first_time(self, watermark: int, *, by_end: bool) -> int:
         """The earliest start of a window that has not closed, or the earliest end."""
-        return self.first_open(late_before) + (self.length_us if by_end else 0)
+        return self.first_open(watermark) + (self.length_us if by_end else 0)
 
-    def closing(self, previous: int | None, late_before: int | None) -> Range | None:
-        """Which starts have the windows that close when `late_before` grows; None: no window closes."""
-        if late_before is None or (previous is not None and self.first_open(previous) >= self.first_open(late_before)):
+    def closing(self, previous: int | None, watermark: int | None) -> Range | None:
+        """Which starts have the windows that close when `watermark` grows; None: no window closes."""
+        if watermark is None or (previous is not None and self.first_open(previous) >= self.first_open(watermark)):
             return None
         after = None if previous is None else self.first_open(previous) - 1
-        return Range(after, self.first_open(late_before) - 1)
+        return Range(after, self.first_open(watermark) - 1)
 
-    def panes_closing(self, previous: int | None, late_before: int | None) -> Range | None:
+    def panes_closing(self, previous: int | None, watermark: int | None) -> Range | None:
         """Which starts have the panes of those windows; None: no window closes."""
-        starts = self.closing(previous, late_before)
-        if starts is None or late_before is None:
+        starts = self.closing(previous, watermark)
+        if starts is None or watermark is None:
             return None
-        last_end = self.first_open(late_before) - self.every_us + self.length_us
+        last_end = self.first_open(watermark) - self.every_us + self.length_us
         return Range(starts.after, last_end - self.pane_us)
 
     def open_until(self, times: WindowTimes, newest_us: int | None) -> int | None:
         """How many windows can still get tuples that are not late, up to the one of the newest time; of the
         transactions' own time, up to now. None: that is not known yet."""
         newest = newest_us if times.now_us is None else times.now_us
-        if times.late_before is None or newest is None:
+        if times.watermark is None or newest is None:
             return None
-        return max(0, newest // self.every_us - self.first_open(times.late_before) // self.every_us + 1)
+        return max(0, newest // self.every_us - self.first_open(times.watermark) // self.every_us + 1)
 
-    def floor(self, late_before: int | None) -> int | None:
+    def floor(self, watermark: int | None) -> int | None:
         """Panes that start here or before are not needed any more, once what closes has been read."""
-        return None if late_before is None else self.first_open(late_before) - 1
+        return None if watermark is None else self.first_open(watermark) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,15 @@ class Sessions:
     gap_us: int
     longest_us: int
 
-    def is_late(self, us: int | None, late_before: int | None) -> bool:
+    def is_late(self, us: int | None, watermark: int | None) -> bool:
         """Whether a session of this time alone has closed; at no time, or an absurd one, there is none."""
         if us is None or not FIRST_US <= us < LAST_US:
             return True
-        return late_before is not None and us + self.gap_us <= late_before
+        return watermark is not None and us + self.gap_us <= watermark
 
-    def first_time(self, late_before: int, *, by_end: bool) -> int:
+    def first_time(self, watermark: int, *, by_end: bool) -> int:
         """The earliest start that a session may have that has not closed, or the earliest end."""
-        return late_before + 1 - (0 if by_end else self.longest_us)
+        return watermark + 1 - (0 if by_end else self.longest_us)
 
     def begun(self, parts: Iterable[tuple[int, int]]) -> list[int]:
         """For sessions of one key, in order of their starts, each with its end: when the one began that they are parts
@@ -136,7 +136,7 @@ class WindowsAbove:
     def first_after(self, before: BatchFacts) -> int | None:
         """The earliest time of the rows of the transaction after the one with the facts `before`. None: it may be any
         time."""
-        closed_us = before.time_ms * 1_000 if self.by_transaction else before.of(self.name).late_before_us
+        closed_us = before.time_ms * 1_000 if self.by_transaction else before.of(self.name).watermark_us
         return None if closed_us is None else self.first_time(closed_us)
 
 
@@ -152,7 +152,7 @@ def with_windows_behind(facts: BatchFacts, before: BatchFacts | None, windows: W
     """
     behind = dict[str, tuple[int | None, int | None]]()
     for name, above in windows.items():
-        was = None if before is None else before.of(name).late_before_us
+        was = None if before is None else before.of(name).watermark_us
         first = [None if before is None else each.first_after(before) for each in above]
         now = None if None in first else min(us for us in first if us is not None)
         behind[name] = max((us for us in (was, now) if us is not None), default=None), was
@@ -161,11 +161,11 @@ def with_windows_behind(facts: BatchFacts, before: BatchFacts | None, windows: W
 
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
-    """What a transaction knows: up to which time it closes windows, and up to which the one before it has. `now_us` is
-    the time of all its tuples, if they have none of their own."""
+    """The watermarks of a transaction, in microseconds: windows that end up to `watermark` and not up to
+    `previous_watermark` close in it. `now_us` is the time of all its tuples if they have none of their own."""
 
-    late_before: int | None
-    previous: int | None
+    watermark: int | None
+    previous_watermark: int | None
     now_us: int | None = None
 
 
@@ -174,6 +174,6 @@ def times_of(facts: BatchFacts | None, *, by_transaction: bool) -> WindowTimes:
     if facts is None:
         return WindowTimes(None, None)
     if not by_transaction:
-        return WindowTimes(facts.late_before_us, facts.previous_late_before_us)
+        return WindowTimes(facts.watermark_us, facts.previous_watermark_us)
     previous = None if facts.previous_time_ms is None else facts.previous_time_ms * 1_000
     return WindowTimes(facts.time_ms * 1_000, previous, facts.time_ms * 1_000)

@@ -35,5 +35,5 @@ class Expiry:
         """
         if facts is None:
             return None
-        now = facts.time_ms * 1_000 if self.by is Time.TRANSACTION else facts.late_before_us
+        now = facts.time_ms * 1_000 if self.by is Time.TRANSACTION else facts.watermark_us
         return None if now is None else now - self.after_us

@@ -203,5 +203,5 @@ class Windowed(ABC):
         return values
 
     @abstractmethod
-    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
-        """The earliest start that a window may have, or the earliest end, that has not closed at `late_before_us`."""
+    def first_time(self, watermark_us: int, *, by_end: bool) -> int:
+        """The earliest start that a window may have, or the earliest end, that has not closed at `watermark_us`."""

@@ -43,7 +43,7 @@ class WindowsAgain:
     def commit(self, batch: CommittedBatch) -> None:
         """The next transaction, whose tuples it has seen."""
         now_us = 0 if batch.time_ms is None else batch.time_ms * 1_000
-        closed_until_us = now_us if self.time is None else batch.late_before_of(self.component.id)
+        closed_until_us = now_us if self.time is None else batch.watermark_of(self.component.id)
         self.recomputed.commit(closed_until_us, self._tuples(now_us))
 
     def _tuples(self, now_us: int) -> Iterator[TimedTuple]:

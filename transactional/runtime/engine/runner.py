@@ -273,7 +273,7 @@ class PhaseRunner:
         is_needed = bool(replay or again)
         if batch is None and is_next and not is_needed:
             closing = self._closing.facts_without_records(after, facts, listed.values(), has_ended=has_ended)
-            if closing is not None and closing.late_before_us != facts.late_before_us:
+            if closing is not None and closing.watermark_us != facts.watermark_us:
                 # On request windows close although a partition has no record yet.
                 listed = {partition: each._replace(is_awaited=False) for partition, each in listed.items()}
             is_needed, facts = closing is not None, closing or facts

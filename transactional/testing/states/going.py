@@ -132,11 +132,11 @@ def rows_between_two_times(trial: Trial) -> None:
     """`rows_between` has the rows that were there before, also those that expire only now: by a time in the key, and by
     event times, as windows do."""
     pages = trial.open("page string, start timestamp", expiry=Expiry("start", 5_000_000, Time.EVENT))
-    for txid, late_before in ((1, None), (2, 14), (3, 15), (4, 20)):
+    for txid, watermark in ((1, None), (2, 14), (3, 15), (4, 20)):
         attempt = trial.attempt(txid)
-        pages.state.begin(attempt, BatchFacts(10**9, None if late_before is None else late_before * 10**6))
-        if late_before is not None:
-            closing = pages.state.rows_between(attempt, "start", None, (late_before - 5) * 10**6)
+        pages.state.begin(attempt, BatchFacts(10**9, None if watermark is None else watermark * 10**6))
+        if watermark is not None:
+            closing = pages.state.rows_between(attempt, "start", None, (watermark - 5) * 10**6)
             expected = {3: {("home", at(10)): 1}, 4: {("home", at(15)): 2}}.get(txid, {})
             trial.equal(f"rows_between() at transaction {txid}", pages.rows(closing), expected)
         pages.put(attempt, {("home", at(10)): 1, ("home", at(15)): 2} if txid == 1 else {})

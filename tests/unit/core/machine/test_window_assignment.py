@@ -39,22 +39,20 @@ def test_a_pane_lies_in_each_window_as_a_whole(of: Windows, us: int) -> None:
 
 
 @given(windows(), moments, moments)
-def test_late_is_what_has_no_open_window_left(of: Windows, us: int, late_before: int) -> None:
-    is_open = [start for start in every_window(of, us) if start + of.length_us > late_before]
-    assert of.is_late(us, late_before) == (not is_open)
+def test_late_is_what_has_no_open_window_left(of: Windows, us: int, watermark: int) -> None:
+    is_open = [start for start in every_window(of, us) if start + of.length_us > watermark]
+    assert of.is_late(us, watermark) == (not is_open)
     assert not of.is_late(us, None)
 
 
 @given(windows(), st.none() | moments, moments)
-def test_each_window_closes_once_and_its_panes_are_read(of: Windows, previous: int | None, late_before: int) -> None:
-    assume(previous is None or previous <= late_before)
+def test_each_window_closes_once_and_its_panes_are_read(of: Windows, previous: int | None, watermark: int) -> None:
+    assume(previous is None or previous <= watermark)
     starts = [s for s in range(-400, 400) if s % of.every_us == 0]
-    closing = [
-        s for s in starts if (previous is None or s + of.length_us > previous) and s + of.length_us <= late_before
-    ]
-    found = of.closing(previous, late_before)
+    closing = [s for s in starts if (previous is None or s + of.length_us > previous) and s + of.length_us <= watermark]
+    found = of.closing(previous, watermark)
     assert [s for s in starts if found is not None and within(found, s)] == closing
-    panes = of.panes_closing(previous, late_before)
+    panes = of.panes_closing(previous, watermark)
     assert (panes is None) == (found is None)
     if panes is not None:
         for start in closing:
@@ -69,13 +67,13 @@ def within(range_: Range, number: int) -> bool:
 
 
 @given(windows(), moments, st.integers(0, 60), moments)
-def test_no_open_window_needs_what_is_below_the_floor(of: Windows, late_before: int, more: int, us: int) -> None:
+def test_no_open_window_needs_what_is_below_the_floor(of: Windows, watermark: int, more: int, us: int) -> None:
     """Neither a tuple that is not late, now or later, nor a window that closes later."""
-    floor = of.floor(late_before)
+    floor = of.floor(watermark)
     assert floor is not None
-    if not of.is_late(us, late_before + more):
+    if not of.is_late(us, watermark + more):
         assert of.pane_of(us) > floor
-    panes = of.panes_closing(late_before, late_before + more)
+    panes = of.panes_closing(watermark, watermark + more)
     assert panes is None or panes.after == floor
 
 

@@ -95,7 +95,7 @@ def test_every_attempt_at_a_batch_has_the_facts_that_were_recorded_with_it() -> 
     assert first is not None
     assert second is not None
     assert 1_000 < first.time_ms < second.time_ms
-    assert first.late_before_us is second.late_before_us is None
+    assert first.watermark_us is second.watermark_us is None
 
 
 def test_a_batch_that_is_planned_again_has_facts_of_its_own() -> None:
@@ -156,9 +156,9 @@ def test_what_is_late_follows_from_the_event_times_that_are_committed() -> None:
     assert first is not None
     assert second is not None
     assert third is not None
-    assert first.late_before_us is None
-    assert second.late_before_us == us(3 - 2)  # the slower of 9 and 3
-    assert third.late_before_us == us(3 - 2)  # nothing known of the second partition
+    assert first.watermark_us is None
+    assert second.watermark_us == us(3 - 2)  # the slower of 9 and 3
+    assert third.watermark_us == us(3 - 2)  # nothing known of the second partition
     last = store.attempts("words", limit=1)[0].batch
     assert {p: seen.event_us for p, seen in last.event_times.items()} == {
         PartitionId("memory", 0): us(9),
@@ -176,7 +176,7 @@ def test_event_times_outlive_a_restart() -> None:
     run(made, store, Ticking())
     last = recorded(store)[-1]
     assert last is not None
-    assert last.late_before_us == us(5 - 2)
+    assert last.watermark_us == us(5 - 2)
 
 
 # --- streams of a spout -----------------------------------------------------------------------------------------

@@ -251,11 +251,11 @@ def test_windows_of_events_close_in_silence_if_partitions_are_let_go() -> None:
     run_until(topology, lambda: rows_of(closed) == [("a", 2)], window_tick_ms=20)
 
 
-@pytest.mark.parametrize(("late_before_us", "expected"), [(None, True), (9_999, True), (1_010_000, False)])
-def test_silence_ends_with_the_last_window(late_before_us: int | None, *, expected: bool) -> None:
+@pytest.mark.parametrize(("watermark_us", "expected"), [(None, True), (9_999, True), (1_010_000, False)])
+def test_silence_ends_with_the_last_window(watermark_us: int | None, *, expected: bool) -> None:
     topology, stream = clicks([], idle_after="1 minute")
     stream.window(tumbling("1 second")).persistent_aggregate(MemoryMapState(), Count())
-    after = BatchMetadata({}, event_times={PartitionId("a", 0): LastSeen(9_999)}, facts=BatchFacts(1, late_before_us))
+    after = BatchMetadata({}, event_times={PartitionId("a", 0): LastSeen(9_999)}, facts=BatchFacts(1, watermark_us))
     built = topology.build()
     assert is_planned(built, after, 1_000) is expected
     assert not is_planned(built, after, 999)
@@ -306,17 +306,17 @@ def all_windows(draw: st.DrawFn) -> Windows:
 
 @settings(max_examples=examples(200))
 @given(all_windows(), st.lists(numbers, max_size=12), st.none() | near)
-def test_columns_are_told_apart_as_numbers_are(of: Windows, times: list[int | None], late_before: int | None) -> None:
+def test_columns_are_told_apart_as_numbers_are(of: Windows, times: list[int | None], watermark: int | None) -> None:
     batch = pa.record_batch({"at": pa.array(times, pa.int64()).cast(pa.timestamp("us", tz="UTC"))})
-    window, facts = Window("w", of, "event"), BatchFacts(0, late_before)
+    window, facts = Window("w", of, "event"), BatchFacts(0, watermark)
     schema = Schema.parse("at timestamp")
     after = Schema((*schema, *Schema.parse(f"{window.start} timestamp")))
     on_time = InPanes("w", after, window, "at").at(batch, facts)
     late = Late("late", schema, window, "at").at(batch, facts)
-    known = [us for us in times if not of.is_late(us, late_before)]
+    known = [us for us in times if not of.is_late(us, watermark)]
     assert numbers_of(on_time["at"]) == known
     assert numbers_of(on_time[window.start]) == [of.pane_of(us) for us in known if us is not None]
-    assert numbers_of(late["at"]) == [us for us in times if of.is_late(us, late_before)]
+    assert numbers_of(late["at"]) == [us for us in times if of.is_late(us, watermark)]
 
 
 def numbers_of(column: pa.Array) -> list[int | None]:

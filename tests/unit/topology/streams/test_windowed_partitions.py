@@ -158,7 +158,7 @@ def test_what_is_far_behind_when_its_partition_appears_makes_nothing_early_again
     assert world.late.read().num_rows == 1
     assert before is not None
     assert after is not None
-    assert (after.late_before_us or 0) >= (before.late_before_us or 0) > 0
+    assert (after.watermark_us or 0) >= (before.watermark_us or 0) > 0
 
 
 def test_an_empty_stream_beside_another_is_waited_for() -> None:

@@ -21,7 +21,7 @@ def event_time_of(topology: Topology, batch: BatchMetadata) -> dict[str, Any]:
     return {
         "event_time": {
             "newest_us": newest_us,
-            "watermark_us": facts.late_before_us,
+            "watermark_us": facts.watermark_us,
             "open": {name: each.open_windows(facts.of(name), newest_us) for name, each in windows.items()},
             "open_until": {
                 name: [*times, windows[name].closes_without_input] for name, times in timed.open_until_us(batch).items()

@@ -125,7 +125,7 @@ class WindowCloser:
         begin after the first half does. There is no larger block than the last.
         """
         of, times = self.window.windows, times_of(facts, by_transaction=self.window.by_transaction)
-        closing = of.closing(times.previous, times.late_before)
+        closing = of.closing(times.previous_watermark, times.watermark)
         assert closing is not None
         size, length, every = 2**level, of.length_us // of.pane_us, of.every_us // of.pane_us
         numbers = self._starts(blocks)

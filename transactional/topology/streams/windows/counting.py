@@ -112,9 +112,9 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
         """They do not end by time."""
         return 0
 
-    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+    def first_time(self, watermark_us: int, *, by_end: bool) -> int:
         """Of places, which are their times."""
-        return self.window.windows.first_time(late_before_us, by_end=by_end)
+        return self.window.windows.first_time(watermark_us, by_end=by_end)
 
     def touched(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
         """The rows of the keys that have come."""

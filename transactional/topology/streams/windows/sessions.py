@@ -67,11 +67,9 @@ class LateForSessions(TimedStep):
 def are_late_for_sessions(gap_us: int, column: pa.Array, times: WindowTimes) -> pa.Array:
     """For each time whether it is late; what `Sessions.is_late` says, of columns."""
     outside, numbers = are_outside(column), numbers_of(column)
-    if times.late_before is None:
+    if times.watermark is None:
         return outside
-    return pc.or_(
-        outside, pc.fill_null(pc.less_equal(numbers, pa.scalar(times.late_before - gap_us, pa.int64())), True)
-    )
+    return pc.or_(outside, pc.fill_null(pc.less_equal(numbers, pa.scalar(times.watermark - gap_us, pa.int64())), True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +122,9 @@ class SessionUpdate(UpdateOfWindows[Session]):
 
     update_kind = UpdateKind.REPLACED
 
-    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+    def first_time(self, watermark_us: int, *, by_end: bool) -> int:
         """Of its sessions."""
-        return self.window.sessions.first_time(late_before_us, by_end=by_end)
+        return self.window.sessions.first_time(watermark_us, by_end=by_end)
 
     def aggregator(self) -> SessionAggregator:
         """That of the update, for sessions."""
@@ -153,9 +151,11 @@ class SessionUpdate(UpdateOfWindows[Session]):
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """The sessions that end in this transaction."""
         times = self._times(facts)
-        if times.late_before is None or (times.previous is not None and times.previous >= times.late_before):
+        if times.watermark is None or (
+            times.previous_watermark is not None and times.previous_watermark >= times.watermark
+        ):
             return None
-        return WINDOW_END, times.previous, times.late_before
+        return WINDOW_END, times.previous_watermark, times.watermark
 
     def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
         """As they are."""
@@ -172,8 +172,8 @@ class SessionUpdate(UpdateOfWindows[Session]):
         if not part.num_rows:
             return None
         first_us = pc.min(numbers_of(part[WINDOW_START].combine_chunks())).as_py()
-        late_before = self._times(facts).late_before
-        return WINDOW_END, first_us if late_before is None else max(first_us, late_before), _MOST_US
+        watermark = self._times(facts).watermark
+        return WINDOW_END, first_us if watermark is None else max(first_us, watermark), _MOST_US
 
     def merged(self, rows: pa.Table, part: pa.Table) -> Merged:
         """What sessions have become with those of a transaction, and the keys of those that are parts of others now."""

@@ -15,10 +15,10 @@ _FALSE = pa.scalar(False, pa.bool_())
 def are_late(of: Windows, column: pa.Array, times: WindowTimes) -> pa.Array:
     """For each time whether it is late; what `Windows.is_late` says, of columns."""
     numbers, on_time = numbers_of(column), pc.invert(are_outside(column))
-    if times.late_before is not None:
+    if times.watermark is not None:
         # Compared like this, the sum of a time and a length can't be too large.
         last_start = floored(pc.if_else(on_time, numbers, number(0)), of.every_us)
-        on_time = pc.and_(on_time, pc.greater(last_start, number(times.late_before - of.length_us)))
+        on_time = pc.and_(on_time, pc.greater(last_start, number(times.watermark - of.length_us)))
     return pc.invert(on_time)
 
 

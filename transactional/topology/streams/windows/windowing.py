@@ -141,9 +141,9 @@ class UpdateOfWindows(PersistentAggregate, Windowed, Generic[WindowT]):
 class WindowedUpdate(UpdateOfWindows[Window]):
     """An update of whose rows each is a pane of windows: see `PersistentAggregate`."""
 
-    def first_time(self, late_before_us: int, *, by_end: bool) -> int:
+    def first_time(self, watermark_us: int, *, by_end: bool) -> int:
         """Of its windows."""
-        return self.window.windows.first_time(late_before_us, by_end=by_end)
+        return self.window.windows.first_time(watermark_us, by_end=by_end)
 
     def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
         """Those that begin before the newest time, or at it."""
@@ -174,7 +174,7 @@ class WindowedUpdate(UpdateOfWindows[Window]):
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         """Which panes are read for the windows that close."""
         times = self._times(facts)
-        panes = self.window.windows.panes_closing(times.previous, times.late_before)
+        panes = self.window.windows.panes_closing(times.previous_watermark, times.watermark)
         return None if panes is None else (self.window.start, panes.after, panes.until)
 
     def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:

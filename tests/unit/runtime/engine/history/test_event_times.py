@@ -74,7 +74,7 @@ def test_windows_by_count_have_no_event_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("windows", "late_before", "newest", "number"),
+    ("windows", "watermark", "newest", "number"),
     [
         (Windows(5, 5), 9, 21, 4),
         (Windows(5, 5), 10, 21, 3),
@@ -87,9 +87,9 @@ def test_windows_by_count_have_no_event_time() -> None:
     ],
 )
 def test_open_windows_are_those_from_the_first_that_has_not_closed(
-    windows: Windows, late_before: int | None, newest: int | None, number: int | None
+    windows: Windows, watermark: int | None, newest: int | None, number: int | None
 ) -> None:
-    assert windows.open_until(WindowTimes(late_before, None), newest) == number
+    assert windows.open_until(WindowTimes(watermark, None), newest) == number
 
 
 def test_overlapping_windows_are_all_open() -> None:

@@ -40,7 +40,7 @@ def closed(windows: Windows, panes: Panes, facts: BatchFacts) -> list[tuple[Any,
 
 def model(windows: Windows, panes: Panes, facts: BatchFacts) -> list[tuple[Any, ...]]:
     """The same, window by window."""
-    range_ = windows.closing(facts.previous_late_before_us, facts.late_before_us)
+    range_ = windows.closing(facts.previous_watermark_us, facts.watermark_us)
     assert range_ is not None
     parts = defaultdict[tuple[str, int], list[int]](list)
     for (key, pane), value in sorted(panes.items()):
@@ -66,9 +66,9 @@ def test_each_window_has_all_its_panes(monkeypatch: pytest.MonkeyPatch, blocks_f
         starts = range(-40 * windows.pane_us, 40 * windows.pane_us, windows.pane_us)
         where = list(product("ab", starts))
         panes = {place: chance.randint(-9, 9) for place in chance.sample(where, chance.randint(1, len(where)))}
-        late_before = chance.randint(-100, 300)
-        previous = chance.choice([None, late_before - windows.every_us - chance.randint(0, 200)])
-        facts = BatchFacts(0, late_before, 0, previous)
+        watermark = chance.randint(-100, 300)
+        previous = chance.choice([None, watermark - windows.every_us - chance.randint(0, 200)])
+        facts = BatchFacts(0, watermark, 0, previous)
         assert closed(windows, panes, facts) == model(windows, panes, facts), seed
 
 

@@ -189,8 +189,8 @@ def test_sessions_are_cut_and_never_too_long(found: list[int], gap: int, more: i
     st.integers(1, 50),
 )
 @settings(max_examples=examples(200))
-def test_columns_are_late_as_numbers_are(numbers: list[int | None], late_before: int | None, gap: int) -> None:
+def test_columns_are_late_as_numbers_are(numbers: list[int | None], watermark: int | None, gap: int) -> None:
     column = pa.array([*numbers, FIRST_US, LAST_US], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    found = are_late_for_sessions(gap, column, WindowTimes(late_before, None)).to_pylist()
+    found = are_late_for_sessions(gap, column, WindowTimes(watermark, None)).to_pylist()
     of = Sessions(gap, gap)
-    assert found == [of.is_late(us, late_before) for us in (*numbers, FIRST_US, LAST_US)]
+    assert found == [of.is_late(us, watermark) for us in (*numbers, FIRST_US, LAST_US)]
