@@ -10,7 +10,7 @@ from transactional.core.store import StoreReader
 from transactional.operations.console.app import Console, application
 from transactional.operations.console.data.live import Live
 from transactional.operations.web.guard import access_of
-from transactional.operations.web.server import Address, beside, bind, bind_own, url_of
+from transactional.operations.web.server import Address, beside, bind, bind_or_take_any_port, url_of
 from transactional.topology.topology import Topology
 
 
@@ -24,7 +24,7 @@ def console_beside(
     object has to observe the run. Raises `ConfigError` if the port of `address` is taken.
     """
     live = Live(topology.id)
-    with closing(bind_own() if address is None else bind(address)) as listening, closing(reader):
+    with closing(bind_or_take_any_port(Address()) if address is None else bind(address)) as listening, closing(reader):
         access = access_of(address or Address(), None, ())
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
         report(f"the console is at {url_of(listening, access.token)}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -56,7 +57,8 @@ def address_of(text: str, *, what: str = "the console") -> Address:
 
 
 def bind(address: Address, *, what: str = "the console") -> socket.socket:
-    """A socket that listens there. Raises `ConfigError` if the port is taken, or the address is not ours."""
+    """Return a socket that listens at an address. Raises `ConfigError` if the port is in use, or the address is not one
+    of this machine's."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -65,19 +67,24 @@ def bind(address: Address, *, what: str = "the console") -> socket.socket:
         listening.listen(64)
     except OSError as error:
         listening.close()
+        remedy = "choose another address or port"
+        if error.errno == errno.EADDRINUSE:
+            remedy = "another one may be running there: choose another port, or 0 for any that is free"
         raise ConfigError(
-            f"{what} can't listen on {address.host}:{address.port}: {error.strerror or error}. Another one "
-            "may be running there: choose another port, or 0 for any that is free"
+            f"{what} can't listen on {address.host}:{address.port}: {error.strerror or error}; {remedy}"
         ) from error
     return listening
 
 
-def bind_own() -> socket.socket:
-    """A socket that only this machine reaches, on the usual port, or on any that is free if that one is taken."""
+def bind_or_take_any_port(address: Address) -> socket.socket:
+    """Return a socket that listens at an address, or on any free port of its host if that port is in use. Raises
+    `ConfigError` for everything else that prevents it from listening."""
     try:
-        return bind(Address())
-    except ConfigError:
-        return bind(Address(port=0))
+        return bind(address)
+    except ConfigError as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
+            raise
+        return bind(replace(address, port=0))
 
 
 def url_of(listening: socket.socket, token: str | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import socket
 from contextlib import closing
@@ -14,7 +15,15 @@ from starlette.responses import PlainTextResponse
 
 from transactional.errors import ConfigError
 from transactional.operations.web.guard import access_of
-from transactional.operations.web.server import Address, WebServer, beside, bind, serve_alone, url_of
+from transactional.operations.web.server import (
+    Address,
+    WebServer,
+    beside,
+    bind,
+    bind_or_take_any_port,
+    serve_alone,
+    url_of,
+)
 
 
 def test_the_token_is_new_with_each_start() -> None:
@@ -54,6 +63,25 @@ def test_a_port_that_is_taken_is_one_clear_line() -> None:
         port = first.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"can't listen on 127.0.0.1:{port}: .*choose another port, or 0"):
             bind(Address(port=port))
+
+
+def test_another_port_is_taken_only_if_the_usual_one_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bind(Address(port=0)) as first:
+        port = first.getsockname()[1]
+        with bind_or_take_any_port(Address(port=port)) as second:
+            assert second.getsockname()[1] not in (0, port)
+
+    class Forbidding(socket.socket):
+        """A machine on which this process may use no port but those that the system chooses."""
+
+        def bind(self, address: tuple[str, int]) -> None:  # type: ignore[override]
+            if address[1]:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            super().bind(address)
+
+    monkeypatch.setattr(socket, "socket", Forbidding)
+    with pytest.raises(ConfigError, match=r"can't listen on 127\.0\.0\.1:8787: Permission denied; choose another addr"):
+        bind_or_take_any_port(Address())
 
 
 def test_the_address_to_open_has_the_token() -> None:
