@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, Final
 
 from transactional.model.errors import ConfigError
@@ -247,7 +248,23 @@ def check_name(name: str) -> None:
         return
     if name in STORM_NAMES:
         raise ConfigError(f"there is no option {name!r}: Storm's option of that name is {STORM_NAMES[name]} here")
-    raise ConfigError(f"there is no option {name!r}{did_you_mean(name, OPTIONS)}; there are: {', '.join(OPTIONS)}")
+    raise ConfigError(f"there is no option {name!r}{option_hint(name, OPTIONS)}; there are: {', '.join(OPTIONS)}")
+
+
+def option_hint(wrong: str, right: Iterable[str]) -> str:
+    """Return ` — did you mean 'x'?` for the option that was misspelt, or nothing if none is close enough.
+
+    Words of a name are compared one by one, and only the last may be missing: `tick_ms` is no `window_tick_ms`.
+    """
+    return did_you_mean(wrong, [name for name in right if _is_misspelt(wrong.lower(), name.lower())])
+
+
+def _is_misspelt(wrong: str, right: str) -> bool:
+    if re.sub(r"\W|_", "", wrong) == right.replace("_", ""):
+        return True
+    words, right_words = wrong.split("_"), right.split("_")
+    has_all = len(right_words) - len(words) in (0, 1)
+    return has_all and all(get_close_matches(word, [right]) for word, right in zip(words, right_words, strict=False))
 
 
 def checked_options(options: Mapping[str, object]) -> dict[str, Any]:

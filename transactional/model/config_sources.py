@@ -28,6 +28,7 @@ from transactional.model.config import (
     check_name,
     check_option,
     checked_options,
+    option_hint,
     parse_option,
     shown_value,
     unit_of,
@@ -173,7 +174,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
         if variable in known:
             yield known[variable], _parsed(variable, known[variable], text)
         elif variable.startswith(PREFIX) and variable not in OTHER_VARIABLES:
-            meant = did_you_mean(variable, [*known, *OTHER_VARIABLES])
+            meant = option_hint(variable, [*known, *OTHER_VARIABLES])
             raise ConfigError(f"no option is set by the environment variable {variable}{meant}; unset it")
 
 

@@ -22,6 +22,7 @@ from transactional.model.config import (
     checked_options,
     parse_option,
 )
+from transactional.model.config_sources import load_config
 
 OPTIONS = [field.name for field in fields(TopologyConfig)]
 NUMBERS = [name for name in OPTIONS if name not in (*SWITCHES, *CHOICES, *TEXTS)]
@@ -128,6 +129,20 @@ def test_pauses_double_and_stay_at_the_longest() -> None:
 def test_a_name_that_is_none_is_reported_with_what_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"'atempts_max' — did you mean 'attempts_max'\?; there are: max_spout_pen"):
         check_name("atempts_max")
+
+
+@pytest.mark.parametrize(("misspelt", "meant"), [("lease", "lease_ms"), ("max-spout-pending", "max_spout_pending")])
+def test_a_hint_is_given_for_a_name_that_was_misspelt(misspelt: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{misspelt}' — did you mean '{meant}'"):
+        check_name(misspelt)
+
+
+@pytest.mark.parametrize("name", ["tick_ms", "idle_pause_ms", "retry_pause_max_ms", "batch_records_min", "engine"])
+def test_no_hint_is_given_for_an_option_that_means_something_else(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^there is no option '{name}'; there are: "):
+        check_name(name)
+    with pytest.raises(ConfigError, match=rf"TRANSACTIONAL_{name.upper()}; unset it$"):
+        load_config({}, environment={f"TRANSACTIONAL_{name.upper()}": "1"})
 
 
 @pytest.mark.parametrize(("storms", "ours"), STORM_NAMES.items())
