@@ -114,8 +114,8 @@ def test_a_savepoint_is_noted_and_gone_back_to(
     monkeypatch.setattr(commands, "load_topology", lambda target: shop.topology())
     shop.put("cat", "dog", "cat", "owl")
     shop.run()
-    commands.savepoint("shop", "before", 1, drop=False, store=shop.store)
-    assert "savepoint 'before' of topology 'shop': transaction 1" in capsys.readouterr().out
+    with closing(open_store(shop.store)) as store:
+        assert store.note_savepoint("shop", "before", TxId(1))
     commands.rewind("shop", None, "before", store=shop.store, yes=False, journal=None)
     assert "read again from offset 2; it had been read up to 4" in capsys.readouterr().out
     commands.rewind("shop", None, "before", store=shop.store, yes=True, journal=None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from transactional.model.config_sources import ResolvedConfig, load_config
 from transactional.model.errors import ConfigError
-from transactional.operations.cli.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl
+from transactional.operations.cli.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, refuse_unused
 from transactional.operations.cli.output.lines import plain_line, print_table
 from transactional.operations.loading import load_topology, open_existing_store
 
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from transactional.runtime.engine.letter_spout import LetterKey
     from transactional.topology.topology import Topology
 
-_OF_A_REPLAY: Final = ("max_spout_pending=1", "stop_when_drained=true", "close_windows=false")
-"""What no option changes. A transaction is planned of the letters that wait, so that the one before has to be
-committed; the run ends after the letters, and closes no window for that."""
+FIXED_OPTIONS: Final[Mapping[str, int]] = {"max_spout_pending": 1, "stop_when_drained": True, "close_windows": False}
+"""Options that every replay of letters has, whatever the topology's are. A transaction is planned from the letters that
+still wait, so its predecessor has to be committed first; the run ends after the letters, and closes no window then."""
 
 
 def dead_letters(
+    context: typer.Context,
     target: Annotated[
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
@@ -51,14 +53,34 @@ def dead_letters(
     topology = load_topology(target)
     keys = [_key(text) for text in letters] if letters else None
     if replay:
-        own = {"attempts_max": attempts_max, "message_retries_max": max(0, attempts_max - 1)}
-        options = {name: ("--attempts-max", value) for name, value in own.items()}
-        given = [*(assignments or ()), *_OF_A_REPLAY]
-        resolved = load_config(topology.config, file=config, assignments=given, options=options)
-        topology.check_provider(resolved.config)
+        refuse_unused(context, ("as_json",), "is for letters that are shown, and --replay shows none")
+        resolved = _config_of_replay(topology, config, assignments or (), attempts_max)
         _replay(topology, keys, store, master, resolved, journal)
     else:
+        refuse_unused(
+            context,
+            ("master", "attempts_max", "journal", "config", "assignments"),
+            "is for --replay: without it letters are only shown",
+        )
         _show(topology, keys, as_json=as_json)
+
+
+def _config_of_replay(
+    topology: Topology, file: Path | None, assignments: Sequence[str], attempts_max: int
+) -> ResolvedConfig:
+    """Return the topology's options, but for `FIXED_OPTIONS` and the number of attempts, which the command has."""
+    for assignment in assignments:
+        name = assignment.partition("=")[0].strip()
+        if name in FIXED_OPTIONS:
+            raise ConfigError(f"--set {name} is not for --replay, which always runs with {name}={FIXED_OPTIONS[name]}")
+    options: dict[str, tuple[str, Any]] = {
+        **{name: ("deadletters --replay", value) for name, value in FIXED_OPTIONS.items()},
+        "attempts_max": ("--attempts-max", attempts_max),
+        "message_retries_max": ("--attempts-max", max(0, attempts_max - 1)),
+    }
+    resolved = load_config(topology.config, file=file, assignments=assignments, options=options)
+    topology.check_provider(resolved.config)
+    return resolved
 
 
 def _show(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl
+from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, refuse_unused
 from transactional.operations.cli.output.lines import plain_line
 from transactional.operations.loading import load_topology, open_for_reading, open_store
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
+    context: typer.Context,
     target: Annotated[
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
@@ -34,6 +35,8 @@ def doctor(
 
     Changes nothing without --repair. The exit code is 1 if something is wrong and remains so.
     """
+    if not repair:
+        refuse_unused(context, ("journal",), "is for --repair, which restores a store from it: pass both")
     # Delta and Kafka are imported here, so that other commands need not wait for them.
     from transactional.operations.doctor.examine import examine, unexamined
     from transactional.operations.doctor.repairs import repair as carry_out

@@ -39,6 +39,7 @@ from transactional.operations.cli.options import (
     SparkLog,
     StoreUrl,
     TopologyId,
+    refuse_unused,
     statuses_of,
 )
 from transactional.operations.cli.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
@@ -92,6 +93,7 @@ def transactional(
 
 @app.command()
 def run(
+    context: typer.Context,
     target: Annotated[
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
@@ -130,6 +132,8 @@ def run(
     from transactional.operations.launch.running import console_of_run, make_executor
     from transactional.runtime.engine.driver import TopologyDriver
 
+    if master == "none":
+        refuse_unused(context, ("spark_log",), "is for Spark's own output, and there is none with --master none")
     with ExitStack() as stack:
         logs = stack.enter_context(Logs(log)) if log is not None else None
         topology = load_topology(target)
@@ -239,6 +243,7 @@ class Format(StrEnum):
 
 @app.command()
 def describe(
+    context: typer.Context,
     target: Annotated[
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
@@ -249,6 +254,8 @@ def describe(
     from transactional.operations.cli.output.display import components_tree
     from transactional.topology.describing import as_mermaid, described
 
+    if as_json:
+        refuse_unused(context, ("format",), "and --json both say how to show it: leave out one of the two")
     topology = load_topology(target)
     match Format.JSON if as_json else format:
         case Format.TEXT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +53,15 @@ TokenFile = Annotated[
 HostNames = Annotated[
     list[str] | None, typer.Option(help="A further host name to answer to, such as a reverse proxy's.")
 ]
+
+
+def refuse_unused(context: typer.Context, names: Iterable[str], reason: str) -> None:
+    """Raise `ConfigError` if the command line has one of these parameters, which the command would ignore; the reason
+    completes the sentence that begins with the option's name."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"{parameter.opts[0]} {reason}")
 
 
 def statuses_of(store: StoreReader, topology_id: str | None) -> list[TopologyStatus]:

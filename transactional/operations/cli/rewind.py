@@ -15,7 +15,7 @@ from transactional.core.store import CoordinatorStore
 from transactional.model.attempt import TxId
 from transactional.model.errors import ConfigError
 from transactional.model.schema import did_you_mean
-from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, statuses_of
+from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, refuse_unused, statuses_of
 from transactional.operations.cli.output.lines import plain_line
 from transactional.operations.loading import load_topology, open_existing_store
 
@@ -61,6 +61,7 @@ def rewind(
 
 
 def savepoint(
+    context: typer.Context,
     target: Annotated[
         str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")
     ],
@@ -75,6 +76,10 @@ def savepoint(
     """
     from transactional.runtime.engine.rewinding import plan_rewind
 
+    if name is None:
+        refuse_unused(context, ("txid", "drop"), "is for one savepoint: name it; without a name all are shown")
+    if drop:
+        refuse_unused(context, ("txid",), "is for a new savepoint, and --drop ends one: leave out one of the two")
     topology = load_topology(target)
     with closing(open_existing_store(store)) as coordinator_store:
         [status] = statuses_of(coordinator_store, topology.id)

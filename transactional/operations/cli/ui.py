@@ -16,6 +16,7 @@ from transactional.operations.cli.options import (
     HostNames,
     StoreUrl,
     TokenFile,
+    refuse_unused,
     statuses_of,
 )
 from transactional.operations.cli.output.lines import plain_line
@@ -25,6 +26,7 @@ from transactional.runtime.engine.clock import SystemClock
 
 
 def ui(
+    context: typer.Context,
     topology_id: Annotated[
         str | None, typer.Argument(help="The topology that --out writes; needed if the store has several.")
     ] = None,
@@ -52,6 +54,11 @@ def ui(
     """
     require_console()
     if out is not None:
+        refuse_unused(
+            context,
+            ("host", "port", "token_file", "allow_actions", "app", "host_name"),
+            "is for pages that are served, and --out writes one to a file: leave out one of the two",
+        )
         _write_page(store, topology_id, out)
         return
     if topology_id is not None:

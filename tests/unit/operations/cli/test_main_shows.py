@@ -7,6 +7,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.unit.command_line import RUN, Command
 from tests.unit.operations.console.stores import Past
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -57,14 +59,39 @@ def test_letters_are_tried_again_with_the_options_of_the_topology(command: Comma
     assert command(*RUN, "--attempts-max", "1", "{m}:choosy").code == 0
     Path("transactional.toml").write_text("[topology]\ncommit_timeout_ms = 99000\n")
     replay = ("deadletters", "{m}:choosy", "--replay", "--master", "none")
-    sets = ("--set", "retry_pause_ms=7", "--set", "max_spout_pending=3", "--set", "stop_when_drained=false")
-    assert command(*replay, *sets, "--attempts-max", "2").code == 0
+    assert command(*replay, "--set", "retry_pause_ms=7", "--attempts-max", "2").code == 0
     with closing(SqlCoordinatorStore("sqlite:///transactional.db")) as store:
         settings = store.runs("words", limit=1)[0].about.settings
     names = ("lease_ms", "commit_timeout_ms", "retry_pause_ms", "attempts_max", "stop_when_drained", "close_windows")
     assert [settings[name] for name in names] == [21_000, 99_000, 7, 2, True, False]
     assert settings["max_spout_pending"] == 1, "letters in flight still wait, and would be planned again"
     assert command(*replay, "--set", "lease=1").err.startswith("TX100: --set: ")
+    assert command(*replay, "--set", "max_spout_pending=3").err == (
+        "TX100: --set max_spout_pending is not for --replay, which always runs with max_spout_pending=1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ui", "--out", "page.html", "--port", "0"), "--port is for pages that are served, and --out writes one to"),
+        (("ui", "--out", "page.html", "--app", "{m}:build"), "--app is for pages that are served, and --out writes"),
+        (("deadletters", "{m}:choosy", "--attempts-max", "2"), "--attempts-max is for --replay: without it letters"),
+        (("deadletters", "{m}:choosy", "--set", "lease_ms=1"), "--set is for --replay: without it letters are only"),
+        (("deadletters", "{m}:choosy", "--replay", "--json"), "--json is for letters that are shown, and --replay"),
+        (("doctor", "{m}:build", "--journal", "words.journal"), "--journal is for --repair, which restores a store"),
+        (("savepoint", "{m}:build", "--txid", "1"), "--txid is for one savepoint: name it; without a name all are"),
+        (("savepoint", "{m}:build", "noon", "--drop", "--txid", "1"), "--txid is for a new savepoint, and --drop"),
+        (("describe", "{m}:build", "--format", "text", "--json"), "--format and --json both say how to show it"),
+        ((*RUN, "{m}:build", "--spark-log", "spark.log"), "--spark-log is for Spark's own output, and there is none"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+)
+def test_an_option_that_a_command_would_ignore_is_refused(
+    command: Command, arguments: tuple[str, ...], message: str
+) -> None:
+    done = command(*arguments)
+    assert (done.code, done.err.startswith(f"TX100: {message}"), done.err.count("\n")) == (1, True, 1), done
 
 
 def test_what_is_no_letter_is_reported(command: Command) -> None:
