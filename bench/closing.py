@@ -138,7 +138,7 @@ def main() -> None:
     """Measure, and print what was found; or write it to a file."""
     parser = argparse.ArgumentParser(prog="python -m bench.closing", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--rounds", type=int, default=110, help="a log is folded every 50 transactions")
+    parser.add_argument("--rounds", type=int, default=110, help="a log is compacted every 50 transactions")
     parser.add_argument("--states", nargs="+", choices=STATES, default=["log"])
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()

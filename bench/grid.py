@@ -31,7 +31,7 @@ from bench.grid_systems import Course, ExpertOnGrid, MergeOnGrid, OursOnGrid
 from bench.peers import SETTINGS
 from bench.results import Results, heading, save
 from bench.rounds import Round, Stage, WrongResult
-from bench.timed_table import folds_in
+from bench.timed_table import compactions_in
 from state import LogLayout
 from transactional.runtime.spark.session import spark_session
 
@@ -40,8 +40,8 @@ FIRST = ((100_000, 1_000_000), (1_000_000, 1_000_000), (1_000, 10_000), (1_000, 
 """Those that say most are measured first."""
 TASKS, IN_FLIGHT = 2, 3
 ROUNDS = 5
-FOLDS = 3
-"""So often a log is folded in a point's rounds."""
+COMPACTIONS = 3
+"""So often a log is compacted in a point's rounds."""
 OUTPUT = Path("docs/performance")
 System = OursOnGrid | MergeOnGrid | ExpertOnGrid
 Point = tuple[int, int]
@@ -81,8 +81,8 @@ class Measuring:
             left = [each for each in left if self._works(each, until, stage, number)]
         for each in left:
             check(each, self.course, until)
-            folds = f", {folds_in(Path(each.path))} folds" if each.name.startswith("ours-log") else ""
-            self.results.checked.append(f"{each.name}: {self.course.table:,} keys{folds}")
+            compactions = f", {compactions_in(Path(each.path))} compactions" if each.name.startswith("ours-log") else ""
+            self.results.checked.append(f"{each.name}: {self.course.table:,} keys{compactions}")
         self._write()
 
     def _fills(self, system: System) -> bool:
@@ -151,12 +151,12 @@ def _weighed(keys: Any, counts: Any) -> int:
 
 def systems_of(stage: Stage, course: Course, batches: int) -> list[System]:
     """By turns: each of ours beside a peer. In all rounds there are so many batches."""
-    folds = LogLayout(fold_after=max(1, batches // FOLDS))
-    by_driver = LogLayout(fold_after=folds.fold_after, staged_bytes=None)
+    compactions = LogLayout(compact_after=max(1, batches // COMPACTIONS))
+    by_driver = LogLayout(compact_after=compactions.compact_after, staged_bytes=None)
     return [
         OursOnGrid(stage, course, "auto", "ours-auto", in_flight=IN_FLIGHT),
         ExpertOnGrid(stage, course),
-        OursOnGrid(stage, course, folds, "ours-log", in_flight=IN_FLIGHT),
+        OursOnGrid(stage, course, compactions, "ours-log", in_flight=IN_FLIGHT),
         MergeOnGrid(stage, course),
         OursOnGrid(stage, course, by_driver, "ours-log-driver", in_flight=IN_FLIGHT),
     ]

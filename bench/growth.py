@@ -21,14 +21,14 @@ from bench import machine, reading
 from bench.figures import percentile
 from bench.results import in_lines
 from bench.timed_table import BATCHES, Table
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.fence import TableWrite
 from state.rows.python_rows import check_unique
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Transaction commits into one table, in milliseconds. `mean_ms` has the folds' share in it."""
+    """Transaction commits into one table, in milliseconds. `mean_ms` has the compactions' share in it."""
 
     keys: int
     layout: str
@@ -37,14 +37,14 @@ class Cost:
     p99_ms: float
     mean_ms: float
     upkeep_ms_max: float
-    folds: str
+    compactions: str
 
     @classmethod
     def of(cls, table: Table) -> Cost:
         """What a table has noted."""
         writes, upkeep = table.state.writes, table.state.upkeep
-        folds = getattr(table.state.handle, "folds", None)
-        formatted = "" if folds is None else folds.write_amplification()
+        compactions = getattr(table.state.handle, "compactor", None)
+        formatted = "" if compactions is None else compactions.write_amplification()
         return cls(
             *(table.keys, str(table.layout), len(writes), percentile(writes, 50), percentile(writes, 99)),
             *((sum(writes) + sum(upkeep)) / len(writes), max(upkeep), formatted),
@@ -89,7 +89,7 @@ def _updates(table: Table, transactions: int) -> float:
 def measure_age(versions: int, retention: str, folder: Path, minutes: float) -> dict[str, float]:
     """A young table beside one that has got old: 200 transactions of 1,000 keys into each, in turns.
 
-    `old_ms` and `young_ms` are the p50; the means have folds, checkpoints and the log's cleaning in them.
+    `old_ms` and `young_ms` are the p50; the means have compactions, checkpoints and the log's cleaning in them.
     """
     until_s = monotonic() + minutes * 60
     old = Table(1_000, "log", folder / "old", retention=retention)

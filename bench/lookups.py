@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from bench.figures import percentile
 from state import DeltaMapState, SqlMapState
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from transactional import Topology
 from transactional.core.ports import PartitionReader, Spout
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -43,7 +43,7 @@ RATE, BATCH, ASKED = 20, 100, 3
 STEP = 7_919
 """A prime: one key after the other, this far apart."""
 PAUSE_S = 0.005
-FOLD_AFTER = 15
+COMPACT_AFTER = 15
 _NEVER = Event()
 _NUMBERS = PartitionId("numbers", 0)
 
@@ -126,7 +126,7 @@ class Table:
         if self.state == "sqlite":
             state = SqlMapState(f"sqlite:///{self.folder / 'state.db'}", "counts")
         else:
-            layout = LogLayout(fold_after=FOLD_AFTER) if self.state == "log" else self.state
+            layout = LogLayout(compact_after=COMPACT_AFTER) if self.state == "log" else self.state
             state = DeltaMapState(self.folder / "counts", layout=layout)
         topology = TridentTopology("lookups")
         numbers = topology.new_stream("numbers", Paced(self.keys, transactions))

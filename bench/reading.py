@@ -1,4 +1,4 @@
-"""Reading a whole table in the log layout: one with unfolded transactions, and one that is folded, in turns."""
+"""Reading a whole table in the log layout: one with uncompacted transactions, and one that is compacted, in turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from bench.figures import percentile
 from bench.timed_table import Table
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from transactional.model.attempt import TxId
 from transactional.runtime.spark.session import spark_session
 
@@ -22,7 +22,7 @@ Readers = AbstractContextManager[Mapping[str, Reader]]
 
 
 def readers() -> Readers:
-    """Readers without Spark. The name goes before `unfolded_ms` and `folded_ms`; the view's is empty."""
+    """Readers without Spark. The name goes before `uncompacted_ms` and `compacted_ms`; the view's is empty."""
     return nullcontext({"": _by_view, "read_": _by_state})
 
 
@@ -42,13 +42,13 @@ def spark_readers() -> Iterator[Mapping[str, Reader]]:
         session.stop()
 
 
-def measure(keys: int, folder: Path, readers: Readers, unfolded: int = 50, rounds: int = 5) -> dict[str, float]:
+def measure(keys: int, folder: Path, readers: Readers, uncompacted: int = 50, rounds: int = 5) -> dict[str, float]:
     """Reading both tables, p50 in milliseconds by reader."""
     tables = {
-        "unfolded": _written(keys, folder / "unfolded", unfolded),
-        "folded": _written(keys, folder / "folded", unfolded),
+        "uncompacted": _written(keys, folder / "uncompacted", uncompacted),
+        "compacted": _written(keys, folder / "compacted", uncompacted),
     }
-    tables["folded"].state.fold()
+    tables["compacted"].state.compact()
     times: dict[str, list[float]] = {}
     with readers as each:
         for number in range(rounds + 1):
@@ -60,10 +60,10 @@ def measure(keys: int, folder: Path, readers: Readers, unfolded: int = 50, round
     return {name: percentile(taken, 50) for name, taken in times.items()}
 
 
-def _written(keys: int, path: Path, unfolded: int) -> Table:
-    """A table with so many unfolded transactions, and one more, since the newest is never folded."""
-    table = Table(keys, LogLayout(fold_after=None), path)
-    for _ in range(unfolded + 1):
+def _written(keys: int, path: Path, uncompacted: int) -> Table:
+    """A table with so many uncompacted transactions, and one more, since the newest is never compacted."""
+    table = Table(keys, LogLayout(compact_after=None), path)
+    for _ in range(uncompacted + 1):
         table.step()
     return table
 

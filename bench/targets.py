@@ -136,18 +136,18 @@ def _tables(documents: Documents) -> Iterator[Target]:
     tables = documents.get("tables", {})
     small, large = _small_and_large(tables.get("size", []))
     what = "transaction commit of 20,000 keys into 10⁷ keys against into 2·10⁴"
-    yield Target(f"mean {what}, with the folds' share", _over(large, small, "mean_ms"), at_most=3)
+    yield Target(f"mean {what}, with the compactions' share", _over(large, small, "mean_ms"), at_most=3)
     yield Target(f"p50 of the {what}", _over(large, small, "p50_ms"), at_most=1.3)
     yield Target(f"p99 of the {what}", _over(large, small, "p99_ms"), at_most=2)
     for layout, times in ({"log": []} | tables.get("update", {})).items():
         reached = times[-1] / times[0] if times else None
         limit = 3 if layout == "log" else None
         yield Target(f"read-modify-write, p50, 10⁷ keys against 2·10⁴, layout {layout}", reached, at_most=limit)
-    what = "reading 10⁷ keys through the view with 50 unfolded transactions against folded"
+    what = "reading 10⁷ keys through the view with 50 uncompacted transactions against compacted"
     reading, spark = tables.get("read"), tables.get("spark")
-    yield Target(what, _over(reading, reading, "unfolded_ms", "folded_ms"), at_most=1.5)
+    yield Target(what, _over(reading, reading, "uncompacted_ms", "compacted_ms"), at_most=1.5)
     if spark:
-        yield Target(f"{what}, in Spark", _over(spark, spark, "unfolded_ms", "folded_ms"), at_most=1.5)
+        yield Target(f"{what}, in Spark", _over(spark, spark, "uncompacted_ms", "compacted_ms"), at_most=1.5)
     for kept, age in ages(tables) or [("", {})]:
         version = f"version {age['version']:,}" if age else "version 10,000"
         yield Target(

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from transactional.core.ports import Partials
@@ -22,9 +22,9 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 KEYS = 20_000
 """Keys that a transaction touches."""
 OWNER = "bench/tables"
-FOLD_S = 600
-"""A fold takes no longer."""
-_FOLDED = re.compile(r"#fold\"[^}]*?\"version\"\s*:\s*(\d+)")
+COMPACTION_S = 600
+"""A compaction takes no longer."""
+_COMPACTED = re.compile(r"#compaction\"[^}]*?\"version\"\s*:\s*(\d+)")
 RETENTIONS = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
 BATCHES = 40
 """Different batches, which are used again and again."""
@@ -108,7 +108,7 @@ class Table:
             )
 
 
-def folds_in(table: Path) -> int:
-    """How many folds have been committed to a table, by the transactions in its log that they reached."""
+def compactions_in(table: Path) -> int:
+    """How many compactions have been committed to a table, by the transactions in its log that they reached."""
     entries = (path.read_text("utf-8") for path in (table / "_delta_log").glob("*.json"))
-    return len({reached for entry in entries for reached in _FOLDED.findall(entry)})
+    return len({reached for entry in entries for reached in _COMPACTED.findall(entry)})

@@ -6,7 +6,7 @@ from transactional.model.plumbing.lazy import lazy_names
 
 if TYPE_CHECKING:
     from state.dead_letters import DeadLetterTable
-    from state.delta.segments.folding import LogLayout
+    from state.delta.segments.log_layout import LogLayout
     from state.delta.state import DeltaMapState
     from state.delta.static import StaticDeltaTable
     from state.delta.tables.table import DeltaLocation, catalog_table
@@ -47,7 +47,7 @@ __all__ = [
 
 _HOMES: Final = {
     "state.dead_letters": "DeadLetterTable",
-    "state.delta.segments.folding": "LogLayout",
+    "state.delta.segments.log_layout": "LogLayout",
     "state.delta.state": "DeltaMapState",
     "state.delta.static": "StaticDeltaTable",
     "state.delta.tables.table": "DeltaLocation catalog_table",

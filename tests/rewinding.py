@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.table_state import TableState
 from tests.proof.shapes import Counting
 from transactional import (
@@ -44,8 +44,8 @@ NAMES = ("cat", "dog", "bird", "fish", "cow", "12")
 """The last one no bolt can work on."""
 LAYOUTS: Mapping[str, LogLayout | str] = {
     "merge": "merge",
-    "log": LogLayout(fold_after=4, fan_out=2, staged_bytes=None),
-    "staged": LogLayout(fold_after=5, fan_out=2, staged_bytes=0),
+    "log": LogLayout(compact_after=4, fan_out=2, staged_bytes=None),
+    "staged": LogLayout(compact_after=5, fan_out=2, staged_bytes=0),
 }
 Contents = Mapping[str, Mapping[Any, Any]]
 States = Callable[..., TableState[Any]]

@@ -203,7 +203,7 @@ PAGES = {
         (
             "transactional.core.ports.StateKind",
             "state.delta.state.DeltaMapState",
-            "state.delta.segments.folding.LogLayout",
+            "state.delta.segments.log_layout.LogLayout",
             "state.delta.static.StaticDeltaTable",
             "state.delta.tables.table.DeltaLocation",
             "state.delta.tables.table.catalog_table",

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from verifier.compactions import combined_by, unique_up_to
 from verifier.evidence.delta_log import LogBroken, TableLog, read_log
 from verifier.evidence.findings import CheckImpossible, Findings, Kind, Report
 from verifier.evidence.storage import opened_version, storage_of
 from verifier.evidence.store import CountedPartition, Store, StoreHistory
 from verifier.floors import EXPIRES_PROPERTY, Expires, check_floors
-from verifier.folds import combined_by, unique_up_to
 from verifier.row_changes import check_row_changes
 from verifier.rows import RowColumns, check_count, check_layout, check_rows, snapshot
 from verifier.source import KafkaSource, PartitionState, check_source, look, of_sources

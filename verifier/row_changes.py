@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from verifier.compactions import check_compactions, tuples
 from verifier.evidence.delta_log import TableLog
 from verifier.evidence.findings import Findings, Kind
 from verifier.evidence.storage import Storage
 from verifier.evidence.store import StoreHistory
 from verifier.floors import before_version, is_past
-from verifier.folds import check_folds, tuples
 from verifier.rows import RowColumns, shown
 
 ROWS_MAX = 2_000_000
@@ -48,7 +48,7 @@ def check_row_changes(
 ) -> None:
     """Check the newest Delta commits whose data files, old and new, all exist; at most `commits_max`."""
     if columns.is_log:
-        check_folds(component, storage, log, history, columns, commits_max=commits_max, findings=findings)
+        check_compactions(component, storage, log, history, columns, commits_max=commits_max, findings=findings)
         return
     reader = _Reader(storage, columns)
     owner = f"{history.topology_id}/{component}"

@@ -120,15 +120,15 @@ class _Walk:
     def take(self, commit: DeltaCommit) -> None:
         """The next Delta commit."""
         where = f"{self._where}, Delta version {commit.version}"
-        own, folded = commit.app_versions.get(self.owner), commit.app_versions.get(f"{self.owner}#fold")
-        if folded is not None and own == self.attempt_id and self._turns(commit):
-            self._take_turn(folded, commit, where)
+        own, compacted = commit.app_versions.get(self.owner), commit.app_versions.get(f"{self.owner}#compaction")
+        if compacted is not None and own == self.attempt_id and self._turns(commit):
+            self._take_turn(compacted, commit, where)
         elif own is not None and commit.restored is not None and own in self.fences:
             self._take_rewind(own, commit, where)
         elif own is not None:
             self._take_own(own, commit, where)
-        elif folded is not None and self._is_log(commit):
-            self._take_fold(folded, commit, where)
+        elif compacted is not None and self._is_log(commit):
+            self._take_compaction(compacted, commit, where)
         elif commit.changes_data and self.foreign is None:
             self.foreign, self.before_foreign = commit, frozenset(self.files)
         elif commit.added and not commit.changes_data:
@@ -244,11 +244,11 @@ class _Walk:
             self.findings.add(Kind.PARTLY_VISIBLE, where, "all rows in the log layout", f"{len(left)} files are not")
         self._check_partitions({txid}, {0}, commit, where, Kind.PARTLY_VISIBLE)
 
-    def _take_fold(self, until: int, commit: DeltaCommit, where: str) -> None:
-        """A fold merges the rows of several committed transactions under the last one of them."""
+    def _take_compaction(self, until: int, commit: DeltaCommit, where: str) -> None:
+        """A compaction merges the rows of several committed transactions under the last one of them."""
         if self.txid is not None and until >= self.txid:
-            expected = f"a fold of transactions before {self.txid}, which may be replayed"
-            self.findings.add(Kind.PARTLY_VISIBLE, where, expected, f"a fold up to {until}")
+            expected = f"a compaction of transactions before {self.txid}, which may be replayed"
+            self.findings.add(Kind.PARTLY_VISIBLE, where, expected, f"a compaction up to {until}")
         self._check_partitions({until}, range(1, until + 1), commit, where, Kind.FOREIGN_WRITER)
 
     def _check_partitions(

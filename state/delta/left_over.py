@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from state.delta.tables.staging import RUNS, attempt_of
+from state.delta.tables.staging import STAGED_FOLDER, attempt_of
 from transactional.model.attempt import AttemptId, TransactionAttempt
 
 _IN_TIME = "nothing: the topology deletes them, one delta.deletedFileRetentionDuration after it has noticed them"
@@ -24,10 +24,14 @@ class LeftOver:
 
 def left_over(home: Path, live: Collection[str], version: AttemptId | None) -> Iterator[LeftOver]:
     """What lies beside the live files of a table, which was written last by the attempt `version`. Raises `OSError`."""
-    folder = home / RUNS
+    folder = home / STAGED_FOLDER
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    staged = {name: attempt_of(f"{RUNS}/{name}") for name in names}
-    beside = {name: attempt for name, attempt in staged.items() if attempt is not None and f"{RUNS}/{name}" not in live}
+    staged = {name: attempt_of(f"{STAGED_FOLDER}/{name}") for name in names}
+    beside = {
+        name: attempt
+        for name, attempt in staged.items()
+        if attempt is not None and f"{STAGED_FOLDER}/{name}" not in live
+    }
     dead = [name for name, attempt in beside.items() if version is not None and attempt.attempt_id <= version]
     if dead:
         yield LeftOver(
@@ -45,14 +49,14 @@ def left_over(home: Path, live: Collection[str], version: AttemptId | None) -> I
     if others := [name for name, attempt in staged.items() if attempt is None]:
         yield LeftOver(
             f"{_counted(folder, others)} ({', '.join(others[:_NAMED])}) are of no attempt: marks of a start, or what "
-            "a fold was writing; if no topology runs, their driver has died",
+            "a compaction was writing; if no topology runs, their driver has died",
             _IN_TIME,
         )
 
 
 def _counted(folder: Path, names: Sequence[str]) -> str:
     size = sum((folder / name).stat().st_size for name in names if (folder / name).exists())
-    return f"{len(names)} file{'s' if len(names) > 1 else ''} with {size:,} bytes in {RUNS}"
+    return f"{len(names)} file{'s' if len(names) > 1 else ''} with {size:,} bytes in {STAGED_FOLDER}"
 
 
 def _attempts(attempts: Sequence[TransactionAttempt]) -> str:

@@ -298,7 +298,7 @@ class MergedTable(Layout):
             many = 0 if self.loaded.is_ahead else len(self.loaded.snapshot.file_uris())
         return self._compact if many > FILES_MAX else None
 
-    def fold(self, newest: TxId) -> None:
+    def compact(self, newest: TxId) -> None:
         """There is one row per key as it is."""
 
     def _compact(self) -> None:

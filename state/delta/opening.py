@@ -18,7 +18,7 @@ from state.delta.log.log import check_entries, is_there
 from state.delta.log.torn import set_aside, torn_files, without
 from state.delta.log.version import TableVersion
 from state.delta.merged import MergedTable, Turn
-from state.delta.segments.folding import LogLayout, SegmentColumns
+from state.delta.segments.log_layout import LogLayout, SegmentColumns
 from state.delta.segments.table import SegmentsTable
 from state.delta.tables.table import DeltaLocation, check_version, features_used, load_table, properties_of
 from state.delta.writing.creating import create_table
@@ -37,14 +37,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The table that a state is to have. `folding` is the layout, if it is the log layout."""
+    """The table that a state is to have. `compaction` is the layout, if it is the log layout."""
 
     location: DeltaLocation
     state: str
     owner: str
     columns: StateColumns
     layout: str = "auto"
-    folding: LogLayout | None = None
+    compaction: LogLayout | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     store_id: str | None = None
 
@@ -54,7 +54,7 @@ class TableRequest:
 
     def segments(self) -> SegmentsTable:
         """The table that is there, in the log layout."""
-        return SegmentsTable(self.loaded(as_segments=True), self.state, self.folding)
+        return SegmentsTable(self.loaded(as_segments=True), self.state, self.compaction)
 
 
 def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
@@ -69,11 +69,11 @@ def open_table(request: TableRequest, turn: Turn | None = None) -> Layout:
         )
     if stored is None:
         create(request)
-    if stored or (stored is None and request.folding is not None):
+    if stored or (stored is None and request.compaction is not None):
         table: Layout = request.segments()
         table.loaded.check()
         return table
-    turns = turn if request.folding is not None else None
+    turns = turn if request.compaction is not None else None
     merged = MergedTable(request.loaded(as_segments=False), request.state, turns)
     merged.loaded.check()
     if request.layout == "auto":
@@ -92,7 +92,7 @@ def shape_of(request: TableRequest) -> tuple[StateColumns, str]:
     """The columns of a new table, and the one by which it is partitioned."""
     return (
         (segment_columns(request.columns), request.columns.txid)
-        if request.folding is not None
+        if request.compaction is not None
         else (request.columns, "")
     )
 

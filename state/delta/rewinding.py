@@ -72,7 +72,7 @@ class TableHistory:
     def version_at(self, target: RewindTarget) -> int:
         """The Delta version with the table as it was after the target's transaction. Raises `BeyondKept`.
 
-        It is the newest one before anything else was written: what was compacted or folded by then is, too.
+        It is the newest one before anything else was written: what was compacted by then is, too.
         """
         alike: int | None = None
         for entry in self.newest_first():

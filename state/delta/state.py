@@ -32,7 +32,7 @@ from state.delta.opening import (
 )
 from state.delta.reading import DeltaReader
 from state.delta.scratch import SCRATCH_BYTES, FileScratch
-from state.delta.segments.folding import LAYOUTS, LogLayout, check_folder
+from state.delta.segments.log_layout import LAYOUTS, LogLayout, check_folder
 from state.delta.tables.sql import DIALECTS
 from state.delta.tables.staging import FileStager, is_plain
 from state.delta.tables.table import DEFAULT_PROPERTIES, DeltaLocation, properties_of, unreadable
@@ -67,7 +67,7 @@ class DeltaMapState(TableState[Layout]):
     With `expires`, the name of a timestamp column of key or values, and `after`, an age like `"30 days"`, a row goes
     once that column is so much before the time at which a batch was planned.
     `layout` is `merge` (one row per key, written again when the key changes), `log` (each transaction adds rows, which
-    are combined on reading and folded now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
+    are combined on reading and compacted now and then), a `LogLayout`, or `auto`: `merge`, or what the table has.
     `storage_options` are delta-rs' own; `properties` are Delta table properties for the table's creation, those
     that all readers and writers cope with: `transactional.logCommits` is how many Delta commits its log keeps (500).
 
@@ -92,8 +92,8 @@ class DeltaMapState(TableState[Layout]):
         self.location = DeltaLocation.of(table, storage_options)
         name = repr(str(self.location))
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
-        self._layout, self._folding = _checked_layout(layout, self.location)
-        if self._folding is not None:
+        self._layout, self._compaction = _checked_layout(layout, self.location)
+        if self._compaction is not None:
             check_folder((columns or {}).get("txid", "txid"), self.table)
         self._properties = dict(properties or {})
         check_new_properties(self._properties, self.table)
@@ -180,7 +180,7 @@ class DeltaMapState(TableState[Layout]):
         """The query of a view with one row per key, key and value columns, in SQL of `spark` or `datafusion`.
 
         `source` is the table as the query is to name it, for example "delta.`/tables/words`". The state need not be
-        open. `committed_txid` is as in `read`. The text of a log stays right while the table is written and folded;
+        open. `committed_txid` is as in `read`. The text of a log stays right while the table is written and compacted;
         where rows expire, it leaves out those that have by now.
         Raises `ConfigError` for another dialect, `OperatingError` when the table can't be read.
         """
@@ -202,15 +202,15 @@ class DeltaMapState(TableState[Layout]):
         columns = declared.all if is_known else columns_of(self._resolved, self.key_names, declared.names)
         return reading(self._resolved, self._fence.owner if owner is None else owner, columns)
 
-    def fold(self) -> None:
-        """Fold a table in the log layout: all but its newest transaction becomes one row per key. Call it between
+    def compact(self) -> None:
+        """Compact a table in the log layout: all but its newest transaction becomes one row per key. Call it between
         transactions. Does nothing to a table in the merge layout. Raises `OperatingError` when it does not work.
         """
 
-        def fold(version: AttemptId) -> None:
-            self._open_table.fold(self._fence.txid_at(version))
+        def compact(version: AttemptId) -> None:
+            self._open_table.compact(self._fence.txid_at(version))
 
-        self._between_others("could not be folded", fold)
+        self._between_others("could not be compacted", compact)
 
     def _between_others(self, failed: str, work: Callable[[AttemptId], None]) -> None:
         """Do something to a table that was written, between two Delta commits of others. Raises `OperatingError`."""
@@ -274,7 +274,7 @@ class DeltaMapState(TableState[Layout]):
         table.held = held_for(table.loaded, targets)
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Put small files together or fold, keep the log short, and delete old files, as far as it is due."""
+        """Put small files together or compact, keep the log short, and delete old files, as far as it is due."""
         self._open_table.tidy(committed_txid, may_go_on)
 
     @property
@@ -283,7 +283,7 @@ class DeltaMapState(TableState[Layout]):
         return "" if self._opened is None else self._opened.upkeep_failure
 
     def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
-        """Wait for a fold that is being written while transactions continue, and commit it (see the port)."""
+        """Wait for a compaction that is being written while transactions continue, and commit it (see the port)."""
         self._open_table.finish_tidying(may_go_on)
 
     def for_tasks(self, attempt: TransactionAttempt) -> DeltaTaskState | None:
@@ -331,7 +331,7 @@ class DeltaMapState(TableState[Layout]):
         if not is_plain(self.columns.txid):
             return None
         try:
-            return self._folding or (LogLayout() if is_log(self.location, self.columns) else None)
+            return self._compaction or (LogLayout() if is_log(self.location, self.columns) else None)
         except OperatingError:  # torn by a power cut: whoever leads mends it when it is opened, which is later
             return None
 
@@ -343,7 +343,7 @@ class DeltaMapState(TableState[Layout]):
             self._fence.owner,
             self.columns,
             self._layout,
-            self._folding,
+            self._compaction,
             properties=self._properties,
             store_id=self._store_id,
         )
@@ -356,7 +356,7 @@ class DeltaMapState(TableState[Layout]):
 
 
 def _checked_layout(layout: str | LogLayout, location: DeltaLocation) -> tuple[str, LogLayout | None]:
-    """The name of a layout, and how a log is folded, where it is that."""
+    """The name of a layout, and how a log is compacted, where it is that."""
     if isinstance(layout, LogLayout):
         return "log", layout
     if layout not in LAYOUTS:

@@ -15,8 +15,8 @@ from unittest import mock
 from deltalake import DeltaTable
 
 from state import DeltaMapState
-from state.delta.segments.folding import LogLayout
-from state.delta.tables.staging import RUNS
+from state.delta.segments.log_layout import LogLayout
+from state.delta.tables.staging import STAGED_FOLDER
 from tests.changes.keeping import KEPT, ROW, SIDES, Keeps, Place, Shaped, shown, text_of, value_of
 from tests.changes.keeping_changes import CHANGES, FREE
 from transactional import TransactionalTopologyBuilder
@@ -63,7 +63,7 @@ def staging(folder: Path) -> Any:
         for side in program.sides:
             builder.set_bolt(f"in-{side}", Shaped(side, program), output=program.of()).shuffle_grouping(side)
             bolt.shuffle_grouping(f"in-{side}")
-        state = DeltaMapState(folder, layout=LogLayout(fold_after=None, staged_bytes=0))
+        state = DeltaMapState(folder, layout=LogLayout(compact_after=None, staged_bytes=0))
         most = {name: Max(name) for name in ("text", *columns_of(program))}
         update = state.aggregate(**most).group_by("source", "id")
         builder.set_committer_bolt("shown", update).fields_grouping("texts", "id")
@@ -93,7 +93,7 @@ def check_staged(folder: Path, change: str) -> None:
     place = Place(build=build)
     with dying(), suppress(Died):
         place.run(before)
-    left = {each.name for each in (folder / RUNS).iterdir()}
+    left = {each.name for each in (folder / STAGED_FOLDER).iterdir()}
     assert left, "nothing was staged"
     error = _refusal(place, after, accept=change not in FREE)
     if error is not None:

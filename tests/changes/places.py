@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from state import DeltaMapState, RedisMapState, SqlMapState
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.memory import MemoryMapState, MemoryTable
 from transactional.core.ports import State, StateKind
 from transactional.model.attempt import TransactionAttempt
@@ -82,7 +82,7 @@ class Place:
             return InRedis(self.url, table, kind=kind, **given)
         if self.name in ("sqlite", "postgres"):
             return InDatabase(self.url or f"sqlite:///{self.folder}/tables.db", table, kind=kind, **given)
-        layout: Any = LogLayout(fold_after=2, fan_out=2) if self.name == "log" else "merge"
+        layout: Any = LogLayout(compact_after=2, fan_out=2) if self.name == "log" else "merge"
         return InDelta(self.folder / table, kind=kind, layout=layout, **given)
 
     def whole(self) -> Any:

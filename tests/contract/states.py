@@ -14,7 +14,7 @@ import pytest
 
 from examples.duckdb_state import DuckDBMapState
 from state.delta.merging.change import SmallTable
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
 from state.redis.state import RedisMapState
@@ -31,9 +31,9 @@ AnyState = MemoryMapState | DeltaMapState | SqlMapState | RedisMapState | DuckDB
 OWNER = "words/count"
 LOOKED_UP = "files, lookup"
 """Rewritten file by file, and looked up in a copy."""
-STAGED = ("staged, lookup", "staged and folded")
-FOLD_AFTER = {"log": 1, "lookup": 1, "staged, lookup": None, "staged and folded": 1}
-"""How often tables in the log layout are folded; 1: as often as they can be."""
+STAGED = ("staged, lookup", "staged and compacted")
+COMPACT_AFTER = {"log": 1, "lookup": 1, "staged, lookup": None, "staged and compacted": 1}
+"""How often tables in the log layout are compacted; 1: as often as they can be."""
 
 
 def always() -> bool:
@@ -166,7 +166,7 @@ class Place:
     @property
     def is_log(self) -> bool:
         """Whether its transactions are appended, each as partial values or as whole ones."""
-        return self.engine.partition("/")[2] in FOLD_AFTER
+        return self.engine.partition("/")[2] in COMPACT_AFTER
 
     @property
     def has_readers(self) -> bool:
@@ -230,7 +230,7 @@ class Place:
             state = SqlMapState(self.url, self.table, key, values, kind=kind, **goes)
         else:
             layout = self.engine.partition("/")[2]
-            how = LogLayout(fold_after=FOLD_AFTER[layout], fan_out=2) if layout in FOLD_AFTER else "merge"
+            how = LogLayout(compact_after=COMPACT_AFTER[layout], fan_out=2) if layout in COMPACT_AFTER else "merge"
             merged = {"files": FilesMapState, LOOKED_UP: FilesMapState, "overwritten": OverwrittenMapState}
             map_state = {**merged, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
             options: dict[str, Any] = {"kind": kind, "layout": how, **goes}

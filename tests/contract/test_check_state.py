@@ -12,7 +12,7 @@ import pytest
 from examples.duckdb_state import DuckRows
 from state.memory import MemoryMapState
 from tests.contract.places import ENGINES, place_of
-from tests.contract.states import FOLD_AFTER, Place
+from tests.contract.states import COMPACT_AFTER, Place
 from tests.contract.wrong_states import WRONG, break_write, made
 from transactional.errors import ConfigError
 from transactional.testing import STATE_CASES, check_state
@@ -34,7 +34,7 @@ REFUSED: dict[str, set[str]] = {
     "postgres": NO_TASKS,
     "redis": {*NO_TASKS, *NO_WAY_BACK, "what_is_pinned_stays"},
     "duckdb": {*NO_TASKS, "a_reader_sees_what_is_committed", "what_is_pinned_stays"},
-    **{f"delta-rs/{layout}": LOG for layout in FOLD_AFTER},
+    **{f"delta-rs/{layout}": LOG for layout in COMPACT_AFTER},
 }
 """What a state refuses, as it may, by engine."""
 

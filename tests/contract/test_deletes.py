@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from state.delta.segments.folding import LogLayout
-from state.delta.segments.folds_apart import FoldsApart
+from state.delta.segments.background_compaction import BackgroundCompaction
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
@@ -56,7 +56,7 @@ def test_a_delta_table_whose_keys_can_be_deleted_says_so(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("layout", ["merge", "log"])
 def test_readers_do_not_see_tombstones(layout: str, tmp_path: Path) -> None:
-    how = LogLayout(fold_after=None) if layout == "log" else layout
+    how = LogLayout(compact_after=None) if layout == "log" else layout
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=how, deletes=True)
     place = Place("delta-rs", tmp_path)
     state.open("words/count", place.txids.__getitem__)
@@ -76,26 +76,28 @@ def by_word(rows: pa.Table) -> dict[str, int]:
     return {row["word"]: row["count"] for row in rows.to_pylist()}
 
 
-def test_a_fold_removes_tombstones_for_good(tmp_path: Path) -> None:
-    state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=LogLayout(fold_after=None), deletes=True)
+def test_a_compaction_removes_tombstones_for_good(tmp_path: Path) -> None:
+    state = DeltaMapState(
+        tmp_path / "t", "word string", "count long", layout=LogLayout(compact_after=None), deletes=True
+    )
     place = Place("delta-rs", tmp_path)
     state.open("words/count", place.txids.__getitem__)
     state.put(place.attempt(1, 1), {("cat",): (1,), ("dog",): (2,)})
     state.put(place.attempt(2, 2), {("cat",): ABSENT})
     state.put(place.attempt(3, 3), {("owl",): (3,)})
-    state.fold()
+    state.compact()
     rows = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
     assert sorted(row["word"] for row in rows) == ["dog", "owl"]
     assert content(state) == {"dog": 2, "owl": 3}
 
 
-def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_them(
+def test_compactions_that_are_written_apart_keep_tombstones_until_nothing_is_before_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a base of three keys one is deleted, and comes back; then all are."""
-    monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
-    monkeypatch.setattr("state.delta.segments.folding.BASE_SHARE", 10.0)
-    layout = LogLayout(fold_after=1, fan_out=2)
+    monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+    monkeypatch.setattr("state.delta.segments.log_layout.BASE_SHARE", 10.0)
+    layout = LogLayout(compact_after=1, fan_out=2)
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout, deletes=True)
     place, model = Place("delta-rs", tmp_path), dict[str, int]()
     state.open("words/count", place.txids.__getitem__)
@@ -108,13 +110,13 @@ def test_folds_that_are_written_apart_keep_tombstones_until_nothing_is_before_th
         model = {word: count for word, count in (model | change).items() if count is not None}
         assert content(state) == model
         state.tidy(TxId(txid), lambda: True)
-        apart: FoldsApart = state._open_table.folds.apart  # type: ignore[attr-defined]
+        apart: BackgroundCompaction = state._open_table.compactor.background  # type: ignore[attr-defined]
         if apart._future is not None:
             apart._future.exception(timeout=240)
         assert content(state) == model
         assert content(state, txid - 1) == before
     assert model == {}
-    assert state._open_table.folded_txid > 6  # type: ignore[attr-defined]
+    assert state._open_table.compacted_txid > 6  # type: ignore[attr-defined]
     state.close()
 
 

@@ -229,7 +229,7 @@ def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> N
         assert ("cat" in content(state, txid - 1)) is (txid == 2)
     if isinstance(state, SqlMapState):
         state.tidy(TxId(3), lambda: True)
-    assert stored_rows(state) == (3 if place.is_log else 1), "folds remove it from a log"
+    assert stored_rows(state) == (3 if place.is_log else 1), "compactions remove it from a log"
 
 
 def stored_rows(state: AnyState) -> int:

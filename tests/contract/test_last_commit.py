@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from tests.contract.states import OWNER, Place, always, counts
@@ -16,7 +16,7 @@ from transactional.core.ports import CommitFacts
 from transactional.model.attempt import TxId
 from transactional.runtime.commit.committing import facts_of_write
 
-LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
+LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(compact_after=2, fan_out=2)}
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -34,9 +34,11 @@ def files(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.rglob("*.parquet")}
 
 
-def test_it_tells_version_bytes_and_folds(request: pytest.FixtureRequest, place: tuple[Place, DeltaMapState]) -> None:
+def test_it_tells_version_bytes_and_compactions(
+    request: pytest.FixtureRequest, place: tuple[Place, DeltaMapState]
+) -> None:
     at, state = place
-    folded = set[int | None]()
+    compacted = set[int | None]()
     for txid in range(1, 9):
         before = files(at.folder / "table")
         state.merge(at.attempt(txid, txid + 1), counts({"cat": 1, f"word {txid}": 2}))
@@ -45,10 +47,10 @@ def test_it_tells_version_bytes_and_folds(request: pytest.FixtureRequest, place:
         came = {name: size for name, size in files(at.folder / "table").items() if name not in before}
         assert told.size_bytes == sum(came.values()) > 0
         assert told.version == DeltaTable(at.folder / "table").version()
-        folded.add(told.folded_txid)
+        compacted.add(told.compacted_txid)
         state.tidy(TxId(txid), always)
     is_log = "log" in request.node.name
-    assert len(folded) > 2 if is_log else folded == {None}
+    assert len(compacted) > 2 if is_log else compacted == {None}
 
 
 class Away(MemoryMapState):

@@ -182,7 +182,7 @@ def test_whoever_reads_a_mean_reads_the_same(place: Place, tmp_path: Path) -> No
         assert place.engine == "memory" or report.checked["rows"] >= len(ALL)
 
 
-LAYOUTS = pytest.mark.parametrize("layout", ["merge", LogLayout(fold_after=None)], ids=["merge", "log"])
+LAYOUTS = pytest.mark.parametrize("layout", ["merge", LogLayout(compact_after=None)], ids=["merge", "log"])
 
 
 def run_into(folder: Path, layout: str | LogLayout) -> list[DeltaMapState]:

@@ -38,7 +38,7 @@ HISTORY: list[dict[str, tuple[int] | Absent]] = [
 @pytest.fixture(
     params=[
         *("sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "delta-rs", "delta-rs/merge"),
-        *("delta-rs/log", "delta-rs/staged and folded"),
+        *("delta-rs/log", "delta-rs/staged and compacted"),
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.sampled(3)
 ENGINES = [
     *("memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)),
     *("delta-rs", "delta-rs/files", "delta-rs/files, lookup"),
-    *("delta-rs/log", "delta-rs/lookup", "delta-rs/staged and folded"),
+    *("delta-rs/log", "delta-rs/lookup", "delta-rs/staged and compacted"),
     pytest.param("redis", marks=pytest.mark.redis),
 ]
 
@@ -138,7 +138,8 @@ def test_a_reader_creates_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["merge", "log"])
 def test_an_older_transaction_of_a_delta_table(tmp_path: Path, layout: str) -> None:
-    """As long as its log has it: each was read as it was, also where a dead attempt came first, and after a fold."""
+    """As long as its log has it: each was read as it was, also where a dead attempt came first, and after a
+    compaction."""
     place = Place("delta-rs", tmp_path)
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     state.open(OWNER, place.txids.__getitem__)
@@ -148,7 +149,7 @@ def test_an_older_transaction_of_a_delta_table(tmp_path: Path, layout: str) -> N
         place.fence(state, txid, 10 * txid + 1)
         state.merge(place.attempt(txid, 10 * txid + 2), counts(words))
         if txid == 4:
-            state.fold()
+            state.compact()
     reader = state.reader(OWNER)
     for txid in (2, 5, 1, 6, 3, 4):
         reader.pin(TxId(txid))
@@ -215,7 +216,7 @@ def test_files_that_somebody_has_deleted_are_one_line(tmp_path: Path, layout: st
     place.fence(state, 0, 1)
     for txid, words in enumerate(HISTORY, start=1):
         state.merge(place.attempt(txid, 10 * txid), counts(words))
-    state.fold()
+    state.compact()
     table = DeltaTable(tmp_path / "t")
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     reader = state.reader(OWNER)

@@ -70,7 +70,7 @@ SIGNED = [(type_, (-1) ** number) for number, type_ in enumerate(LARGEST)]
 
 @pytest.mark.parametrize("type_", ["long", "decimal(38,18)"])
 def test_many_rows_of_large_numbers_that_cancel_out(place: Place, type_: str) -> None:
-    """Sums over transactions, folds and readers, in whatever order they are added up."""
+    """Sums over transactions, compactions and readers, in whatever order they are added up."""
     state, large = place.state(values=f"total {type_}"), LARGEST[type_] // 2
     expected = {"cat": 0, "dog": 0}
     for txid, sign in enumerate([1, 1, -1, -1, -1, 1, 1], start=1):

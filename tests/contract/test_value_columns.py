@@ -204,7 +204,9 @@ def test_a_column_that_others_have_added_is_not_taken_for_the_state_s(place: Pla
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", [*DELTA, "delta-rs/log, looked up in files"])
-def test_what_was_there_is_folded_with_what_comes(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_there_is_compacted_with_what_comes(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of before, which lack the columns, and files of after are read as one."""
     engine, _, in_files = engine.partition(", looked")
     if in_files:
@@ -221,7 +223,7 @@ def test_what_was_there_is_folded_with_what_comes(engine: str, tmp_path: Path, m
         assert state.get(place.attempt(txid + 1, 20 + txid), [("cat",)]) == {
             ("cat",): (txid, 1.5 * (txid - 3), f"at {txid}")
         }
-    state.fold()
+    state.compact()
     state.tidy(TxId(6), always)
     after = {"bird 1": (1, None, None), "bird 2": (5, None, None), "bird 3": (3, None, None), "cat": (6, 4.5, "at 6")}
     assert rows(state) == after

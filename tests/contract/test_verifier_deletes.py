@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.sql.state import SqlMapState
 from transactional import KeyValueState, StatefulBolt, TransactionalTopologyBuilder, Tuple, run_topology
@@ -24,7 +24,7 @@ from verifier.sql_tables import CheckedSqlTable
 
 WORDS = [[(f"w{Random(number).randrange(6)}",) for number in range(60)]]
 
-FOLD = "words/count#fold"
+COMPACTION = "words/count#compaction"
 
 
 class CountsToThree(StatefulBolt):
@@ -60,7 +60,7 @@ class OtherEveryTime(OpaqueMemoryTransactionalSpout):
 def state_of(layout: str, folder: Path) -> Any:
     if layout == "sqlite":
         return SqlMapState(f"sqlite:///{folder}/states.db", "counts", deletes=True)
-    how = LogLayout(fold_after=2, fan_out=2) if layout == "log" else layout
+    how = LogLayout(compact_after=2, fan_out=2) if layout == "log" else layout
     return DeltaMapState(folder / "counts", layout=how, deletes=True)
 
 
@@ -110,7 +110,7 @@ def test_a_table_that_is_given_the_log_layout_is_right(
     assert DeltaTable(tmp_path / "counts").metadata().partition_columns == ["txid"]
     found = report("log", tmp_path)
     assert found.findings == ()
-    assert found.checked["folds"] > 1
+    assert found.checked["compactions"] > 1
 
 
 @pytest.mark.sampled(3)
@@ -123,7 +123,7 @@ def test_it_has_to_hold_the_rows_that_were_there(tmp_path: Path, later: int, los
     txid, version = pc.max(rows["txid"]).as_py() + later, table.transaction_version("words/count")
     assert version is not None
     table.alter.set_table_properties({"transactional.combine": '{"count": "last"}'}, raise_if_not_exists=False)
-    under = CommitProperties(app_transactions=[Transaction("words/count", version), Transaction(FOLD, txid)])
+    under = CommitProperties(app_transactions=[Transaction("words/count", version), Transaction(COMPACTION, txid)])
     segment = alive.slice(lost).append_column("txid", pa.repeat(pa.scalar(txid, pa.int64()), alive.num_rows - lost))
     how: dict[str, Any] = {"mode": "overwrite", "schema_mode": "overwrite", "partition_by": ["txid"]}
     write_deltalake(table, segment, commit_properties=under, **how)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place
@@ -26,9 +26,9 @@ BEFORE = {"dog": 2, "cat": 1, "cow": 1}
 AFTER = {"dog": 3, "cat": 1, "cow": 1, "bird": 5}
 WITHOUT_COW = {"dog": 3, "cat": 1, "bird": 5}
 """The third transaction has brought the cow: replayed without it, it is gone; it is the first to expire, too."""
-NEVER = LogLayout(fold_after=None)
-STAGED = LogLayout(fold_after=None, staged_bytes=0)
-OFTEN = LogLayout(fold_after=3, fan_out=2)
+NEVER = LogLayout(compact_after=None)
+STAGED = LogLayout(compact_after=None, staged_bytes=0)
+OFTEN = LogLayout(compact_after=3, fan_out=2)
 SEEN = {"values": "count long, seen timestamp"}
 EXPIRES = {"expires": "seen", "after": "10 seconds"}
 
@@ -59,13 +59,13 @@ class Way:
 
     @property
     def is_apart(self) -> bool:
-        """Whether what is folded is written apart, however little it is."""
-        return self.write is fold_apart
+        """Whether what is compacted is written in the background, however little it is."""
+        return self.write is compact_in_background
 
     @property
     def is_fenced(self) -> bool:
         """Whether who was taken over is told so."""
-        return not self.is_upkeep and self.write is not fold
+        return not self.is_upkeep and self.write is not compact
 
     @property
     def is_attempted(self) -> bool:
@@ -121,11 +121,11 @@ def upkeep(state: DeltaMapState, place: Place) -> None:
     state.tidy(TxId(4), lambda: True)
 
 
-def fold_apart(state: DeltaMapState, place: Place) -> None:
+def compact_in_background(state: DeltaMapState, place: Place) -> None:
     upkeep(state, place)
     table = state._open_table
     assert isinstance(table, SegmentsTable)
-    if (future := table.folds.apart._future) is not None:
+    if (future := table.compactor.background._future) is not None:
         future.exception(timeout=240)
     state.tidy(TxId(4), lambda: True)
 
@@ -190,9 +190,9 @@ def fence(state: DeltaMapState, place: Place) -> None:
     place.fence(state, 3, 9)
 
 
-def fold(state: DeltaMapState, place: Place) -> None:
+def compact(state: DeltaMapState, place: Place) -> None:
     del place
-    state.fold()
+    state.compact()
 
 
 def rewind(state: DeltaMapState, place: Place) -> None:
@@ -214,15 +214,17 @@ WAYS = {
     "a fence, then deletes: a column": Way(fence, BEFORE, next_txid=4, passes=1, gained=WITH_DELETES),
     "a fence, then deletes: that there are some": Way(fence, BEFORE, next_txid=4, passes=2, gained=WITH_DELETES),
     "rows that begin to expire: that they do": Way(fourth, WITHOUT_COW, declared=SEEN, gained=EXPIRES),
-    "a compaction": Way(upkeep, AFTER, is_small=False, is_upkeep=True, passes=1),
+    "a compaction of files": Way(upkeep, AFTER, is_small=False, is_upkeep=True, passes=1),
     "a rewind": Way(rewind, BACK, next_txid=3, needs_log=True),
     "rows of a log": Way(fourth, AFTER, layout=NEVER),
     "staged files: that there are some": Way(staged, AFTER, layout=STAGED),
     "staged files": Way(staged, AFTER, layout=STAGED, passes=1),
-    "a fold": Way(fold, BEFORE, next_txid=4, layout=NEVER),
-    "a fold that is due": Way(upkeep, AFTER, layout=OFTEN, is_upkeep=True, passes=1),
-    "a fold apart: that there are staged files": Way(fold_apart, AFTER, layout=OFTEN, is_upkeep=True, passes=1),
-    "a fold apart": Way(fold_apart, AFTER, layout=OFTEN, is_upkeep=True, passes=2),
+    "a compaction of segments": Way(compact, BEFORE, next_txid=4, layout=NEVER),
+    "a compaction of segments that is due": Way(upkeep, AFTER, layout=OFTEN, is_upkeep=True, passes=1),
+    "a compaction in the background: that there are staged files": Way(
+        compact_in_background, AFTER, layout=OFTEN, is_upkeep=True, passes=1
+    ),
+    "a compaction in the background": Way(compact_in_background, AFTER, layout=OFTEN, is_upkeep=True, passes=2),
     "a rewind of a log": Way(rewind, BACK, next_txid=3, layout=NEVER, needs_log=True),
     "a table that becomes a log: how its values meet": Way(fourth, AFTER, turns_to=NEVER),
     "a table that becomes a log: its base": Way(fourth, AFTER, turns_to=NEVER, passes=1),

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from state import DeltaMapState, RedisMapState, SqlMapState
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from tests.journeys.matrix import BOLTS
 from tests.journeys.sources import APP, FIELDS, SOURCES, WEB
 from transactional import BasicBolt, JoinBolt, OutputCollector, Topology, TransactionalTopologyBuilder, Tuple
@@ -52,7 +52,7 @@ def state(name: str, key: Any = None, values: str = "") -> Any:
         case "merge layout":
             return DeltaMapState(name, key, values, layout="merge")
         case "log layout":
-            return DeltaMapState(name, key, values, layout=LogLayout(fold_after=3))
+            return DeltaMapState(name, key, values, layout=LogLayout(compact_after=3))
         case "SQLite":
             return SqlMapState("sqlite:///tables.db", name, key, values)
         case "PostgreSQL":

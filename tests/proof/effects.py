@@ -21,11 +21,11 @@ from deltalake.table import TableAlterer
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state.delta import merged as delta_merged
-from state.delta.log.apart import WorkApart
+from state.delta.log.background import BackgroundWork
 from state.delta.scratch import FileScratch
-from state.delta.segments import folds_apart
+from state.delta.segments import background_compaction
 from state.delta.segments import table as delta_segments
-from state.delta.segments.folds_apart import FoldsApart, WrittenFold
+from state.delta.segments.background_compaction import BackgroundCompaction, WrittenCompaction
 from state.delta.tables.staging import FileStager
 from state.delta.writing import commit as delta_commit
 from state.delta.writing import creating as delta_creating
@@ -212,7 +212,7 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
     """All that this process writes to Delta tables under a folder is an effect; tables are tidied up all the time.
 
     With `merges` small tables are written as large ones are, and so have files that are put together. With `apart`
-    small folds are written apart, as large ones are.
+    small compactions are written in the background, as large ones are.
     """
     logs = DeltaLogs(folder)
 
@@ -252,10 +252,10 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
         wrap(patch, FileStager, "stage_all", lambda stager: stager.folder.name, commits=False)
         wrap(patch, FileScratch, "write", lambda scratch: scratch.folder.name, commits=False)
         wrap(patch, FileScratch, "remove", lambda scratch: scratch.folder.name, commits=False)
-        patch.setattr(FoldsApart, "start", fold_at_once)
-        patch.setattr(WorkApart, "start", done_at_once)
+        patch.setattr(BackgroundCompaction, "start", compact_at_once)
+        patch.setattr(BackgroundWork, "start", done_at_once)
         if apart:
-            patch.setattr(folds_apart, "APART_ROWS", 0)
+            patch.setattr(background_compaction, "BACKGROUND_ROWS", 0)
         wrap(patch, StagedOrphans, "delete", lambda orphans: name_of(orphans.location.uri))
         wrap(patch, TableAlterer, "set_table_properties", lambda alterer: name_of(alterer.table.table_uri))
         yield
@@ -263,18 +263,18 @@ def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool)
             assert logs.are_as_seen(), f"a Delta commit has no number: {logs.seen} have one, {logs.commits()} are there"
 
 
-_START = WorkApart.start
+_START = BackgroundWork.start
 
 
-def done_at_once(apart: WorkApart[Any], work: Callable[[], Any]) -> None:
+def done_at_once(apart: BackgroundWork[Any], work: Callable[[], Any]) -> None:
     """What is done beside the transactions ends before the next one, so that its effects always come at the same
     place."""
     _START(apart, work)
     apart.wait(lambda: True)
 
 
-def fold_at_once(apart: FoldsApart, write: Callable[[], WrittenFold]) -> None:
-    """A fold is written in the thread that wants it, so that its effects always come at the same place."""
+def compact_at_once(apart: BackgroundCompaction, write: Callable[[], WrittenCompaction]) -> None:
+    """A compaction is written in the thread that wants it, so that its effects always come at the same place."""
     apart._written, apart._future = [write()], Future()
     apart._future.set_result(None)
 
@@ -283,7 +283,7 @@ def numbered_write(numbered: Callable[[str], AbstractContextManager[None]]) -> C
     """`write_deltalake`, as an effect: the rows of a transaction in the log layout, or a whole table."""
 
     def effect(table: DeltaTable, *given: Any, **named: Any) -> None:
-        what = "write" if "predicate" in named else "fold" if "schema_mode" in named else "rewrite"
+        what = "write" if "predicate" in named else "compaction" if "schema_mode" in named else "rewrite"
         with numbered(f"{name_of(table.table_uri)}: {what}"):
             write_deltalake(table, *given, **named)
 

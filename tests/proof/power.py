@@ -16,9 +16,9 @@ from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, SqlMapState
 from state.delta import merged as delta_merged
 from state.delta.log import log as delta_log
-from state.delta.log.apart import WorkApart
+from state.delta.log.background import BackgroundWork
 from state.delta.merging import change as delta_small
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.writing import layout as delta_layout
 from tests.proof.crashing import LEASE_MS
 from tests.proof.effects import done_at_once
@@ -81,7 +81,10 @@ def state_of(setting: Setting, folder: Path, name: str, kind: StateKind) -> Delt
     """One of the two states."""
     if setting.tables == "sqlite":
         return SqlMapState(f"sqlite:///{folder}/{name}.db", name, "word string", kind=kind)
-    layouts = {"log": LogLayout(fold_after=2, fan_out=2), "staged": LogLayout(fold_after=2, fan_out=2, staged_bytes=0)}
+    layouts = {
+        "log": LogLayout(compact_after=2, fan_out=2),
+        "staged": LogLayout(compact_after=2, fan_out=2, staged_bytes=0),
+    }
     layout: Any = layouts.get(setting.tables, "merge")
     # In a folder that is made with the table.
     return DeltaMapState(folder / "tables" / name, "word string", kind=kind, layout=layout, properties=PROPERTIES)
@@ -93,7 +96,7 @@ def often_tidied(setting: Setting) -> Iterator[None]:
     with (
         mock.patch.object(delta_log, "LOG_KEPT_S", -10),
         mock.patch.object(delta_layout, "VACUUM_INTERVAL", 4),
-        mock.patch.object(WorkApart, "start", done_at_once),
+        mock.patch.object(BackgroundWork, "start", done_at_once),
         mock.patch.object(delta_merged, "COMPACTION_INTERVAL", 5),
         mock.patch.object(delta_merged, "FILES_MAX", 1),
         mock.patch.object(delta_small, "REWRITTEN_BYTES_MAX", -1 if setting.tables == "merge" else 1_000_000),

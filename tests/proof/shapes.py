@@ -12,7 +12,7 @@ from typing import Any
 from examples.transactional_words import Bucketize, KeyedCountUpdater
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from tests.proof.effects import Effects, Mirror, MirroringSpout, OpaqueMirroringSpout
 from transactional import KeyValueState, StatefulBolt, StateKind, Topology, TransactionalTopologyBuilder, Tuple
 from transactional.model.aggregates import Count as Counted
@@ -39,10 +39,11 @@ PROPERTIES = {"delta.checkpointInterval": "4"}
 KEPT_FOR_NO_TIME = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
 """What nobody can commit any more is deleted as soon as it was noted."""
 LAYOUTS = {
-    "log": LogLayout(fold_after=1, fan_out=2, staged_bytes=None),
-    "staged": LogLayout(fold_after=2, fan_out=2, staged_bytes=0),
+    "log": LogLayout(compact_after=1, fan_out=2, staged_bytes=None),
+    "staged": LogLayout(compact_after=2, fan_out=2, staged_bytes=0),
 }
-"""In the log layout, which is folded all the time; and with all that tasks aggregate, or write in steps that are jobs,
+"""In the log layout, which is compacted all the time; and with all that tasks aggregate, or write in steps that are
+jobs,
 in files of their own."""
 
 

@@ -21,7 +21,7 @@ from tests.proof.arriving import ArrivingWords
 from tests.proof.soaking import LEASE_MS, OPTIONS, SPREAD, TOPOLOGY, expected_buckets, first_key
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import Fenced
-from transactional.model.names import fold_of
+from transactional.model.names import compaction_of
 
 LEADS = f"leading topology {TOPOLOGY} from"
 LEASE_S = LEASE_MS / 1000
@@ -116,15 +116,15 @@ class Soak:
         return ""
 
     def _check_keys(self) -> str:
-        """Each of a word's keys has come as often as the word, and folds were committed: up to where."""
+        """Each of a word's keys has come as often as the word, and compactions were committed: up to where."""
         table = self.folder / "per-key"
         rows = DeltaMapState(table, "key long", "count long").read()
         found = dict(zip(rows["key"].to_pylist(), rows["count"].to_pylist(), strict=True))
         wanted = self.words.counts.items()
         assert found == {first_key(word) + number: times for word, times in wanted for number in range(SPREAD)}
-        folded = DeltaTable(table).transaction_version(fold_of(f"{TOPOLOGY}/per-key"))
-        assert folded is not None
-        return f"; {len(found):,} keys, folded up to transaction {folded}"
+        compacted = DeltaTable(table).transaction_version(compaction_of(f"{TOPOLOGY}/per-key"))
+        assert compacted is not None
+        return f"; {len(found):,} keys, compacted up to transaction {compacted}"
 
     def committed(self) -> int:
         """The last transaction committed."""

@@ -3,7 +3,7 @@
 `transactional run tests.proof.soaking:build --master none`, in the folder of its tables. The variables BOOTSTRAP, TOPIC
 and SPOUT (`opaque` or `transactional`) say where the words come from, COUNTER (`committer`, `stateful` or `spread`)
 what counts them: with `spread` a batch has a hundred thousand keys, its tasks stage what they have aggregated, and
-folds are written beside the transactions.
+compactions are written beside the transactions.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def build() -> Topology:
 def spread(builder: TransactionalTopologyBuilder, kind: StateKind) -> Topology:
     """Every word is many keys."""
     builder.set_bolt("spread", Spread(), 2).local_or_shuffle_grouping("records")
-    layout = LogLayout(fold_after=5, fan_out=4, staged_bytes=0)
+    layout = LogLayout(compact_after=5, fan_out=4, staged_bytes=0)
     state = DeltaMapState("per-key", "key long", "count long", kind=kind, layout=layout)
     builder.set_committer_bolt("per-key", state.sum("times", "count")).local_or_shuffle_grouping("spread")
     return builder.build()

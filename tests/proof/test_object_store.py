@@ -25,7 +25,7 @@ from tests.proof.object_store import BUCKET, object_store
 from transactional.errors import Fenced, OperatingError, StoreMismatch
 
 BY_TASKS = ("file by file, by tasks", "an entry of our own, by tasks")
-ON_DISKS_ALONE = ("staged files", "a fold apart", "a compaction", *BY_TASKS)
+ON_DISKS_ALONE = ("staged files", "a compaction in the background", "a compaction of files", *BY_TASKS)
 """And of what is compacted there are too few files here."""
 REMOTE = {name: way for name, way in EVERY_WAY.items() if not name.startswith(ON_DISKS_ALONE)}
 WRITERS = 6

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from state.delta.tables.staging import RUNS
+from state.delta.tables.staging import STAGED_FOLDER
 from tests.integration.cluster import killed_executor
 from tests.integration.cluster.spark_cluster import start_master, start_worker
 from tests.integration.command_line import many_words
@@ -59,7 +59,7 @@ def run_with(disk: str | None, folder: Path, *run: str, **variables: str) -> Ite
 
 def test_a_worker_that_does_not_see_the_folder_is_one_clear_line(tmp_path: Path) -> None:
     arguments = ["tests.integration.cluster.slow_steps:build", "--set", "commit_steps=jobs"]
-    with run_with(f"seen/{RUNS}", tmp_path, *arguments) as (program, _):
+    with run_with(f"seen/{STAGED_FOLDER}", tmp_path, *arguments) as (program, _):
         assert program.wait() == 1, program.text
         told = program.lines[-1]
         assert "component 'seen': " in told, program.text

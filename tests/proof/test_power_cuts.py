@@ -222,8 +222,8 @@ PLANTED: list[tuple[str, str, Callable[[str], bool]]] = [
     ("merge", "delta-rs' entry", lambda path: path.endswith(".json")),
     ("log", "a new folder", lambda path: "/txid=" in path and not path.endswith(".parquet")),
     ("log", "a checkpoint", lambda path: path.endswith(".checkpoint.parquet")),
-    ("staged", "a staged file", lambda path: "/_runs/" in path and path.endswith(".parquet")),
-    ("staged", "the folder of staged files", lambda path: path.endswith("/_runs")),
+    ("staged", "a staged file", lambda path: "/_staged/" in path and path.endswith(".parquet")),
+    ("staged", "the folder of staged files", lambda path: path.endswith("/_staged")),
     ("small", "the store's log", lambda path: path.endswith("store.db-wal")),
     ("sqlite", "a state's log", lambda path: path.endswith("one.db-wal")),
 ]

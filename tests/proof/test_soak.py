@@ -21,7 +21,8 @@ from tests.proof.soaking import TOPOLOGY
 from tests.proof.watcher import Watcher
 
 TIMES = {"committer": 100, "spread": 100, "stateful": 50}
-"""By what counts, for each kind of spout; `spread` counts large batches, whose rows tasks stage, and are folded beside
+"""By what counts, for each kind of spout; `spread` counts large batches, whose rows tasks stage, and are compacted
+beside
 the transactions."""
 WORKER_TIMES = 100
 """In workers, which are killed and stopped as well as their drivers."""

@@ -1,4 +1,5 @@
-"""A table of segments, whose rows tasks stage as files: commits name files, folds replace them, orphans are deleted.
+"""A table of segments, whose rows tasks stage as files: commits name files, compactions replace them, orphans are
+deleted.
 
 Which files may be deleted is told by the product; what a Delta log does is told by a dictionary of live files.
 """
@@ -90,8 +91,8 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class FoldApart:
-    """A fold that is written, and waits for its commit."""
+class BackgroundCompaction:
+    """A compaction that is written, and waits for its commit."""
 
     until: TxId
     inputs: frozenset[str]
@@ -103,7 +104,7 @@ class SegmentedState(SimulatedState):
 
     stored: SegmentedTable
     orphans: NotedOrphans
-    apart: FoldApart | None = None
+    apart: BackgroundCompaction | None = None
     wrote: AttemptId | None = None
 
     def of_process(self, before: Before) -> Self:
@@ -168,51 +169,57 @@ class SegmentedState(SimulatedState):
     # --- maintenance --------------------------------------------------------------------------------------------
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Fold, in line or apart; and delete what nobody commits any more."""
+        """Compact, in line or apart; and delete what nobody commits any more."""
         draw = self._faults.random.random()
         if self.apart is not None:
             if draw < 0.5:
                 self._commit_apart(self.apart)
         elif draw < 0.5:
-            self._fold(committed_txid, is_apart=draw < 0.25)
+            self._compact(committed_txid, is_apart=draw < 0.25)
         if self.apart is None and may_go_on() and self._faults.random.random() < 0.5:
             self._sweep()
 
-    def _fold(self, until: TxId, *, is_apart: bool) -> None:
-        self._before(f"load {self.stored.name} to fold it")
+    def _compact(self, until: TxId, *, is_apart: bool) -> None:
+        self._before(f"load {self.stored.name} to compact it")
         loaded = self._loaded_now()
         inputs = frozenset(path for path, txid in loaded.live.items() if txid <= until)
         if loaded.version != self.wrote or len(inputs) < 2:
             return
         attempt = TransactionAttempt(until, loaded.version or AttemptId(0))
-        fold = FoldApart(until, inputs, self.stored.write_file(attempt, self.stored.counts(inputs)))
+        compaction = BackgroundCompaction(until, inputs, self.stored.write_file(attempt, self.stored.counts(inputs)))
         if is_apart:
-            self.apart = fold
+            self.apart = compaction
             return
-        self._before(f"fold {self.stored.name} up to {until}", partial(self._is_moved, loaded))
+        self._before(f"compact {self.stored.name} up to {until}", partial(self._is_moved, loaded))
         if not self._is_moved(loaded):
-            self._reached["a table is folded between transactions"] += 1
-            self._commit_fold(loaded, fold)
+            self._reached["a table is compacted between transactions"] += 1
+            self._commit_compaction(loaded, compaction)
 
-    def _commit_apart(self, fold: FoldApart) -> None:
+    def _commit_apart(self, compaction: BackgroundCompaction) -> None:
         self.apart = None
-        self._before(f"load {self.stored.name} to commit a fold")
+        self._before(f"load {self.stored.name} to commit a compaction")
         loaded = self._loaded_now()
-        if loaded.version != self.wrote or not self._says_the_same(loaded, fold) or fold.path not in self.stored.folder:
-            self._reached["a fold that was written apart is dropped"] += 1
+        if (
+            loaded.version != self.wrote
+            or not self._says_the_same(loaded, compaction)
+            or compaction.path not in self.stored.folder
+        ):
+            self._reached["a compaction that was written in the background is dropped"] += 1
             return
-        self._before(f"commit the fold of {self.stored.name} up to {fold.until}", partial(self._is_moved, loaded))
+        self._before(
+            f"commit the compaction of {self.stored.name} up to {compaction.until}", partial(self._is_moved, loaded)
+        )
         if not self._is_moved(loaded):
-            self._reached["a fold that was written apart is committed"] += 1
-            self._commit_fold(loaded, fold)
+            self._reached["a compaction that was written in the background is committed"] += 1
+            self._commit_compaction(loaded, compaction)
 
-    def _says_the_same(self, loaded: Loaded, fold: FoldApart) -> bool:
-        """Whether the range still consists of what the fold was made of."""
-        return {path for path, txid in loaded.live.items() if txid <= fold.until} == fold.inputs
+    def _says_the_same(self, loaded: Loaded, compaction: BackgroundCompaction) -> bool:
+        """Whether the range still consists of what the compaction was made of."""
+        return {path for path, txid in loaded.live.items() if txid <= compaction.until} == compaction.inputs
 
-    def _commit_fold(self, loaded: Loaded, fold: FoldApart) -> None:
-        kept = {path: txid for path, txid in loaded.live.items() if path not in fold.inputs}
-        self.stored.commit_live(loaded.version, {**kept, fold.path: fold.until})
+    def _commit_compaction(self, loaded: Loaded, compaction: BackgroundCompaction) -> None:
+        kept = {path: txid for path, txid in loaded.live.items() if path not in compaction.inputs}
+        self.stored.commit_live(loaded.version, {**kept, compaction.path: compaction.until})
 
     def _sweep(self) -> None:
         """Delete orphans: first listed, then loaded."""

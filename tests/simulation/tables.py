@@ -39,7 +39,7 @@ LATE = "late"
 
 
 FORGOTTEN = (-1_000_000,)
-"""What stands where a fold has forgotten the value before: whoever sees it is wrong."""
+"""What stands where a compaction has forgotten the value before: whoever sees it is wrong."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -170,16 +170,16 @@ class SimulatedState(MemoryMapState):
             raise
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """A fold over what was loaded: nobody needs any more what was before a committed transaction."""
-        self._before(f"load {self.stored.name} to fold it")
+        """A compaction over what was loaded: nobody needs any more what was before a committed transaction."""
+        self._before(f"load {self.stored.name} to compact it")
         loaded = self._load()
-        self._before(f"fold {self.stored.name} up to {committed_txid}", lambda: self.stored.rows is not loaded.rows)
+        self._before(f"compact {self.stored.name} up to {committed_txid}", lambda: self.stored.rows is not loaded.rows)
         if self.stored.delta_version == loaded.delta_version and may_go_on():
-            self._reached["a table is folded between transactions"] += 1
-            rows = {key: self._folded(row, committed_txid) for key, row in loaded.rows.items()}
+            self._reached["a table is compacted between transactions"] += 1
+            rows = {key: self._compacted(row, committed_txid) for key, row in loaded.rows.items()}
             self.stored.commit(loaded.version, rows)
 
-    def _folded(self, row: StoredValue, committed_txid: TxId) -> StoredValue:
+    def _compacted(self, row: StoredValue, committed_txid: TxId) -> StoredValue:
         forgets = row.txid <= committed_txid and row.prev_txid is not None
         return replace(row, prev_value=self.forgotten) if forgets else row
 

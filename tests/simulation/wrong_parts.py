@@ -2,7 +2,7 @@
 
 The points of the fence: every transaction is written to every table; the store knows a fence before the table has it;
 check and write go through one handle; after a conflict nothing is written; rows and version are one Delta commit.
-Nothing is folded here, so folds have tests of their own.
+Nothing is compacted here, so compactions have tests of their own.
 """
 
 from __future__ import annotations

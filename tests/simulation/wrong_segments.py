@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from state.rows.values import StoredValue
 from tests.simulation.changes import AGGREGATOR, CHANGES, counts_of, rows_of
-from tests.simulation.segments import FoldApart, Loaded, SegmentedState, StagingExecutor
+from tests.simulation.segments import BackgroundCompaction, Loaded, SegmentedState, StagingExecutor
 from tests.simulation.tables import Counts, SimulatedState
 from transactional.core.ports import Processed
 from transactional.core.ports.staged import StagedFile
@@ -40,18 +40,18 @@ class CommitsWhatIsNotThere(SegmentedState):
         """Does not look."""
 
 
-class CommitsAFoldOverWhatHasChanged(SegmentedState):
-    """A fold that was written apart is committed though its range consists of other files by now."""
+class CommitsACompactionOverWhatHasChanged(SegmentedState):
+    """A compaction that was written in the background is committed though its range consists of other files by now."""
 
-    def _says_the_same(self, loaded: Loaded, fold: FoldApart) -> bool:
+    def _says_the_same(self, loaded: Loaded, compaction: BackgroundCompaction) -> bool:
         return True
 
 
-class AddsAFoldToItsRange(SegmentedState):
-    """What a fold was made of stays live beside it."""
+class AddsACompactionToItsRange(SegmentedState):
+    """What a compaction was made of stays live beside it."""
 
-    def _commit_fold(self, loaded: Loaded, fold: FoldApart) -> None:
-        self.stored.commit_live(loaded.version, {**loaded.live, fold.path: fold.until})
+    def _commit_compaction(self, loaded: Loaded, compaction: BackgroundCompaction) -> None:
+        self.stored.commit_live(loaded.version, {**loaded.live, compaction.path: compaction.until})
 
 
 class ListsAfterItLoads(SegmentedState):
@@ -64,7 +64,7 @@ class ListsAfterItLoads(SegmentedState):
 
 
 class ForgetsThatOthersLead(SegmentedState):
-    """A zombie goes on to fold: it does not compare the version with what it has written."""
+    """A zombie goes on to compact: it does not compare the version with what it has written."""
 
     def _is_moved(self, loaded: Loaded) -> bool:
         return False
@@ -74,8 +74,8 @@ SEGMENTED: tuple[type[SegmentedState], ...] = (
     KeepsSegmentsOfDeadAttempts,
     ReplacesWhatItKnows,
     CommitsWhatIsNotThere,
-    CommitsAFoldOverWhatHasChanged,
-    AddsAFoldToItsRange,
+    CommitsACompactionOverWhatHasChanged,
+    AddsACompactionToItsRange,
     ListsAfterItLoads,
     ForgetsThatOthersLead,
 )

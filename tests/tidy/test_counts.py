@@ -31,7 +31,7 @@ def combined(how, one, other): return one + other if how == "sum" else max(one, 
 def before(name, txid): return f"CASE WHEN txid < {txid} THEN {name} ELSE prev_{name} END"
 WORDS = {"sum": add, "min": min, "max": max}
 """,
-    "verifier/folds.py": "def no_rule(how): return how == 'last'\n",
+    "verifier/compactions.py": "def no_rule(how): return how == 'last'\n",
     "spouts/memory.py": "",
     "bench/grid.py": "ROWS = 3\n",
     "tests/contract/writing.py": "WAYS = {'an entry': 1, 'a fence': 2}\nBY_SPARK = {'rows': 3}\n",

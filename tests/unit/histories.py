@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from tests.contract.states import counts
 from transactional.core.ports import StateKind
@@ -34,7 +34,7 @@ COUNTING = ("count", "log")
 """The components whose tables count words; the others keep the latest value of each."""
 LATEST = ("latest", "latest-log")
 COMMITTERS = (*COUNTING, *LATEST)
-FOLDED = LogLayout(fold_after=3, fan_out=2)
+COMPACTED = LogLayout(compact_after=3, fan_out=2)
 LEASE_MS = 60_000
 
 Words = Mapping[str, int]
@@ -74,7 +74,7 @@ class History:
 
     def make_states(self) -> dict[str, Any]:
         """The states of the committers."""
-        layouts = {name: FOLDED if name in ("log", "latest-log") else "merge" for name in COMMITTERS}
+        layouts = {name: COMPACTED if name in ("log", "latest-log") else "merge" for name in COMMITTERS}
         states = {
             name: DeltaMapState(self.path(name), "word string", "count long", kind=self.kind, layout=layouts[name])
             for name in COMMITTERS
@@ -210,7 +210,7 @@ class History:
 
 def make_history(folder: Path, *, replays_exactly: bool = False) -> History:
     """A history with all that may happen: replays (of other batches, where the spout allows it), dead attempts,
-    take-overs, empty batches, folds."""
+    take-overs, empty batches, compactions."""
     history = History(folder, replays_exactly)
     go_through_everything(history)
     return history

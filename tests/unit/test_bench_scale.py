@@ -10,9 +10,9 @@ from bench.sheets import scale_sheet
 
 def test_large_batches_and_tables_are_held_against_their_targets() -> None:
     commits = [
-        {"rows": 1_000, "files": 2, "folds": 2, "wall_p50_ms": 10.0, "wall_p99_ms": 20.0},
-        {"rows": 10_000_000, "files": 2, "folds": 3, "wall_p50_ms": 14.0, "wall_p99_ms": 60.0},
-        {"rows": 1_000_000, "files": 200, "folds": 3, "wall_p50_ms": 30.0, "wall_p99_ms": 61.0},
+        {"rows": 1_000, "files": 2, "compactions": 2, "wall_p50_ms": 10.0, "wall_p99_ms": 20.0},
+        {"rows": 10_000_000, "files": 2, "compactions": 3, "wall_p50_ms": 14.0, "wall_p99_ms": 60.0},
+        {"rows": 1_000_000, "files": 200, "compactions": 3, "wall_p50_ms": 30.0, "wall_p99_ms": 61.0},
     ]
     driver = {"peak_jvm_mib": 300.0, "driver_cpu_s_per_transaction": 0.05, "jvm_cpu_s_per_transaction": 0.05}
     memory = [
@@ -20,7 +20,7 @@ def test_large_batches_and_tables_are_held_against_their_targets() -> None:
         {**driver, "keys": 1_000, "peak_driver_mib": 100.0, "messages_per_s": 2_000},
     ]
     slower = {f"{number} in round 1": [{"messages_per_s": speed}] for number, speed in (("1", 10), ("2", 9))}
-    count = {"work": "count", "folds": 2, "p50_ms": 10.0, "mean_with_base_folds_ms": 9.0}
+    count = {"work": "count", "compactions": 2, "p50_ms": 10.0, "mean_with_base_compactions_ms": 9.0}
     tables = [{**count, "keys": 1_000_000, "p99_ms": 10.0}, {**count, "keys": 100_000_000, "p99_ms": 21.0}]
     found: dict[str, dict[str, Any]] = {
         "commits": {"commits": commits},
@@ -51,7 +51,7 @@ def test_large_batches_and_tables_are_held_against_their_targets() -> None:
         "count": [True, False, True],
         "read-modify-write into 10⁸ keys: p50": [None],
         "read-modify-write into 10⁸ keys: p99": [None],
-        "read-modify-write into 10⁸ keys: mean with folds": [None],
+        "read-modify-write into 10⁸ keys: mean with compactions": [None],
     }
     assert len(scale_sheet(documents).rows) == 16
     assert not scale_sheet({}).rows

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from state import DeltaMapState, SqlMapState
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from tests.windows.bolt_world import BoltWorld
 from tests.windows.cascade_world import CascadeWorld
 from tests.windows.count_world import CountWorld
@@ -239,7 +239,7 @@ def in_delta(folder: Path, name: str, kind: StateKind) -> Any:
 
 
 def in_log(folder: Path, name: str, kind: StateKind) -> Any:
-    return FlakyFiles(folder / name, kind=kind, layout=LogLayout(fold_after=3, fan_out=2))
+    return FlakyFiles(folder / name, kind=kind, layout=LogLayout(compact_after=3, fan_out=2))
 
 
 @pytest.mark.sampled(3)

@@ -36,9 +36,9 @@ def owner_of(topology_id: str, component_id: str) -> str:
     return f"{topology_id}/{component_id}"
 
 
-def fold_of(owner: str) -> str:
-    """The app transaction of a fold: its version is the txid up to which the table is folded."""
-    return f"{owner}#fold"
+def compaction_of(owner: str) -> str:
+    """The app transaction of a compaction: its version is the txid up to which the table is compacted."""
+    return f"{owner}#compaction"
 
 
 def repair_of(owner: str) -> str:
@@ -77,7 +77,7 @@ OWNER_PROPERTY: Final = "transactional.owner"
 STORE_PROPERTY: Final = "transactional.storeId"
 """The coordinator's store that a Delta table was created for."""
 COMBINE_PROPERTY: Final = "transactional.combine"
-"""How the runs of a table in the log layout are combined."""
+"""How the segments of a table in the log layout are combined."""
 LOG_COMMITS_PROPERTY: Final = "transactional.logCommits"
 """How many Delta commits a table's log is to keep."""
 SCHEMA_VERSION_PROPERTY: Final = "transactional.schemaVersion"
@@ -99,9 +99,9 @@ OWNER_NOTE: Final = "owner"
 """In a Delta commit's user metadata: the table's owner. Commits with this note are ours."""
 REWOUND_NOTE: Final = "rewound_to"
 """In a Delta commit's user metadata: the transaction that a rewind has taken the table back to."""
-PUT_TOGETHER_NOTE: Final = "files_put_together"
+COMPACTED_FILES_NOTE: Final = "compacted_files"
 """In a Delta commit's user metadata: how many files it replaces with larger ones."""
-FILES_MADE_NOTE: Final = "files_made"
-"""In a Delta commit's user metadata, beside `PUT_TOGETHER_NOTE`: how many files it adds."""
+ADDED_FILES_NOTE: Final = "added_files"
+"""In a Delta commit's user metadata, beside `COMPACTED_FILES_NOTE`: how many files it adds."""
 DIGEST_TAG: Final = "transactional.blake2b"
 """The tag of a data file in the log of a Delta table that has the digest of its bytes: BLAKE2b of 16 bytes."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from state.delta.log.log import UNREADABLE, LogUpkeep, commit_path, lost_entry
 from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.model.errors import OperatingError, StoreMismatch
-from transactional.model.names import REWOUND_NOTE, fold_of, repair_of
+from transactional.model.names import REWOUND_NOTE, compaction_of, repair_of
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +42,9 @@ class Entry:
 
 
 def is_foreign(commit: Entry, owner: str) -> bool:
-    """True for a Delta commit that changes rows and is not the topology's, nor a fold of a table in the log layout."""
-    return commit.changes_data and owner not in commit.app_versions and fold_of(owner) not in commit.app_versions
+    """True for a Delta commit that changes rows and is not the topology's, nor a compaction of a table in the log
+    layout."""
+    return commit.changes_data and owner not in commit.app_versions and compaction_of(owner) not in commit.app_versions
 
 
 def foreign_change(commits: Sequence[Entry], owner: str) -> Entry | None:

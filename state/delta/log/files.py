@@ -25,7 +25,7 @@ from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem, copy_files
 from state.delta.log.log import LOG_FOLDER, NOTHING_AFTERWARDS, commit_path
 from state.delta.tables.data_files import DATA_FILE, FILE_ROWS_MAX, new_data_file
 from state.delta.tables.table import DeltaLocation, storage_of
-from transactional.model.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
+from transactional.model.names import ADDED_FILES_NOTE, COMPACTED_FILES_NOTE, OWNER_NOTE
 
 TARGET_BYTES = 100 * 1024 * 1024
 """So much one compaction rewrites, the smallest files first."""
@@ -55,7 +55,9 @@ def compact(
         return 0
     at_ms = max(each.modification_time for each in added)
     removed = [RemoveAction(each["path"], False, at_ms, each["size_bytes"], _partition(each)) for each in gone]
-    _replace(table, [*removed, *added], {OWNER_NOTE: owner, PUT_TOGETHER_NOTE: len(gone), FILES_MADE_NOTE: len(added)})
+    _replace(
+        table, [*removed, *added], {OWNER_NOTE: owner, COMPACTED_FILES_NOTE: len(gone), ADDED_FILES_NOTE: len(added)}
+    )
     return len(gone)
 
 

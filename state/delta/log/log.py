@@ -21,7 +21,7 @@ from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
-from state.delta.log.apart import WorkApart
+from state.delta.log.background import BackgroundWork
 from state.delta.tables.table import DeltaLocation, storage_of
 from transactional.model.errors import ConfigError, OperatingError, StoreMismatch
 from transactional.model.names import LOG_COMMITS_PROPERTY
@@ -147,8 +147,8 @@ class LogUpkeep:
         self._location = location
         self.seen: tuple[int, EntryMark | None] = (-1, None)
         """The version that was looked at last, and its entry; None: it was not there."""
-        self.checkpoint = WorkApart[DeltaTable]("checkpoint")
-        self.cleanup = WorkApart[None]("log")
+        self.checkpoint = BackgroundWork[DeltaTable]("checkpoint")
+        self.cleanup = BackgroundWork[None]("log")
 
     def is_newest(self, version: int) -> bool:
         """Whether this version is there, and no later one; checks two files and lists nothing.

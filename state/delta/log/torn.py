@@ -25,7 +25,7 @@ from pyarrow import parquet
 from state.delta.log.log import CHECKPOINT, ENTRY, LOG_FOLDER, entry_name
 from transactional.core.ports import TornFiles
 from transactional.model.attempt import AttemptId
-from transactional.model.names import FILES_MADE_NOTE, OWNER_NOTE, PUT_TOGETHER_NOTE
+from transactional.model.names import ADDED_FILES_NOTE, COMPACTED_FILES_NOTE, OWNER_NOTE
 from transactional.model.plumbing.syncing import sync
 
 _FIRST = entry_name(0)
@@ -131,9 +131,9 @@ def _lacks_its_end(entry: Path, actions: list[dict[str, Any]]) -> bool:
         return False
     if not isinstance(note, dict) or OWNER_NOTE not in note:
         return False
-    if PUT_TOGETHER_NOTE in note:
+    if COMPACTED_FILES_NOTE in note:
         made = sum("add" in action for action in actions)
-        return made < int(note.get(FILES_MADE_NOTE, 1)) or not any("remove" in action for action in actions)
+        return made < int(note.get(ADDED_FILES_NOTE, 1)) or not any("remove" in action for action in actions)
     return "txn" not in actions[-1]
 
 

@@ -293,7 +293,7 @@ class TableVersion:
 
     def _has_followed(self, after: int) -> bool:
         """Move to the newest version by what the log's entries say. False, and nothing is done: one of them is more
-        than a transaction's, a fold's or a fence's, or is gone."""
+        than a transaction's, a compaction's or a fence's, or is gone."""
         known = self._known_now
         if known is None or self._own is not None or self._versions_at != after:
             return False

@@ -1,4 +1,5 @@
-"""Which rows of a fold each of several tasks takes: all rows of its keys, so that none needs what another one has."""
+"""Which rows of a compaction each of several tasks takes: all rows of its keys, so that none needs what another one
+has."""
 
 from __future__ import annotations
 

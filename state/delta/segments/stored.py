@@ -9,14 +9,14 @@ from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from state.delta.log.version import TableVersion
-from state.delta.segments.folding import Segment, SegmentQuery, stored_combine
+from state.delta.segments.log_layout import Segment, SegmentQuery, stored_combine
 from state.delta.tables.lookup import EVERY_TXID, Files, can_read_files, read_files
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import DeltaLocation, features_used, storage_of, unreadable
 from state.rows.columns import StateColumns
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError
-from transactional.model.names import STAGED_FEATURE, fold_of
+from transactional.model.names import STAGED_FEATURE, compaction_of
 
 
 class StoredSegments:
@@ -32,18 +32,19 @@ class StoredSegments:
         return self.loaded.columns
 
     @property
-    def folded_txid(self) -> TxId:
-        """The transaction up to which the table was folded, 0: it never was."""
-        return TxId(self.loaded.version_of(fold_of(self.loaded.owner)) or 0)
+    def compacted_txid(self) -> TxId:
+        """The transaction up to which the table was compacted, 0: it never was."""
+        return TxId(self.loaded.version_of(compaction_of(self.loaded.owner)) or 0)
 
     @property
     def unique_until(self) -> TxId:
-        """Up to this transaction a segment has one row per key: what a fold has written; all, where nothing was staged.
+        """Up to this transaction a segment has one row per key: what a compaction has written; all, where nothing was
+        staged.
 
         A segment of several staged files may be one file by now, if somebody has compacted it.
         """
         is_staged = STAGED_FEATURE in features_used(self.loaded.properties)
-        return self.folded_txid if is_staged else EVERY_TXID
+        return self.compacted_txid if is_staged else EVERY_TXID
 
     def all(self) -> list[Segment]:
         """The segments, oldest first."""
@@ -71,7 +72,7 @@ class StoredSegments:
         ]
 
     def base(self) -> TxId | None:
-        """The oldest segment, if it has one row per key, as what a fold has written. There must be one."""
+        """The oldest segment, if it has one row per key, as what a compaction has written. There must be one."""
         oldest = self.all()[0]
         return oldest.txid if oldest.is_unique else None
 
@@ -118,12 +119,12 @@ class StoredSegments:
             return read_files(self.loaded.location, files, self.columns, txid).to_reader()
         return self.reader(self.known_query().sorted_segment(txid, is_unique=txid <= self.unique_until))
 
-    def check_not_folded(self, before: TxId | None) -> None:
-        """Raise `OperatingError` when what was before a transaction is folded into what came after."""
-        if before is not None and before <= self.folded_txid:
+    def check_not_compacted(self, before: TxId | None) -> None:
+        """Raise `OperatingError` when what was before a transaction is compacted into what came after."""
+        if before is not None and before <= self.compacted_txid:
             raise OperatingError(
-                f"Delta table {self.loaded.location} is folded up to transaction {self.folded_txid}; what was before "
-                f"transaction {before} is no longer known"
+                f"Delta table {self.loaded.location} is compacted up to transaction {self.compacted_txid}: the rows "
+                f"before transaction {before} are no longer known"
             )
 
 

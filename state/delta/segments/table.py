@@ -1,9 +1,10 @@
 """The log layout: a transaction writes a segment of its own and touches no other row, whatever the table's size.
 
 The table is partitioned by txid; the rows of one txid are a segment. A transaction replaces the segment of its txid:
-what a dead attempt has left goes with it, and nothing has to be read. Folds go by an app id of their own, whose version
-is the txid up to which the table is folded. They replace segments of committed transactions only, by rows that say the
-same, in one Delta commit: so readers see no difference, and a crash leaves the table as it was, or folded.
+what a dead attempt has left goes with it, and nothing has to be read. Compactions go by an app id of their own, whose
+version is the txid up to which the table is compacted. They replace segments of committed transactions only, by rows
+that say the same, in one Delta commit: so readers see no difference, and a crash leaves the table as it was, or
+compacted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 
 from state.delta.log.version import TableVersion
-from state.delta.segments.folding import (
+from state.delta.segments.compactor import Compactor
+from state.delta.segments.log_layout import (
     LogLayout,
     Segment,
     SegmentQuery,
@@ -27,7 +29,6 @@ from state.delta.segments.folding import (
     join_settings,
     stored_combine,
 )
-from state.delta.segments.folds import Folds
 from state.delta.segments.restarts import check_expiry
 from state.delta.segments.stored import StoredSegments
 from state.delta.tables.lookup import SegmentCopies, measured, newest_rows, with_keys
@@ -44,7 +45,7 @@ from transactional.core.ports.staged import StagedFile
 from transactional.model.aggregates.sums import largest
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import OperatingError
-from transactional.model.names import COMBINE_PROPERTY, STAGED_FEATURE, fold_of
+from transactional.model.names import COMBINE_PROPERTY, STAGED_FEATURE, compaction_of
 from transactional.model.schema import Field
 
 SWEEP_INTERVAL_S = 60.0
@@ -52,29 +53,29 @@ SWEEP_INTERVAL_S = 60.0
 
 
 class SegmentsTable(Layout):
-    """A table of a state in the log layout. `folding` says what is folded when."""
+    """A table of a state in the log layout. `compaction` says what is compacted when."""
 
-    def __init__(self, loaded: TableVersion, state: str, folding: LogLayout | None = None) -> None:
+    def __init__(self, loaded: TableVersion, state: str, compaction: LogLayout | None = None) -> None:
         super().__init__(loaded, state)
         self._stored = StoredSegments(loaded)
-        self.folds = Folds(self._stored, folding or LogLayout())
+        self.compactor = Compactor(self._stored, compaction or LogLayout())
         self._copies = SegmentCopies(self.columns.key.names, self._stored.load)
         self._orphans = StagedOrphans(loaded.location)
         self._swept_at_s = time.monotonic()
         self._bounds: tuple[TxId, SumBounds] | None = None
 
     @property
-    def folded_txid(self) -> TxId:
-        """The transaction up to which the table was folded, 0: it never was."""
-        return self._stored.folded_txid
+    def compacted_txid(self) -> TxId:
+        """The transaction up to which the table was compacted, 0: it never was."""
+        return self._stored.compacted_txid
 
     def last_commit(self) -> CommitFacts:
         """What the last write made."""
-        return replace(super().last_commit(), folded_txid=self.folded_txid)
+        return replace(super().last_commit(), compacted_txid=self.compacted_txid)
 
     def knows(self, txid: TxId) -> bool:
         """Whether this version says what was there after a transaction: its rows, and which of them had expired."""
-        return txid >= self.folded_txid and (self.columns.expires is None or txid >= self.floors().txid - 1)
+        return txid >= self.compacted_txid and (self.columns.expires is None or txid >= self.floors().txid - 1)
 
     def segments(self) -> list[Segment]:
         """The segments of this Delta version, oldest first."""
@@ -99,7 +100,7 @@ class SegmentsTable(Layout):
             if check.columns and not error.is_conflict:
                 self._check_sums(write, check)
             raise
-        self.folds.note_write(rows.num_rows)
+        self.compactor.note_write(rows.num_rows)
 
     def _apply_staged(self, write: TableWrite) -> None:
         """Let the segment be the staged files, with a further one for the rows: a Delta commit of metadata only."""
@@ -113,7 +114,7 @@ class SegmentsTable(Layout):
         if check.columns and not self.admits(check, _largest_of(staged, check)):
             self._check_sums(read_by_driver(location, self.columns, write, self._state), check)
         commit_staged(self.loaded, attempt, staged)
-        self.folds.note_write(sum(file.rows for file in staged), staged_files=len(staged))
+        self.compactor.note_write(sum(file.rows for file in staged), staged_files=len(staged))
 
     def _begin(self, write: TableWrite) -> None:
         """What the table has to say before the first rows of a kind."""
@@ -164,7 +165,7 @@ class SegmentsTable(Layout):
             names, alive = [*names, deleted], f" WHERE NOT COALESCE({deleted}, false)"
         names += [f"{DATA_FUSION.no_time} AS {DATA_FUSION.name(each)}" for each in floor]
         reader = self._stored.reader(f"SELECT {', '.join(names)}, CAST({newest} AS BIGINT) AS {txid} FROM t{alive}")
-        properties = under_fence(self.loaded, Transaction(fold_of(self.loaded.owner), newest))
+        properties = under_fence(self.loaded, Transaction(compaction_of(self.loaded.owner), newest))
         partition_by = [self.columns.txid]
         commit_overwrite(self.loaded, reader, properties, schema_mode="overwrite", partition_by=partition_by)
         self.loaded.disk.settle()
@@ -174,10 +175,10 @@ class SegmentsTable(Layout):
     def admits(self, check: SumCheck, largest: Mapping[str, int]) -> bool:
         """Whether all sums fit, whichever keys meet, and take them in: by the largest value of each column."""
         columns = [field for _, field in check.columns]
-        folded = self.folded_txid
-        # Folds put parts together that cancel out.
-        if self._bounds is None or (self._bounds[0] != folded and not self._bounds[1].admit(largest, columns)):
-            self._bounds = (folded, self._measured(columns))
+        compacted = self.compacted_txid
+        # Compactions put parts together that cancel out.
+        if self._bounds is None or (self._bounds[0] != compacted and not self._bounds[1].admit(largest, columns)):
+            self._bounds = (compacted, self._measured(columns))
         fits = self._bounds[1].admit(largest, columns)
         self._bounds[1].add(largest)
         return fits
@@ -190,7 +191,7 @@ class SegmentsTable(Layout):
 
     def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
         """Key and value columns, one row per key, as they were before transaction `before`, that `keep` leaves over."""
-        self._stored.check_not_folded(before)
+        self._stored.check_not_compacted(before)
         schema = self.columns.row_schema
         query, segments = self._stored.query(), self._stored.all()
         if query is None or not segments or (before is not None and segments[0].txid >= before):
@@ -204,15 +205,15 @@ class SegmentsTable(Layout):
         query, segments = self._stored.query(), self._stored.all()
         if query is None or not segments or segments[0].txid >= before or column not in self.columns.key.names:
             return super().rows_between(before, column, after, until)
-        self._stored.check_not_folded(before)
+        self._stored.check_not_compacted(before)
         schema = self.columns.row_schema
         sql = query.between(column, after, until).view_over_base(self._stored.base(), before)
         parts = [part.cast(schema) for part in self._stored.parts(sql, join_settings(segments))]
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
-        """A query on the table, called `source`, for one row per key; right whatever is folded meanwhile."""
-        self._stored.check_not_folded(before)
+        """A query on the table, called `source`, for one row per key; right whatever is compacted meanwhile."""
+        self._stored.check_not_compacted(before)
         combine = self._stored.combine()
         if combine is None:
             raise OperatingError(
@@ -224,7 +225,7 @@ class SegmentsTable(Layout):
 
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """The rows of wanted keys: each segment is searched, and only what is found is combined."""
-        self._stored.check_not_folded(before)
+        self._stored.check_not_compacted(before)
         query = self._stored.query()
         segments = {each.txid: (each.files, each.rows) for each in self._stored.all() if each.txid < before}
         if query is None or not segments:
@@ -237,25 +238,25 @@ class SegmentsTable(Layout):
     # --- between two transactions -----------------------------------------------------------------------------------
 
     def due(self, newest: TxId) -> Callable[[], object] | None:
-        """Folding."""
-        return self.folds.due(newest)
+        """Compaction."""
+        return self.compactor.due(newest)
 
-    def fold(self, newest: TxId) -> None:
-        """Fold every transaction before `newest` into the base. Raises `WriteRefused`."""
-        self.folds.fold(newest)
+    def compact(self, newest: TxId) -> None:
+        """Compact every transaction before `newest` into the base. Raises `WriteRefused`."""
+        self.compactor.compact(newest)
 
     def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
         """As every layout's; and staged files that nobody commits any more are looked for every now and then."""
         super().tidy(newest, may_go_on)
-        # What a fold has written and not committed yet looks like what nobody commits.
-        may_sweep = self.loaded.folder is not None and not self.folds.apart.is_pending
+        # What a compaction has written and not committed yet looks like what nobody commits.
+        may_sweep = self.loaded.folder is not None and not self.compactor.background.is_pending
         if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
             self._swept_at_s = time.monotonic()
             self._try("sweeping staged files", self.sweep, may_go_on)
 
     def unfinished(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
-        """A fold that is being written apart."""
-        return partial(self.folds.finish, may_go_on) if self.folds.apart.is_pending else None
+        """A compaction that is being written in the background."""
+        return partial(self.compactor.finish, may_go_on) if self.compactor.background.is_pending else None
 
     def sweep(self) -> int:
         """Delete staged files that nobody commits any more; how many. Raises `OSError`, `OperatingError`."""
@@ -266,7 +267,7 @@ class SegmentsTable(Layout):
         super().delete_old_files()
         if (folder := self.loaded.folder) is not None:
             # A folder per transaction: on a disk they stay, and listing them would take longer and longer.
-            remove_empty_folders(folder, self.columns.txid, self.folded_txid)
+            remove_empty_folders(folder, self.columns.txid, self.compacted_txid)
 
 
 def _largest_of(staged: Sequence[StagedFile], check: SumCheck) -> dict[str, int]:

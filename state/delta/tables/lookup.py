@@ -1,8 +1,8 @@
 """Queries of a large table that do not scan all of it: the rows of some keys, and how large sums can be.
 
-What a segment holds never changes; a fold makes another one, of other files. So a local copy of a segment, sorted by
-key and mapped into memory, is right as long as its files are in the snapshot, and a lookup costs what the wanted keys
-cost, not what the table does. Copies are made when they are first needed and go with the process.
+What a segment holds never changes; a compaction makes another one, of other files. So a local copy of a segment, sorted
+by key and mapped into memory, is right as long as its files are in the snapshot, and a lookup costs what the wanted
+keys cost, not what the table does. Copies are made when they are first needed and go with the process.
 
 A transaction of the log layout reads nothing, and so can't see that the sum of a stored and a new part overflows. A
 bound on all totals, measured once and kept up to date, shows when that can't happen; otherwise the keys are looked up.

@@ -29,7 +29,7 @@ from transactional.model.errors import OperatingError
 from transactional.model.plumbing.syncing import sync
 from transactional.model.schema import Schema
 
-RUNS: Final = "_runs"
+STAGED_FOLDER: Final = "_staged"
 """The folder of staged files, in the table's."""
 DRIVER_BYTES_MAX: Final = 64 * 1024 * 1024
 """So much of one transaction goes through the driver, for each committer."""
@@ -49,13 +49,13 @@ def is_plain(column: str) -> bool:
 def staged_name(owner: str, attempt: TransactionAttempt, ending: str = "parquet") -> str:
     """A new name in the table's folder, for one execution of a task of this attempt."""
     plain = re.sub(r"[^A-Za-z0-9_.]", "_", owner)
-    return f"{RUNS}/{plain}-{int(attempt.txid)}-{int(attempt.attempt_id)}-{uuid.uuid4()}.{ending}"
+    return f"{STAGED_FOLDER}/{plain}-{int(attempt.txid)}-{int(attempt.attempt_id)}-{uuid.uuid4()}.{ending}"
 
 
 def attempt_of(path: str) -> TransactionAttempt | None:
     """The attempt whose task has written a staged file; None: it is none."""
     folder, _, name = path.rpartition("/")
-    match = _NAME.fullmatch(name) if folder == RUNS else None
+    match = _NAME.fullmatch(name) if folder == STAGED_FOLDER else None
     return None if match is None else TransactionAttempt(TxId(int(match[1])), AttemptId(int(match[2])))
 
 
@@ -80,14 +80,16 @@ class FileStager:
         sums = [field.name for field in self.columns if limits_of(field.type) is not None]
         bounds = {name: largest(rows[name]) for name in sums}
         told, host = statistics(rows), socket.gethostname()
-        return StagedFile(f"{RUNS}/{path.name}", size, rows.num_rows, told, bounds, is_synced=True, host=host)
+        return StagedFile(f"{STAGED_FOLDER}/{path.name}", size, rows.num_rows, told, bounds, is_synced=True, host=host)
 
     def stage_all(self, attempt: TransactionAttempt, rows: pa.RecordBatchReader) -> StagedFile:
         """As `stage`, for rows that come one batch after the other; their largest values are not known."""
         path = self.folder / staged_name(self.owner, attempt)
         size = self._write(path, rows)
         written = parquet.read_metadata(path)
-        return StagedFile(f"{RUNS}/{path.name}", size, written.num_rows, footer_statistics(written), {}, is_synced=True)
+        return StagedFile(
+            f"{STAGED_FOLDER}/{path.name}", size, written.num_rows, footer_statistics(written), {}, is_synced=True
+        )
 
     def _write(self, path: Path, rows: pa.RecordBatchReader) -> int:
         try:
@@ -103,20 +105,20 @@ class FileStager:
         """Write an empty file of a new name; `create` the folder before. Raises `OperatingError`."""
         name = f"mark-{uuid.uuid4()}"
         try:
-            (self.folder / RUNS).mkdir(exist_ok=True, parents=create)
-            (self.folder / RUNS / name).touch(exist_ok=False)
+            (self.folder / STAGED_FOLDER).mkdir(exist_ok=True, parents=create)
+            (self.folder / STAGED_FOLDER / name).touch(exist_ok=False)
         except OSError as error:
             raise self._failed(error) from error
         return name
 
     def missing(self, marks: Sequence[str]) -> list[str]:
         """Those of the marks that are not to be seen from here."""
-        return [mark for mark in marks if not (self.folder / RUNS / mark).exists()]
+        return [mark for mark in marks if not (self.folder / STAGED_FOLDER / mark).exists()]
 
     def remove_marks(self, marks: Sequence[str]) -> None:
         """Delete them."""
         for mark in marks:
-            (self.folder / RUNS / mark).unlink(missing_ok=True)
+            (self.folder / STAGED_FOLDER / mark).unlink(missing_ok=True)
 
     def _failed(self, error: Exception) -> OperatingError:
         return unwritten(self.folder, error, "what a task has aggregated")
@@ -130,7 +132,7 @@ def unwritten(folder: Path, error: Exception, what: str) -> OperatingError:
             f"the folder of a state's table, {folder}, does not exist on {socket.gethostname()}: every "
             "executor and the driver must see the same folder; put the table on storage that all of them mount"
         )
-    return OperatingError(f"{what} can't be written to {folder / RUNS} on {socket.gethostname()}: {reason}")
+    return OperatingError(f"{what} can't be written to {folder / STAGED_FOLDER} on {socket.gethostname()}: {reason}")
 
 
 def _write(file: BinaryIO, path: Path, rows: pa.RecordBatchReader) -> int:

@@ -35,7 +35,7 @@ from transactional.model.plumbing.failures import LASTING, FailuresInARow
 _log = logging.getLogger(__name__)
 VACUUM_INTERVAL = 1_000
 """Writes between two deletions of old files."""
-FOLDING, CHECKPOINT, SYNCING = "folding or compacting", "writing a checkpoint", "syncing to disk"
+COMPACTING, CHECKPOINT, SYNCING = "compacting", "writing a checkpoint", "syncing to disk"
 """Kinds of upkeep, in words."""
 CACHED_ROWS_MAX = 100_000
 """The rows of a table of this size are kept between two reads of one attempt."""
@@ -168,28 +168,28 @@ class Layout(ABC):
 
     @abstractmethod
     def due(self, newest: TxId) -> Callable[[], object] | None:
-        """What the layout should fold or compact by now. None: nothing."""
+        """What the layout should compact by now. None: nothing."""
 
     @abstractmethod
-    def fold(self, newest: TxId) -> None:
+    def compact(self, newest: TxId) -> None:
         """Leave one row per key of what was before transaction `newest`. Raises `WriteRefused`."""
 
     def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Fold or compact what is due, keep the log short, and now and then delete old files. Never fails.
+        """Compact what is due, keep the log short, and now and then delete old files. Never fails.
 
         `newest` is the transaction that was written last; readers may still want to see what was before it.
         Every transaction leaves a file or two that are no longer part of the table; they go once they are older than
         the table's `delta.deletedFileRetentionDuration`.
         """
         self._writes += 1
-        self._try(FOLDING, lambda: self._do_due(newest), may_go_on)
+        self._try(COMPACTING, lambda: self._do_due(newest), may_go_on)
         self._tend_log(may_go_on)
         if self._writes % VACUUM_INTERVAL == 0:
             self._try("deleting old files", self.delete_old_files, may_go_on)
         self._try(SYNCING, self.loaded.disk.make_durable)
 
     def _do_due(self, newest: TxId) -> object:
-        """Fold or compact what is due; False if nothing is, or it has only begun."""
+        """Compact what is due; False if nothing is, or it has only begun."""
         work = self.due(newest)
         return False if work is None else work()
 
@@ -201,7 +201,7 @@ class Layout(ABC):
     def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
         """Wait for what is done beside the transactions, and commit it, as long as `may_go_on` says so. Never fails."""
         if (work := self.unfinished(may_go_on)) is not None:
-            self._try(FOLDING, work)
+            self._try(COMPACTING, work)
             self._try(SYNCING, self.loaded.disk.make_durable)
         self._finish_log(may_go_on)
 

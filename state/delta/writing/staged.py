@@ -21,7 +21,7 @@ from pyarrow import parquet
 from state.delta.log.files import retention_s
 from state.delta.log.log import commit_path
 from state.delta.log.version import TableVersion
-from state.delta.tables.staging import RUNS, attempt_of
+from state.delta.tables.staging import STAGED_FOLDER, attempt_of
 from state.delta.tables.table import DeltaLocation
 from state.delta.writing.commit import as_attempt, commit_files
 from state.fence import TableWrite
@@ -33,7 +33,7 @@ from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError, ProtocolError
 
-_OF_DRIVERS = (f"{RUNS}/mark-", f"{RUNS}/job-")
+_OF_DRIVERS = (f"{STAGED_FOLDER}/mark-", f"{STAGED_FOLDER}/job-")
 _NOBODY = AttemptId(0)
 
 
@@ -103,7 +103,7 @@ def replaced(
 ) -> list[AddAction | RemoveAction]:
     """The actions that put staged files in place of others, as rows of a transaction.
 
-    One without rows is left out: no fold would remove it, since an engine rewrites the files that have rows.
+    One without rows is left out: no compaction would remove it, since an engine rewrites the files that have rows.
     """
     column, uri = table.columns.txid, table.location.uri
     newest = Path(uri, commit_path(table.delta_version))  # by the storage's own clock
@@ -168,9 +168,10 @@ class StagedOrphans:
             place.unlink(missing_ok=True)
 
     def _listed(self) -> dict[str, AttemptId]:
-        folder = Path(self.location.uri, RUNS)
+        folder = Path(self.location.uri, STAGED_FOLDER)
         names = os.listdir(folder) if folder.is_dir() else []
-        found = {f"{RUNS}/{name}": attempt_of(f"{RUNS}/{name}") for name in names}
-        # Marks of a start and the folder of a fold are of no attempt: one that is a retention old is of a dead driver.
+        found = {f"{STAGED_FOLDER}/{name}": attempt_of(f"{STAGED_FOLDER}/{name}") for name in names}
+        # Marks of a start and the folder of a compaction are of no attempt: one that is a retention old is of a dead
+        # driver.
         own = {path: _NOBODY for path in found if path.startswith(_OF_DRIVERS)}
         return {**own, **{path: attempt.attempt_id for path, attempt in found.items() if attempt is not None}}

@@ -13,7 +13,7 @@ from contextlib import closing
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from tests.integration.signals import is_first, send, wait_at
 from transactional import (
     KeyValueState,
@@ -31,7 +31,7 @@ from transactional.operations.launch.running import make_executor
 from transactional.runtime.spark.session import spark_session
 
 PARTITIONS, ROWS, TAKE, EXECUTIONS = 2, 300, 100, 3
-STAGED = LogLayout(staged_bytes=0, fold_after=None)
+STAGED = LogLayout(staged_bytes=0, compact_after=None)
 
 
 class Seen(StatefulBolt):

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from state import DeltaMapState
-from state.delta.tables.staging import RUNS, attempt_of
+from state.delta.tables.staging import STAGED_FOLDER, attempt_of
 from tests.contract.states import content
 from tests.integration.cluster.slow_steps import EXECUTIONS, expected
 from tests.integration.cluster.spark_cluster import Cluster, executor_of, kill_executor
@@ -41,7 +41,7 @@ def check_steps(folder: Path) -> dict[TransactionAttempt, int]:
         by_attempt = Counter(attempt_of(path) for path in live)
         assert len({attempt.txid for attempt in by_attempt if attempt is not None}) == len(by_attempt) == 3
         assert set(by_attempt.values()) == {2}, "a file of each task"
-        staged = {f"{RUNS}/{path.name}" for path in (folder / name / RUNS).iterdir()}
+        staged = {f"{STAGED_FOLDER}/{path.name}" for path in (folder / name / STAGED_FOLDER).iterdir()}
         assert live <= staged
         orphans.update(attempt for path in staged - live if (attempt := attempt_of(path)) is not None)
     return dict(orphans)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from state.delta.log.apart import WorkApart
+from state.delta.log.background import BackgroundWork
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from state.fence import Fence, Verdict, WriteRefused
@@ -241,7 +241,7 @@ class TestConflicts:
     def test_a_leader_that_slept_longer_than_the_log_is_kept_changes_nothing(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(WorkApart, "start", done_at_once)  # a checkpoint is there before the next clean-up
+        monkeypatch.setattr(BackgroundWork, "start", done_at_once)  # a checkpoint is there before the next clean-up
         kept = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
         properties = {**dict.fromkeys(kept, "interval 0 seconds"), "delta.checkpointInterval": "5"}
         new = world.leader(properties=properties)

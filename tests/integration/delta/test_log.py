@@ -1,4 +1,5 @@
-"""The log layout beyond the contract: folds and what they must not change, lookups, one way of combining, readers."""
+"""The log layout beyond the contract: compactions and what they must not change, lookups, one way of combining,
+readers."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ import state.delta.tables.lookup
 import state.delta.writing.layout
 from state.delta.log.version import TableVersion
 from state.delta.opening import segment_columns
-from state.delta.segments.folding import LogLayout
-from state.delta.segments.folds import Folds
+from state.delta.segments.compactor import Compactor
+from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.table import DeltaLocation
@@ -33,7 +34,7 @@ from state.delta.writing.commit import by_delta_rs
 from state.delta.writing.layout import Layout
 from state.fence import WriteRefused
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, look_up_always
-from tests.integration.delta import folding
+from tests.integration.delta import compacting
 from transactional.core.ports import Partials
 from transactional.errors import ConfigError, Fenced, OperatingError, ProtocolError, SchemaMismatch, SumOverflow
 from transactional.model.arrow import arrow_type
@@ -41,7 +42,7 @@ from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
 from transactional.testing.states.values import KEYS
 
-NEVER = LogLayout(fold_after=None)
+NEVER = LogLayout(compact_after=None)
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def after(last: int) -> dict[str, int]:
     return {"cat": last, **{f"word {txid}": 1 for txid in range(1, last + 1)}}
 
 
-class TestFolds:
+class TestCompactions:
     @pytest.mark.parametrize("untold", [slice(None), slice(1, 3)], ids=["all", "some"])
     def test_count_files_of_writers_that_tell_no_statistics(self, place: Place, untold: slice) -> None:
         words = opened(place)
@@ -83,14 +84,14 @@ class TestFolds:
                 action.get("add", {}).pop("stats", None)
             entry.write_text("\n".join(map(json.dumps, actions)), "utf-8")
         words = opened(place)
-        words.fold()
+        words.compact()
         assert txids(words) == [3, 4]
         assert content(words) == after(4)
 
     def test_leave_the_newest_transaction_to_be_replaced(self, place: Place) -> None:
         words = opened(place)
         merged(words, place, 1, 3)
-        words.fold()
+        words.compact()
         assert txids(words) == [2, 3]
         words.merge(place.attempt(3, 4), counts({"dog": 1}))
         assert content(words) == {**after(2), "dog": 1}
@@ -107,13 +108,13 @@ class TestFolds:
             rows = pa.table({"n": list(range(500)), "at": times, "count": [1] * 500})
             state.begin(place.attempt(txid, txid), BatchFacts(0))
             state.merge(place.attempt(txid, txid), Partials({"count": "sum"}, rows))
-        state.fold()
+        state.compact()
         (file,) = [uri for uri in DeltaTable(state.location.uri).file_uris() if "txid=2/" in uri]
         base = parquet.read_table(file, partitioning=None)
         assert base["at"].to_pylist() == sorted(base["at"].to_pylist())
 
     def test_take_the_runs_in_between_by_their_sizes(self, place: Place) -> None:
-        words = opened(place, LogLayout(fold_after=2, fan_out=2))
+        words = opened(place, LogLayout(compact_after=2, fan_out=2))
         seen = []
         for txid in range(1, 14):
             merged(words, place, txid, txid)
@@ -123,41 +124,41 @@ class TestFolds:
         assert [1, 2] in seen
 
     def test_are_reported_with_what_they_write(self, place: Place, caplog: Any) -> None:
-        with caplog.at_level("INFO", logger="state.delta.segments.folds"):
-            merged(opened(place, LogLayout(fold_after=2)), place, 1, 3)
+        with caplog.at_level("INFO", logger="state.delta.segments.compactor"):
+            merged(opened(place, LogLayout(compact_after=2)), place, 1, 3)
         assert (
-            "2 segments with 4 rows up to transaction 2 folded into 3 rows; 3 rows written by folds for 6"
+            "2 segments with 4 rows up to transaction 2 compacted into 3 rows; 3 rows written by compactions for 6"
             in caplog.text
         )
 
     def test_that_fail_are_warned_of_and_change_nothing(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any
     ) -> None:
-        def fail(self: Folds, *_: Any) -> None:
+        def fail(self: Compactor, *_: Any) -> None:
             raise OSError("no space left")
 
-        monkeypatch.setattr(Folds, "make_one", fail)
-        words = opened(place, LogLayout(fold_after=1))
+        monkeypatch.setattr(Compactor, "make_one", fail)
+        words = opened(place, LogLayout(compact_after=1))
         merged(words, place, 1, 3)
         assert content(words) == after(3)
         assert "could not be tidied up" in caplog.text
-        with pytest.raises(OperatingError, match="could not be folded: no space left"):
-            words.fold()
+        with pytest.raises(OperatingError, match="could not be compacted: no space left"):
+            words.compact()
 
     def test_what_was_before_is_not_reported_wrongly(self, place: Place) -> None:
         words = opened(place)
         merged(words, place, 1, 4)
         assert content(words, committed_txid=1) == after(1)
-        words.fold()
+        words.compact()
         with pytest.raises(OperatingError, match="up to transaction 3; what was before transaction 2 is no longer"):
             words.read(TxId(1))
 
     def test_of_two_writers_one_is_refused(self, place: Place) -> None:
         merged(opened(place), place, 1, 4)
         first, second = (handle_of(place) for _ in range(2))
-        first.fold(TxId(4))
+        first.compact(TxId(4))
         with pytest.raises(WriteRefused, match="another writer's Delta commit came between"):
-            second.fold(TxId(3))
+            second.compact(TxId(3))
         assert content(opened(place)) == after(4)
 
     def test_of_a_writer_that_was_taken_over_are_refused(self, place: Place) -> None:
@@ -167,7 +168,7 @@ class TestFolds:
         new = opened(place)
         new.merge(place.attempt(3, 7), counts({"dog": 5}))
         with pytest.raises(WriteRefused, match="another writer's Delta commit came between"):
-            handle.fold(TxId(3))
+            handle.compact(TxId(3))
         assert content(new) == {**after(2), "dog": 5}
 
     @pytest.mark.sampled(2)
@@ -175,10 +176,10 @@ class TestFolds:
     def test_between_the_check_and_the_write_of_a_transaction_do_not_disturb(self, place: Place, write: str) -> None:
         merged(opened(place), place, 1, 4)
 
-        def fold() -> None:
-            handle_of(place).fold(TxId(4))
+        def compact() -> None:
+            handle_of(place).compact(TxId(4))
 
-        words = opened(place, NEVER, interrupted(fold))
+        words = opened(place, NEVER, interrupted(compact))
         if write == "fence":
             place.fence(words, 4, 9)
         elif write == "replay":
@@ -191,21 +192,21 @@ class TestFolds:
         assert content(words) == expected
 
 
-@pytest.mark.long("crashes in one process: tests/simulation, test_delta_folds_apart")
+@pytest.mark.long("crashes in one process: tests/simulation, test_background_compaction")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_folds(tmp_path: Path, seed: int) -> None:
+def test_a_process_that_is_killed_leaves_whole_transactions_and_whole_compactions(tmp_path: Path, seed: int) -> None:
     chance, last = random.Random(seed), 0
     for _ in range(2):
-        command = [sys.executable, "-m", "tests.integration.delta.folding", str(tmp_path)]
+        command = [sys.executable, "-m", "tests.integration.delta.compacting", str(tmp_path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for _ in range(chance.randint(2, 9)):
                 process.stdout.readline()
-            # Somewhere in the transaction or in its fold.
+            # Somewhere in the transaction or in its compaction.
             threading.Event().wait(chance.random() * 0.05)
             process.kill()
-        state = folding.opened(tmp_path)
+        state = compacting.opened(tmp_path)
         version = state.version()
         assert version is not None
         assert version > last
@@ -233,7 +234,7 @@ def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:
 class TestValues:
     @pytest.mark.sampled(2)
     @pytest.mark.parametrize("sorted_rows_min", [0, 100])
-    @pytest.mark.parametrize("layout", [NEVER, LogLayout(fold_after=1, fan_out=2)])
+    @pytest.mark.parametrize("layout", [NEVER, LogLayout(compact_after=1, fan_out=2)])
     def test_latest_ones_are_looked_up_in_every_run(
         self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -261,10 +262,10 @@ class TestValues:
         assert words.get(place.attempt(2, 2), list(rows)) == rows
 
     @pytest.mark.parametrize("is_always_looked_up", [False, True])
-    def test_are_found_before_and_after_a_fold(
+    def test_are_found_before_and_after_a_compaction(
         self, place: Place, *, is_always_looked_up: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By one handle, whose copies are of files that a fold has replaced under the same txid."""
+        """By one handle, whose copies are of files that a compaction has replaced under the same txid."""
         base = 10 if is_always_looked_up else state.delta.tables.lookup.SORTED_ROWS_MIN + 10
         if is_always_looked_up:
             look_up_always(monkeypatch)
@@ -278,12 +279,12 @@ class TestValues:
         assert found_in(words, place.attempt(3, 4), asked) == before
         after_3 = {**before, "000002": -3, "new 3": 3}
         assert found_in(words, place.attempt(4, 5), asked) == after_3
-        words.fold()
+        words.compact()
         assert txids(words) == [2, 3]
         assert found_in(words, place.attempt(4, 6), asked) == after_3
         assert found_in(words, place.attempt(3, 7), asked) == before
         words.put(place.attempt(4, 8), {("new 4",): (4,)})
-        words.fold()
+        words.compact()
         assert txids(words) == [3, 4]
         assert found_in(words, place.attempt(5, 9), [*asked, "new 4"]) == {**after_3, "new 4": 4}
 
@@ -301,7 +302,7 @@ class TestValues:
                 place.attempt(txid, txid), Partials({"total": "sum"}, pa.table({"word": ["a"], "total": column}))
             )
         view = words.view("t", dialect="datafusion")
-        for read in (words.read, words.fold):
+        for read in (words.read, words.compact):
             with pytest.raises(OperatingError, match=r"(?i)out of range|overflow"):
                 read()
         with pytest.raises(Exception, match=r"(?i)out of range|overflow"):
@@ -398,7 +399,7 @@ class TestLayouts:
         assert content(DeltaMapState(place.folder / "t", "word string", "count long")) == after(2)
 
     def test_own_names_are_kept(self, place: Place) -> None:
-        words = opened(place, LogLayout(fold_after=1), columns={"txid": "_Tx"})
+        words = opened(place, LogLayout(compact_after=1), columns={"txid": "_Tx"})
         merged(words, place, 1, 5)
         assert content(words) == after(5)
         assert DeltaTable(words.location.uri).metadata().partition_columns == ["_Tx"]
@@ -406,7 +407,7 @@ class TestLayouts:
     def test_old_files_are_deleted(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(state.delta.writing.layout, "VACUUM_INTERVAL", 10)
         properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
-        words = opened(place, LogLayout(fold_after=5), properties=properties)
+        words = opened(place, LogLayout(compact_after=5), properties=properties)
         merged(words, place, 1, 10)
         files = list(Path(words.location.uri).rglob("*.parquet"))
         assert len(files) == len(DeltaTable(words.location.uri).file_uris())
@@ -416,7 +417,7 @@ class TestLayouts:
 
 
 class TestReaders:
-    @pytest.mark.parametrize("layout", [NEVER, LogLayout(fold_after=2), "merge"])
+    @pytest.mark.parametrize("layout", [NEVER, LogLayout(compact_after=2), "merge"])
     def test_see_one_row_per_key_through_a_view(self, place: Place, layout: Any) -> None:
         words = opened(place, layout)
         merged(words, place, 1, 5)

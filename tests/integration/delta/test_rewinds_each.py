@@ -64,13 +64,14 @@ def test_back_and_forth(tmp_path: Path) -> None:
 
 
 def test_the_run_has_all_that_it_is_to_have(thirty: dict[type[World], Kept]) -> None:
-    """Else going back would be easy: rows that come and go in all ways, folds, and more files than one version has."""
+    """Else going back would be easy: rows that come and go in all ways, compactions, and more files than one version
+    has."""
     happened = Counter(changes(never_further(LENGTH)))
     assert {"windows gains", "windows loses", "closed gains", "late gains", "seen gains", "seen loses"} <= set(happened)
     assert min(happened.values()) >= 2
     world = thirty[WindowsWorld].world("log", WindowsWorld)
     world.store.close()
-    folded = [
-        DeltaTable(world.folder / name).transaction_version(f"rewound/{name}#fold") for name in ("closed", "told")
+    compacted = [
+        DeltaTable(world.folder / name).transaction_version(f"rewound/{name}#compaction") for name in ("closed", "told")
     ]
-    assert all(folded)
+    assert all(compacted)

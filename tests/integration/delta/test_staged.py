@@ -19,10 +19,10 @@ from deltalake import DeltaTable, QueryBuilder
 from pyarrow import parquet
 
 from spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
-from state.delta.tables.staging import DRIVER_BYTES_MAX, RUNS, FileStager, attempt_of
+from state.delta.tables.staging import DRIVER_BYTES_MAX, STAGED_FOLDER, FileStager, attempt_of
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.core.ports import Partials, StateKind
 from transactional.core.ports.examining import Problem
@@ -44,8 +44,8 @@ def place(tmp_path: Path) -> Place:
     return Place("delta-rs/log", tmp_path)
 
 
-def opened(place: Place, kind: StateKind = StateKind.OPAQUE, **folding: Any) -> DeltaMapState:
-    layout = LogLayout(**{"fold_after": None, **folding})
+def opened(place: Place, kind: StateKind = StateKind.OPAQUE, **options: Any) -> DeltaMapState:
+    layout = LogLayout(**{"compact_after": None, **options})
     state = DeltaMapState(place.folder / "t", "word string", "count long", kind=kind, layout=layout)
     state.open(OWNER, place.txids.__getitem__)
     return state
@@ -104,7 +104,7 @@ class TestCommit:
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": txid}, {})
         assert len(live(state)) == 3
-        state.fold()
+        state.compact()
         assert len(live(state)) == 2
         assert content(state) == {"a": 6}
 
@@ -132,7 +132,7 @@ class TestCommit:
         merge(state, place.attempt(1, 1), {"a": 1, "b": 1}, {"a": 2})
         DeltaTable(state.location.uri).optimize.compact()
         assert len(live(state)) == 1
-        assert not live(state)[0].startswith(RUNS)
+        assert not live(state)[0].startswith(STAGED_FOLDER)
         assert content(state) == {"a": 3, "b": 1}, "one file, and two rows of one key"
         attempt = place.attempt(1, 2)
         table, compacted = segments(state), list[int]()
@@ -198,7 +198,7 @@ class TestWhatIsReported:
         files = stage(state, attempt, {"a": 1}, {"a": 2, "b": 1})
         merged = DeltaMapState(place.folder / "m", "word string", "count long")
         merged.open(OWNER, place.txids.__getitem__)
-        (place.folder / "m" / RUNS).mkdir()
+        (place.folder / "m" / STAGED_FOLDER).mkdir()
         for file in files:
             os.link(place.folder / "t" / file.path, place.folder / "m" / file.path)
         merged.merge(attempt, replace(counts({"b": 5}), staged=files))
@@ -240,7 +240,7 @@ class TestStager:
         words = [str(number) for number in range(100_000)]
         with files_up_to(20_000), pytest.raises(OperatingError, match=f"can't be written to {tmp_path}.* too large"):
             self.stager(tmp_path).stage(place.attempt(1, 1), self.rows(*words))
-        assert list((tmp_path / RUNS).iterdir()) == []
+        assert list((tmp_path / STAGED_FOLDER).iterdir()) == []
 
     def test_small_ones_go_through_the_driver_unless_many_tasks_have_some(self, tmp_path: Path) -> None:
         stager = self.stager(tmp_path, bytes_min=1_000_000)
@@ -307,30 +307,30 @@ class TestOrphans:
         state.merge(attempt, replace(counts({}), staged=files))
         assert content(state) == {"a": 3, "b": 1}
 
-    def test_what_a_fold_has_replaced_stays_for_readers_and_goes_then(self, place: Place) -> None:
+    def test_what_a_compaction_has_replaced_stays_for_readers_and_goes_then(self, place: Place) -> None:
         state = opened(place)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1}, {"a": 1})
         reader = DeltaTable(state.location.uri)
-        state.fold()
+        state.compact()
         assert segments(state).sweep() == 0
         assert sum(reader.to_pyarrow_dataset().to_table()["count"].to_pylist()) == 6
         self.age(state, self.RETENTION_S + 60)
         assert segments(state).sweep() == 4
         assert content(state) == {"a": 6}
 
-    def test_what_a_driver_has_left_that_died_at_its_start_or_in_a_fold_goes_too(self, place: Place) -> None:
+    def test_what_a_driver_has_left_that_died_at_its_start_or_in_a_compaction_goes_too(self, place: Place) -> None:
         state = opened(place)
         merge(state, place.attempt(1, 1), {"a": 1}, {"a": 1})
-        runs = Path(state.location.uri, "_runs")
-        (runs / "mark-1").touch()
-        (runs / "job-1").mkdir()
-        (runs / "job-1" / "part-0.parquet").touch()
-        (runs / "of somebody else").touch()
+        staged = Path(state.location.uri, "_staged")
+        (staged / "mark-1").touch()
+        (staged / "job-1").mkdir()
+        for name in ("job-1/part-0.parquet", "of somebody else"):
+            (staged / name).touch()
         assert segments(state).sweep() == 0
         self.age(state, self.RETENTION_S + 60)
         assert segments(state).sweep() == 2
-        assert set(self.listed(state)) == {*live(state), "_runs/of somebody else"}
+        assert set(self.listed(state)) == {*live(state), "_staged/of somebody else"}
 
     def test_one_that_was_taken_over_deletes_nothing(self, place: Place) -> None:
         zombie, leader = opened(place), opened(place)
@@ -355,7 +355,7 @@ class TestOrphans:
         assert found.column(0)[0].as_py() == 2
 
     def listed(self, state: DeltaMapState) -> list[str]:
-        return [f"{RUNS}/{name}" for name in os.listdir(Path(state.location.uri, RUNS))]
+        return [f"{STAGED_FOLDER}/{name}" for name in os.listdir(Path(state.location.uri, STAGED_FOLDER))]
 
 
 class TestSums:
@@ -376,15 +376,14 @@ class TestSums:
         with pytest.raises(SumOverflow):
             merge(again, place.attempt(2, 2), {"a": 2**61})
 
-    def test_the_bound_is_measured_where_everything_is_folded(self, place: Place) -> None:
+    def test_the_bound_is_measured_where_everything_is_compacted(self, place: Place) -> None:
         """Statistics tell nothing of decimals, and the newest transaction has no rows."""
 
         def total(price: int) -> pa.Table:
             return pa.table({"word": ["a"], "total": pa.array([Decimal(price)], pa.decimal128(5, 0))})
 
-        state = DeltaMapState(
-            place.folder / "t", "word string", "total decimal(5,0)", layout=LogLayout(fold_after=None)
-        )
+        never = LogLayout(compact_after=None)
+        state = DeltaMapState(place.folder / "t", "word string", "total decimal(5,0)", layout=never)
         state.open(OWNER, place.txids.__getitem__)
         stager = state.stager(OWNER)
         assert stager is not None
@@ -393,7 +392,7 @@ class TestSums:
             staged = [stager.stage(attempt, total(10_000)) for _ in range(2)]
             state.merge(attempt, Partials({"total": "sum"}, total(0).slice(0, 0), staged))
         state.merge(place.attempt(3, 3), Partials({"total": "sum"}, total(0).slice(0, 0)))
-        state.fold()
+        state.compact()
         state.open(OWNER, place.txids.__getitem__)
         attempt = place.attempt(4, 4)
         late = Partials({"total": "sum"}, total(0), [stager.stage(attempt, total(60_000))])
@@ -402,21 +401,21 @@ class TestSums:
         assert content(state) == {"a": Decimal(40_000)}
 
 
-class TestFolds:
-    def test_files_make_a_fold_due(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("state.delta.segments.folding.FOLD_FILES", 4)
-        state = opened(place, fold_after=1000)
+class TestCompactions:
+    def test_files_make_a_compaction_due(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("state.delta.segments.log_layout.COMPACTION_FILES", 4)
+        state = opened(place, compact_after=1000)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1}, {"a": 1})
             state.tidy(TxId(txid), lambda: True)
-        assert segments(state).folded_txid == 1
+        assert segments(state).compacted_txid == 1
         assert content(state) == {"a": 6}
 
-    def test_one_transaction_of_several_files_is_folded_too(self, place: Place) -> None:
+    def test_one_transaction_of_several_files_is_compacted_too(self, place: Place) -> None:
         state = opened(place)
         merge(state, place.attempt(1, 1), {"a": 1}, {"a": 1})
         merge(state, place.attempt(2, 2), {"a": 1}, {"a": 1})
-        state.fold()
+        state.compact()
         table = DeltaTable(state.location.uri)
         rows = table.to_pyarrow_dataset().to_table().to_pylist()
         assert Counter(row["txid"] for row in rows) == {1: 1, 2: 2}
@@ -427,11 +426,12 @@ WORDS = [[(word,) for word in line.split(" ")] for line in LINES]
 
 
 class TestTopology:
-    def build(self, folder: Path, *, opaque: bool = False, rows: int | None = None, **folding: Any) -> Topology:
+    def build(self, folder: Path, *, opaque: bool = False, rows: int | None = None, **options: Any) -> Topology:
         kind = OpaqueMemoryTransactionalSpout if opaque else MemoryTransactionalSpout
         spout = kind([words[:rows] for words in WORDS], "word string", take=2)
         builder = TransactionalTopologyBuilder("words", "lines", spout, parallelism=2)
-        state = DeltaMapState(folder / "t", "word", layout=LogLayout(**{"fold_after": 2, "staged_bytes": 0, **folding}))
+        options = {"compact_after": 2, "staged_bytes": 0, **options}
+        state = DeltaMapState(folder / "t", "word", layout=LogLayout(**options))
         builder.set_committer_bolt("count", state.count()).fields_grouping("lines", "word")
         return builder.build()
 
@@ -444,25 +444,25 @@ class TestTopology:
         self.run(self.build(tmp_path, opaque=opaque))
         expected = Counter(" ".join(LINES).split(" "))
         assert content(DeltaMapState(tmp_path / "t", "word string", "count long")) == expected
-        assert len(os.listdir(tmp_path / "t" / RUNS)) >= 8
+        assert len(os.listdir(tmp_path / "t" / STAGED_FOLDER)) >= 8
 
-    @pytest.mark.parametrize("fold_after", [None, 2])
+    @pytest.mark.parametrize("compact_after", [None, 2])
     def test_the_verifier_finds_keys_that_come_from_two_tasks_right(
-        self, tmp_path: Path, fold_after: int | None
+        self, tmp_path: Path, compact_after: int | None
     ) -> None:
         store = f"sqlite:///{tmp_path}/store.db"
-        topology = self.build(tmp_path, fold_after=fold_after)
+        topology = self.build(tmp_path, compact_after=compact_after)
         run_topology(topology, store=store, master="none", config=TopologyConfig(stop_when_drained=True))
         rows = DeltaTable(tmp_path / "t").to_pyarrow_dataset().to_table().group_by(["word", "txid"]).aggregate([])
         repeated = DeltaTable(tmp_path / "t").count() - rows.num_rows
-        assert (repeated > 0) == (fold_after is None)
+        assert (repeated > 0) == (compact_after is None)
         report = verify(store, "words", [CheckedTable("count", str(tmp_path / "t"), counts="count")])
         assert report.is_exact, report.findings
 
     def test_a_run_that_stages_nothing_goes_on_with_the_table(self, tmp_path: Path) -> None:
         store = MemoryCoordinatorStore()
         self.run(self.build(tmp_path, rows=3), store)
-        assert (tmp_path / "t" / RUNS).exists()
+        assert (tmp_path / "t" / STAGED_FOLDER).exists()
         self.run(self.build(tmp_path, staged_bytes=None), store)
         assert content(DeltaMapState(tmp_path / "t", "word string", "count long")) == Counter(
             " ".join(LINES).split(" ")
@@ -481,11 +481,11 @@ class TestDoctor:
         assert self.found(state) == []
         stage(state, place.attempt(1, 1), {"dead": 1})
         stage(state, place.attempt(2, 7), {"b": 1}, {"b": 1})
-        Path(state.location.uri, "_runs", "mark-1").touch()
+        Path(state.location.uri, "_staged", "mark-1").touch()
         dead, waiting, mark = self.found(state)
         assert {each[:2] for each in (dead, waiting, mark)} == {(Problem.FILES_LEFT_OVER, True)}
-        assert re.match(r"1 file with [\d,]+ bytes in _runs of attempt 1:1 are no part .* attempt 2$", dead[2])
-        assert re.match(r"2 files with [\d,]+ bytes in _runs of attempt 2:7 are not committed", waiting[2])
+        assert re.match(r"1 file with [\d,]+ bytes in _staged of attempt 1:1 are no part .* attempt 2$", dead[2])
+        assert re.match(r"2 files with [\d,]+ bytes in _staged of attempt 2:7 are not committed", waiting[2])
         assert "mark-1" in mark[2]
 
     def test_names_a_live_file_that_is_missing(self, place: Place) -> None:

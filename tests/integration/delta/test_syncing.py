@@ -12,9 +12,9 @@ import pytest
 from spouts import MemoryTransactionalSpout
 from state import DeadLetterTable, DeltaMapState
 from state.delta.log import log as delta_log
-from state.delta.log.apart import WorkApart
+from state.delta.log.background import BackgroundWork
 from state.delta.merging import change as delta_small
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from tests.proof.effects import done_at_once
 from tests.synced_disk import SyncedDisk
 from transactional import Topology, TransactionalTopologyBuilder, TxId, run_topology
@@ -23,14 +23,14 @@ from transactional.errors import OperatingError
 from transactional.model.attempt import TransactionAttempt
 
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
-LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(fold_after=2, fan_out=2)}
+LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(compact_after=2, fan_out=2)}
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SyncedDisk:
     monkeypatch.setattr(delta_log, "LOG_KEPT_S", -10)
     # No transaction needs a checkpoint that is just being written beside it.
-    monkeypatch.setattr(WorkApart, "start", done_at_once)
+    monkeypatch.setattr(BackgroundWork, "start", done_at_once)
     return SyncedDisk(monkeypatch)
 
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from state.delta.log.files import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Held
 from tests.contract.states import OWNER, Place, content, counts
@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def opened(place: Place, layout: str, retention: str = "interval 0 seconds") -> DeltaMapState:
-    how = LogLayout(fold_after=2) if layout == "log" else layout
+    how = LogLayout(compact_after=2) if layout == "log" else layout
     properties = {RETENTION: retention, "delta.logRetentionDuration": "interval 1 hour"}
     words = DeltaMapState(place.folder / "t", "word string", "count long", layout=how, properties=properties)
     words.open(OWNER, place.txids.__getitem__)

@@ -15,8 +15,8 @@ from pathlib import Path
 from examples.stateful_words import WordCount
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState
-from state.delta.segments.folding import LogLayout
-from state.delta.tables.staging import RUNS
+from state.delta.segments.log_layout import LogLayout
+from state.delta.tables.staging import STAGED_FOLDER
 from tests.contract.states import content
 from tests.integration.signals import wait_at
 from transactional import TopologyConfig, TransactionalTopologyBuilder, run_topology
@@ -44,7 +44,7 @@ def fill(folder: Path, *, leaving: int = 0) -> Path:
 
 def main() -> None:
     """Run it to its end: what an outage costs is no attempt."""
-    disk = Path("counts").absolute() / RUNS
+    disk = Path("counts").absolute() / STAGED_FOLDER
     mount(disk)
     filler = fill(disk)
 

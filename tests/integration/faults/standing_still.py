@@ -61,8 +61,8 @@ CHECKED = "between a table's check and its write"
 BETWEEN = "between two tables"
 WRITTEN = "between the tables and the store"
 IN_STORE = "inside the store's write"
-FOLDING = "in the middle of putting files together"
-POINTS = (FENCING, PLANNING, PROCESSING, CHECKED, BETWEEN, WRITTEN, IN_STORE, FOLDING)
+COMPACTING = "in the middle of putting files together"
+POINTS = (FENCING, PLANNING, PROCESSING, CHECKED, BETWEEN, WRITTEN, IN_STORE, COMPACTING)
 LEADING = "as soon as it leads"
 """For the one that takes over: it has the lease and has fenced the tables, and has done nothing yet."""
 
@@ -123,7 +123,7 @@ replace_files = delta_files._replace
 
 def replace_files_later(*given: Any) -> None:
     """Small files are there as a large one; the Delta commit that says so comes after standing still."""
-    POINT.pass_by(FOLDING)
+    POINT.pass_by(COMPACTING)
     replace_files(*given)
 
 
@@ -210,7 +210,7 @@ def main(point: str) -> None:
     setattr(delta_merged, "COMPACTION_INTERVAL", 2)  # noqa: B010
     setattr(delta_merged, "FILES_MAX", 1)  # noqa: B010
     setattr(delta_files, "_replace", replace_files_later)  # noqa: B010
-    if point == FOLDING:
+    if point == COMPACTING:
         # A small table is one file all the time.
         setattr(delta_small, "REWRITTEN_ROWS_MAX", -1)  # noqa: B010
     topology = build()

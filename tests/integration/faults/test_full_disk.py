@@ -17,7 +17,7 @@ def test_a_run_waits_until_there_is_room_on_the_disk(tmp_path: Path, gate: Gate)
     with Program([*namespace, sys.executable, "-m", "tests.integration.faults.full_disk"], tmp_path) as program:
         told = program.await_line(r"attempt 1:\d+ failed in .*").string
         assert "No space left on device" in told
-        assert f"{tmp_path}/counts/_runs" in told
+        assert f"{tmp_path}/counts/_staged" in told
         gate.open()
         assert program.wait() == 0, program.text
 

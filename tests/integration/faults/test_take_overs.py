@@ -1,4 +1,5 @@
-"""A take-over in the middle of a rewind, of a transaction, of a fold: the one that wakes up too late changes nothing.
+"""A take-over in the middle of a rewind, of a transaction, of a compaction: the one that wakes up too late changes
+nothing.
 
 The first one stands still before a write. Its lease ends, another one finishes what was begun, or does all there is to
 do; then the first one goes on.
@@ -74,7 +75,7 @@ def test_of_a_rewind(world: World, names: list[str], write: str) -> None:
     assert world.findings() == []
 
 
-# --- a transaction, a step, a fold ------------------------------------------------------------------------------------
+# --- a transaction, a step, a compaction ------------------------------------------------------------------------------
 
 SETTINGS = {
     "merge": Setting("new values", is_opaque=True, pending=1),
@@ -83,7 +84,7 @@ SETTINGS = {
 }
 
 
-LAST_FOLD = 6
+LAST_COMPACTION = 6
 CASES = [
     *(("merge", "per-word: rewrite", 1), ("merge", "per-bucket: rewrite", 2), ("merge", "per-word: rewrite", 2)),
     *(("merge", "per-bucket: rewrite", 1), ("merge", "store: record_attempt", 3), ("merge", "store: record_commit", 2)),
@@ -91,11 +92,12 @@ CASES = [
     *(("log", "per-word: write", 3), ("log", "per-word: write", 4), ("log", "per-bucket: write", 3)),
     *(("log", "per-bucket: write", 4), ("log", "per-word: set_table_properties", 1), ("log", "per-word: vacuum", 1)),
     *(("staged", "per-word: stage", 3), ("staged", "per-word: stage", 6), ("staged", "per-word: stage_all", 1)),
-    *(("staged", "per-word: create_write_transaction", n) for n in (2, 3, 4, 5, LAST_FOLD)),
+    *(("staged", "per-word: create_write_transaction", n) for n in (2, 3, 4, 5, LAST_COMPACTION)),
     *(("staged", "per-word: write", n) for n in (3, 8)),
     *(("staged", "per-bucket: write", 2), ("staged", "per-word: remove", 2), ("staged", "store: record_processed", 2)),
 ]
-"""Rows of a table and of the one behind it, what tasks stage and keep, files put together, folds, old files deleted;
+"""Rows of a table and of the one behind it, what tasks stage and keep, files put together, compactions, old files
+deleted;
 the store."""
 
 
@@ -104,5 +106,5 @@ def test_of_a_transaction(layout: str, write: str, number: int, tmp_path: Path) 
     said = overtaken(SETTINGS[layout], tmp_path, (write, number))
     # After the last transaction there is only maintenance, which ends without a word when it is not its turn. Old files
     # are deleted beside transactions: before the last one, or after it.
-    is_maintenance = number == LAST_FOLD or write.endswith("vacuum")
+    is_maintenance = number == LAST_COMPACTION or write.endswith("vacuum")
     assert isinstance(said, Fenced) or (said is None and is_maintenance)

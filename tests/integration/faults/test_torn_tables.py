@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from state import DeltaMapState
 from state.delta.log.torn import torn_files
 from state.delta.merging.change import REWRITTEN_ROWS_MAX
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from tests.contract.states import OWNER, Place, content, counts
 
-LAYOUTS: dict[str, str | LogLayout] = {"small": "merge", "large": "merge", "log": LogLayout(fold_after=100)}
+LAYOUTS: dict[str, str | LogLayout] = {"small": "merge", "large": "merge", "log": LogLayout(compact_after=100)}
 Tear = Callable[[Path], object]
 
 

@@ -1,4 +1,5 @@
-"""VACUUM by somebody else, at each step of transactions, folds and rewinds: what is done is exact, or is refused in one
+"""VACUUM by somebody else, at each step of transactions, compactions and rewinds: what is done is exact, or is refused
+in one
 line, with a way out.
 """
 
@@ -51,7 +52,7 @@ def keeping_a_minute(folder: Path) -> None:
         VACUUM(DeltaTable(path), dry_run=False, enforce_retention_duration=False, full=True)
 
 
-# --- transactions and folds -------------------------------------------------------------------------------------------
+# --- transactions and compactions -------------------------------------------------------------------------------------
 
 SETTINGS = {
     "merge": Setting("new values", is_opaque=True, pending=1),
@@ -86,7 +87,7 @@ def check_beside(layout: str, folder: Path, work: Callable[[], object], each: in
     with numbered_delta(beside, folder, merges=True, apart=layout == "staged"):
         assert lead(setting, folder, "leader", beside) is None
     assert beside.done > 10
-    assert any("fold" in name or "rewrite" in name or "write" in name for name in beside.names)
+    assert any("compaction" in name or "rewrite" in name or "write" in name for name in beside.names)
     check_at_the_end(setting, folder)
     assert findings(setting, folder) == []
 
@@ -94,7 +95,7 @@ def check_beside(layout: str, folder: Path, work: Callable[[], object], each: in
 @pytest.mark.parametrize("vacuum", [keeping_nothing, keeping_a_minute])
 @pytest.mark.parametrize("each", [2, 3])
 @pytest.mark.parametrize("layout", SETTINGS)
-def test_beside_transactions_and_folds(
+def test_beside_transactions_and_compactions(
     layout: str, each: int, vacuum: Vacuum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_beside(layout, tmp_path, lambda: vacuum(tmp_path), each, monkeypatch)

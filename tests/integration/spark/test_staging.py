@@ -17,12 +17,12 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from spouts import MemoryTransactionalSpout
-from state.delta.segments.folding import LogLayout, whole_fold
-from state.delta.segments.folds_apart import FoldTask, WrittenFold, fold_task
-from state.delta.segments.spark_folds import write_by_spark
+from state.delta.segments.background_compaction import CompactionTask, WrittenCompaction, compaction_task
+from state.delta.segments.log_layout import LogLayout, full_compaction
+from state.delta.segments.spark_compaction import write_by_spark
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
-from state.delta.tables.staging import RUNS, FileStager
+from state.delta.tables.staging import STAGED_FOLDER, FileStager
 from state.fence import WriteRefused
 from state.rows.python_rows import rows_of
 from tests.contract.states import OWNER, Place, content
@@ -47,7 +47,7 @@ def counted(folder: Path, session: SparkSession) -> DeltaMapState:
     """Run a topology to its end; its state."""
     rows = [[(word,) for word in line.split(" ")] for line in LINES]
     builder = TransactionalTopologyBuilder("words", "lines", MemoryTransactionalSpout(rows, "word string", take=2), 2)
-    layout = LogLayout(fold_after=None, staged_bytes=0)
+    layout = LogLayout(compact_after=None, staged_bytes=0)
     state = DeltaMapState(folder / "t", "word string", "count long", layout=layout)
     builder.set_committer_bolt("count", state.count()).fields_grouping("lines", "word")
     topology = builder.build()
@@ -59,7 +59,7 @@ def counted(folder: Path, session: SparkSession) -> DeltaMapState:
 def test_spark_writes_reads_and_vacuums(tmp_path: Path, spark: SparkSession) -> None:
     state = counted(tmp_path, spark)
     live = set(pa.table(DeltaTable(state.location.uri).get_add_actions())["path"].to_pylist())
-    there = {f"{RUNS}/{name}" for name in os.listdir(tmp_path / "t" / RUNS)}
+    there = {f"{STAGED_FOLDER}/{name}" for name in os.listdir(tmp_path / "t" / STAGED_FOLDER)}
     assert live == there, "each Spark task has written a file, and the marks of the check are gone"
     assert len(live) >= 4
     assert content(state) == EXPECTED
@@ -69,7 +69,7 @@ def test_spark_writes_reads_and_vacuums(tmp_path: Path, spark: SparkSession) -> 
     # It lists a folder in so many tasks.
     others.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
     others.sql(f"VACUUM {table} RETAIN 0 HOURS").toArrow()
-    assert {f"{RUNS}/{name}" for name in os.listdir(tmp_path / "t" / RUNS)} == there
+    assert {f"{STAGED_FOLDER}/{name}" for name in os.listdir(tmp_path / "t" / STAGED_FOLDER)} == there
     [raw] = rows_of(spark.sql(f"SELECT sum(`count`), count(*), max(`count`) FROM {table}").toArrow())
     rows = DeltaTable(state.location.uri).to_pyarrow_dataset().to_table()
     assert raw == (EXPECTED.total(), rows.num_rows, max(rows["count"].to_pylist()))
@@ -86,28 +86,28 @@ class Elsewhere(FileStager):
 def test_executors_that_do_not_see_the_folder_are_one_clear_line(tmp_path: Path, spark: SparkSession) -> None:
     columns = Schema.parse("word string, count long")
     check_folders(spark.sparkContext, {"count": FileStager(tmp_path / "t", "words/count", columns)})
-    (tmp_path / "of executors" / RUNS).mkdir(parents=True)
+    (tmp_path / "of executors" / STAGED_FOLDER).mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"an executor on .* does not see mark-.*every executor mou"):
         check_folders(spark.sparkContext, {"count": Elsewhere(tmp_path / "t", "words/count", columns)})
-    assert os.listdir(tmp_path / "t" / RUNS) == os.listdir(tmp_path / "of executors" / RUNS) == []
+    assert os.listdir(tmp_path / "t" / STAGED_FOLDER) == os.listdir(tmp_path / "of executors" / STAGED_FOLDER) == []
 
 
-def test_spark_folds_and_the_driver_commits(
+def test_spark_compactions_and_the_driver_commits(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
-    monkeypatch.setattr("state.delta.segments.fold_writers.SPARK_ROWS", 0)
+    monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+    monkeypatch.setattr("state.delta.segments.compaction_writers.SPARK_ROWS", 0)
     monkeypatch.setattr("state.delta.segments.shares.SHARE_ROWS", 4)
-    jobs = list[FoldTask]()
+    jobs = list[CompactionTask]()
 
-    def job(task: FoldTask) -> WrittenFold:
+    def job(task: CompactionTask) -> WrittenCompaction:
         jobs.append(task)
         return write_by_spark(task)
 
-    monkeypatch.setattr("state.delta.segments.spark_folds.write_by_spark", job)
-    assert spark.version, "it is running, so folds go there"
+    monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", job)
+    assert spark.version, "it is running, so compactions go there"
     place = Place("delta-rs/log", tmp_path)
-    layout = LogLayout(fold_after=2, fan_out=2, staged_bytes=0)
+    layout = LogLayout(compact_after=2, fan_out=2, staged_bytes=0)
     combine = {"count": "sum", "most": "max", "least": "min", "total": "sum"}
     state = DeltaMapState(tmp_path / "t", "word string", VALUES, layout=layout)
     state.open(OWNER, place.txids.__getitem__)
@@ -122,15 +122,15 @@ def test_spark_folds_and_the_driver_commits(
         state.merge(attempt, Partials(combine, parts[0].slice(0, 0), staged))
         before = state.read().sort_by("word")
         state.tidy(TxId(txid), lambda: True)
-        if table.folds.apart._future is not None:
-            assert table.folds.apart._future.exception(timeout=240) is None
+        if table.compactor.background._future is not None:
+            assert table.compactor.background._future.exception(timeout=240) is None
             state.tidy(TxId(txid), lambda: True)
         assert state.read().sort_by("word").equals(before)
-    assert (table.folded_txid, len(jobs)) == (4, 2)
-    folded = pa.table(DeltaTable(state.location.uri).get_add_actions()).to_pylist()
-    made = [file for file in folded if file["partition"]["txid"] == 4]
+    assert (table.compacted_txid, len(jobs)) == (4, 2)
+    compacted = pa.table(DeltaTable(state.location.uri).get_add_actions()).to_pylist()
+    made = [file for file in compacted if file["partition"]["txid"] == 4]
     assert len(made) > 1, "several of the seven shares have keys"
-    assert all(file["path"].startswith(RUNS) and file["num_records"] for file in made)
+    assert all(file["path"].startswith(STAGED_FOLDER) and file["num_records"] for file in made)
 
 
 def test_what_comes_in_the_way_of_a_share_is_one_line(tmp_path: Path, spark: SparkSession) -> None:
@@ -138,10 +138,10 @@ def test_what_comes_in_the_way_of_a_share_is_one_line(tmp_path: Path, spark: Spa
     state.open("words/count", lambda attempt_id: TxId(99))
     table = state._open_table
     assert isinstance(table, SegmentsTable)
-    stored = table.folds._stored
-    fold = whole_fold(stored.all(), TxId(99))
-    assert fold is not None
-    task = fold_task(stored.loaded, {"count": "sum"}, fold, stored.all(), None)
+    stored = table.compactor._stored
+    compaction = full_compaction(stored.all(), TxId(99))
+    assert compaction is not None
+    task = compaction_task(stored.loaded, {"count": "sum"}, compaction, stored.all(), None)
     (Path(state.location.uri) / next(iter(stored.all()[0].files))).unlink()
     with pytest.raises(WriteRefused, match=r"^[^\n]*No such file[^\n]*$"):
         write_by_spark(task)

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from examples.stateful_words import WordCount
 from spouts import MemoryTransactionalSpout
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.staging import RUNS
+from state.delta.tables.staging import STAGED_FOLDER
 from tests.contract.states import content
 from tests.integration.signals import Gate, Signals, has_ended
 from tests.integration.spark.bolts import WaitsToCount
@@ -34,7 +34,7 @@ ROWS = [[(f"w{number * 7 % 40}",) for number in range(of, 300, 2)] for of in (0,
 def run(folder: Path, session: SparkSession, choice: str) -> tuple[DeltaMapState, ...]:
     """Run a topology to its end: the stateful bolt's state, and those of an update behind it and of one behind that."""
     builder = TransactionalTopologyBuilder("words", "lines", MemoryTransactionalSpout(ROWS, "word string", take=50), 2)
-    layout = LogLayout(fold_after=None, staged_bytes=0)
+    layout = LogLayout(compact_after=None, staged_bytes=0)
     state = DeltaMapState(folder / "count", "word string", "count long", layout=layout)
     builder.set_stateful_bolt("count", WordCount(), 3, state=state).fields_grouping("lines", "word")
     seen = DeltaMapState(folder / "seen", "word string, count long", "times long", layout=layout)
@@ -54,7 +54,7 @@ def test_a_job_leaves_what_the_driver_leaves(tmp_path: Path, spark: SparkSession
     assert [content(state) for state in made["jobs"][1:]] == [content(state) for state in made["driver"][1:]]
     assert content(made["jobs"][2]) == expected, "each new value was added once"
     assert set(content(made["jobs"][1]).values()) == {1}
-    left = {path.suffix for path in (tmp_path / "jobs" / "count" / RUNS).iterdir()}
+    left = {path.suffix for path in (tmp_path / "jobs" / "count" / STAGED_FOLDER).iterdir()}
     assert left == {".parquet"}, "tasks have staged what they have written, and what was for this attempt only is gone"
 
 
@@ -62,7 +62,7 @@ def test_of_a_step_that_is_cancelled_nothing_is_seen(
     tmp_path: Path, spark: SparkSession, signals: Signals, gate: Gate
 ) -> None:
     state = DeltaMapState(
-        tmp_path / "t", "word string", "count long", layout=LogLayout(fold_after=None, staged_bytes=0)
+        tmp_path / "t", "word string", "count long", layout=LogLayout(compact_after=None, staged_bytes=0)
     )
     builder = TransactionalTopologyBuilder("words", "lines", MemoryTransactionalSpout(ROWS, "word string", take=150), 2)
     builder.set_stateful_bolt("count", WaitsToCount(signals.pipe, gate.path), 2, state=state).fields_grouping(

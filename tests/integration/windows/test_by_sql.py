@@ -18,8 +18,8 @@ from spouts.kafka.records import output_schema
 from spouts.kafka_admin import create_topic, produce
 from spouts.local_broker import LocalBroker
 from state import DeltaMapState
-from state.delta.segments.folding import LogLayout
-from state.delta.tables.staging import RUNS
+from state.delta.segments.log_layout import LogLayout
+from state.delta.tables.staging import STAGED_FOLDER
 from transactional.core.machine.report import CommitReport
 from transactional.core.ports import Processed
 from transactional.model.batch import Offset, OffsetRange, PartitionId
@@ -65,7 +65,7 @@ def closed_by(choice: str, shape: str, bootstrap: str, topic: str, folder: Path,
     spout = OpaqueKafkaSpout(
         bootstrap, [topic], fields=("key", "timestamp"), key_type="string", batch_records_max=MESSAGES // 8
     )
-    layout = LogLayout(fold_after=3, staged_bytes=0)
+    layout = LogLayout(compact_after=3, staged_bytes=0)
     stream = made.new_stream("words", spout, event_time="timestamp", max_delay=f"{DELAY_S} seconds")
     counts = (
         stream.group_by("key")
@@ -117,5 +117,5 @@ def test_closed_windows_are_those_of_a_batch_query(
     young_us = last_us - 4 * 60_000_000
     assert {window for window in batch if window[1] < young_us} <= found.keys()
     assert len(found) > len(batch) / 3
-    assert all(path.suffix == ".parquet" for path in (tmp_path / "jobs" / "closed" / RUNS).iterdir())
+    assert all(path.suffix == ".parquet" for path in (tmp_path / "jobs" / "closed" / STAGED_FOLDER).iterdir())
     assert closed_by("driver", shape, bootstrap, topic, tmp_path / "driver", spark) == by_jobs

@@ -14,7 +14,7 @@ from transactional.model import names
 ROOT = Path(__file__).parents[3]
 OURS = [path for package in ("transactional", "spouts", "state") for path in (ROOT / package).rglob("*.py")]
 MARKS = (
-    *("#fold", "#repair", "/joining", "dead-letters", "files_put_together", "files_made"),
+    *("#compaction", "#repair", "/joining", "dead-letters", "compacted_files", "added_files"),
     *("transactional.owner", "transactional.combine", "transactional.logCommits", "transactional.schemaVersion"),
     "transactional.features",
 )
@@ -22,15 +22,21 @@ MARKS = (
 
 def test_the_names_are_those_of_tables_and_stores_that_exist() -> None:
     owner = names.owner_of("orders", "totals")
-    stored = [owner, names.fold_of(owner), names.repair_of(owner), names.joining_of("totals"), names.DEAD_LETTERS]
-    assert stored == ["orders/totals", "orders/totals#fold", "orders/totals#repair", "totals/joining", "dead-letters"]
+    stored = [owner, names.compaction_of(owner), names.repair_of(owner), names.joining_of("totals"), names.DEAD_LETTERS]
+    assert stored == [
+        "orders/totals",
+        "orders/totals#compaction",
+        "orders/totals#repair",
+        "totals/joining",
+        "dead-letters",
+    ]
     assert (names.OWNER_PROPERTY, names.COMBINE_PROPERTY) == ("transactional.owner", "transactional.combine")
     assert names.LOG_COMMITS_PROPERTY == "transactional.logCommits"
     assert names.SCHEMA_VERSION_PROPERTY == "transactional.schemaVersion"
     features = (names.STAGED_FEATURE, names.DELETES_FEATURE, names.FLOORS_FEATURE)
     assert (names.FEATURES_PROPERTY, features) == ("transactional.features", ("staged", "deletes", "floors"))
-    notes = (names.OWNER_NOTE, names.PUT_TOGETHER_NOTE, names.FILES_MADE_NOTE)
-    assert notes == ("owner", "files_put_together", "files_made")
+    notes = (names.OWNER_NOTE, names.COMPACTED_FILES_NOTE, names.ADDED_FILES_NOTE)
+    assert notes == ("owner", "compacted_files", "added_files")
 
 
 @pytest.mark.parametrize("mark", MARKS)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction
 
 from spouts.memory import OpaqueMemoryTransactionalSpout
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from tests.unit.histories import History
 from tests.unit.operations.doctor.patients import TABLES, Patient
@@ -29,12 +29,12 @@ Corrupts = Callable[[History], object]
 
 
 class Planted(Patient):
-    """Three runs over ten transactions: a table in the merge layout, and one in the log layout that is folded."""
+    """Three runs over ten transactions: a table in the merge layout, and one in the log layout that is compacted."""
 
     def topology(self, words: list[str] = WORDS, key: str = "word") -> Topology:
         spout = OpaqueMemoryTransactionalSpout([[(word,) for word in words]], "word string", take=1)
         builder = TransactionalTopologyBuilder("words", "spout", spout)
-        layouts: dict[str, str | LogLayout] = {"count": "merge", "other": LogLayout(fold_after=2, fan_out=2)}
+        layouts: dict[str, str | LogLayout] = {"count": "merge", "other": LogLayout(compact_after=2, fan_out=2)}
         for name, layout in layouts.items():
             state = DeltaMapState(self.folder / name, key, layout=layout)
             builder.set_committer_bolt(name, state.count()).fields_grouping("spout", "word")
@@ -230,7 +230,7 @@ def of_table(component: str) -> dict[str, Corrupts]:
         "an older version is restored": restored(component, 7),
         "a zombie has written": commit(component, "", 2),
         "an attempt that nobody knows has written": commit(component, "", 10_000, "count"),
-        "a fold is none": commit(component, "#fold", 5),
+        "a compaction is none": commit(component, "#compaction", 5),
         "a Delta commit has lost its attempt": in_entry(component, without("txn"), 8),
         "a Delta commit denies that it changes rows": in_entry(component, denied, 8),
         "the newest entries are gone": older_log(component, 8),

@@ -54,7 +54,7 @@ def test_replays_dead_attempts_and_take_overs_are_right(request: pytest.FixtureR
     assert report.is_exact
     assert report.checked["transactions"] == 12
     assert report.checked["changes of rows"] > 12
-    assert report.checked["folds"] > 1
+    assert report.checked["compactions"] > 1
 
 
 def test_a_zombie_that_was_fenced_leaves_a_right_history(history: History) -> None:
@@ -357,60 +357,60 @@ def test_rows_show_it_even_where_nothing_is_counted(
     assert expected in report.counts
 
 
-def test_a_fold_that_says_something_else_is_caught(history: History) -> None:
-    """A fold's app transaction does not excuse other rows."""
+def test_a_compaction_that_says_something_else_is_caught(history: History) -> None:
+    """A compaction's app transaction does not excuse other rows."""
     table = history.delta("log")
     until = max(int(json.loads(json.dumps(p))["txid"]) for p in table.partitions()) - 1
-    fold = CommitProperties(app_transactions=[Transaction(f"{ID}/log#fold", until)])
-    table.update({"count": "count + 1"}, predicate=f"txid = {until}", commit_properties=fold)
+    compaction = CommitProperties(app_transactions=[Transaction(f"{ID}/log#compaction", until)])
+    table.update({"count": "count + 1"}, predicate=f"txid = {until}", commit_properties=compaction)
     report = verify(history.url, ID, [CheckedTable("log", history.path("log"))])
     assert set(report.counts) == {Kind.BROKEN_ROW}
 
 
-def test_folds_of_latest_values_keep_the_latest(right: History) -> None:
-    """Of each word the number of the last transaction with it, whatever was folded; in both layouts."""
+def test_compactions_of_latest_values_keep_the_latest(right: History) -> None:
+    """Of each word the number of the last transaction with it, whatever was compacted; in both layouts."""
     expected = {"cat": 12, "dog": 3, "owl": 2, "cow": 4, "emu": 6, **{f"word-{n}": n for n in range(7, 13)}}
     for name in LATEST:
         assert content(DeltaMapState(right.path(name), "word string", "count long")) == expected
     report = verify(right.url, ID, [CheckedTable("latest-log", right.path("latest-log"))])
-    assert (report.is_exact, report.checked["folds"] > 2) == (True, True)
+    assert (report.is_exact, report.checked["compactions"] > 2) == (True, True)
 
 
-def test_a_fold_that_keeps_an_older_value_is_caught(history: History) -> None:
+def test_a_compaction_that_keeps_an_older_value_is_caught(history: History) -> None:
     """The rows that it replaced are still there: the value of the earlier of two transactions was taken."""
     log_file = next(
         file
         for file in sorted(Path(history.path("latest-log"), "_delta_log").glob("*.json"), reverse=True)
-        if f"{ID}/latest-log#fold" in file.read_text()
+        if f"{ID}/latest-log#compaction" in file.read_text()
     )
     with history.changed_file("latest-log", log_file) as rows:
         [cat] = [row for row in rows if row["word"] == "cat"]
         cat["count"] -= 1
     report = verify(history.url, ID, [CheckedTable("latest-log", history.path("latest-log"))])
     assert set(report.counts) == {Kind.BROKEN_ROW}
-    assert "a fold, key cat" in report.findings[0].where
+    assert "a compaction, key cat" in report.findings[0].where
 
 
-def test_a_fold_that_loses_a_key_is_caught(history: History) -> None:
+def test_a_compaction_that_loses_a_key_is_caught(history: History) -> None:
     """One whose files are all there: nothing else shows it where nothing is counted."""
     log_file = next(
         file
         for file in sorted(Path(history.path("latest-log"), "_delta_log").glob("*.json"), reverse=True)
-        if f"{ID}/latest-log#fold" in file.read_text()
+        if f"{ID}/latest-log#compaction" in file.read_text()
     )
     with history.changed_file("latest-log", log_file) as rows:
         rows.remove(next(row for row in rows if row["word"] == "dog"))
     report = verify(history.url, ID, [CheckedTable("latest-log", history.path("latest-log"))])
     assert set(report.counts) == {Kind.BROKEN_ROW}
-    assert "a fold, key dog" in report.findings[0].where
+    assert "a compaction, key dog" in report.findings[0].where
 
 
-def test_a_fold_is_checked_by_what_the_table_had_declared_then(history: History) -> None:
+def test_a_compaction_is_checked_by_what_the_table_had_declared_then(history: History) -> None:
     """A rewind to before its first row takes back how rows are combined, too."""
     history.delta("log").restore(0)
     report = verify(history.url, ID, [CheckedTable("log", history.path("log"))])
     assert [each for each in report.findings if each.kind is Kind.BROKEN_ROW] == []
-    assert report.checked["folds"] > 1
+    assert report.checked["compactions"] > 1
 
 
 @pytest.mark.parametrize(("replays_exactly", "expected"), [(True, {Kind.RANGE_GAP: 1}), (False, {})])

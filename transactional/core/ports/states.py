@@ -43,11 +43,11 @@ class StateKind(Enum):
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
     """What a state's last write to its table made, for the history: the table's `version`, the bytes of the files that
-    it added, and the transaction up to which the table is folded. None: not known, or there is none."""
+    it added, and the transaction up to which the table is compacted. None: not known, or there is none."""
 
     version: int | None = None
     size_bytes: int | None = None
-    folded_txid: TxId | None = None
+    compacted_txid: TxId | None = None
 
 
 class State(ABC):
@@ -203,7 +203,7 @@ class State(ABC):
         """
 
     def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
-        """Maintain the table between two transactions: compact, fold, delete old files. Often does nothing.
+        """Maintain the table between two transactions: compact, delete old files. Often does nothing.
 
         Called in the commit thread, once `committed_txid`, the last transaction written, is committed in the
         coordinator's store. Neither readers nor a replay see a difference. Calls `may_go_on` between two long steps.

@@ -1,8 +1,9 @@
 """`DaemonPool`: threads that process calls in order, and that never keep the process alive for long.
 
-The threads of the standard library's pool are joined when the interpreter exits: one that hangs in user code would
-keep a process from exiting. A daemon thread ends where it takes the interpreter's lock the next time after that; in the
-middle of a call of delta-rs, as a fold is, this crashes the process. So it waits for calls that are under way, a while.
+The threads of the standard library's pool are joined when the interpreter exits: one that hangs in user code would keep
+a process from exiting. A daemon thread ends where it takes the interpreter's lock the next time after that; in the
+middle of a call of delta-rs, as a compaction is, this crashes the process. So it waits for calls that are under way, a
+while.
 """
 
 from __future__ import annotations

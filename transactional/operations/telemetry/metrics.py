@@ -62,7 +62,7 @@ class Metrics:
         self._gauge("lease_remaining_seconds").set_function(self._lease_remaining_s)
         for name in ("leading", "taken_over", "failed_in_a_row", "in_flight"):
             self._gauge(name).set(0)
-        self._folded: dict[str, int] = {}
+        self._compacted: dict[str, int] = {}
         self._counters: dict[str, set[str]] = {}
         for component in components:
             # A rate is computed from the second sample on: there has to be one before the first dead letter.
@@ -191,9 +191,9 @@ class Metrics:
         self._of("state_rows_total", component).inc(facts.get("rows", 0))
         if "bytes" in facts:
             self._of("state_written_bytes_total", component).inc(facts["bytes"])
-        if (folded := facts.get("folded")) is not None:
-            self._of("state_folds_total", component).inc(folded > self._folded.get(component, folded))
-            self._folded[component] = folded
+        if (compacted := facts.get("compacted")) is not None:
+            self._of("state_compactions_total", component).inc(compacted > self._compacted.get(component, compacted))
+            self._compacted[component] = compacted
 
 
 class _Lags(Collector):
@@ -236,7 +236,7 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Histogram, "transaction_duration_seconds", "From issuing an attempt to its commit", (), _TIMED),
     (Histogram, "phase_duration_seconds", "Time of committed attempts by phase", ("phase",), _TIMED),
     (Histogram, "state_commit_duration_seconds", "A committer in the commit phase", ("component",), _TIMED),
-    (Histogram, "state_maintenance_duration_seconds", "Folding, compaction, vacuum", ("component",), _TIMED),
+    (Histogram, "state_maintenance_duration_seconds", "Compaction, vacuum", ("component",), _TIMED),
     (
         Gauge,
         "state_maintenance_failing",
@@ -250,7 +250,13 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Counter, "tuples_total", "Tuples sent in committed transactions", ("component", "stream", "target"), {}),
     (Counter, "state_rows_total", "Rows written to a state", ("component",), {}),
     (Counter, "state_written_bytes_total", "Files that transactions added to a Delta table", ("component",), {}),
-    (Counter, "state_folds_total", "Times that a table in the log layout was found folded", ("component",), {}),
+    (
+        Counter,
+        "state_compactions_total",
+        "Times that a table in the log layout was found compacted",
+        ("component",),
+        {},
+    ),
     (Counter, "processed_transactions_total", "Where they were processed", ("place",), {}),
     (Counter, "dead_letters_total", "Tuples set aside", ("component",), {}),
     (Counter, "bolt_counter_total", "What bolts count themselves", ("component", "name"), {}),

@@ -29,7 +29,7 @@ from transactional.runtime.engine.history.timeline import NEVER, Flight, Moment,
 
 _NS: Final = 1_000_000
 SCOPE: Final = "transactional"
-_TOLD_OF_STATES: Final = ("rows", "bytes", "version", "folded")
+_TOLD_OF_STATES: Final = ("rows", "bytes", "version", "compacted")
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 

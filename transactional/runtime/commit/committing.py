@@ -33,7 +33,7 @@ def facts_of_write(state: State, rows: int | None) -> dict[str, int]:
     except (OSError, OperatingError):
         facts = None
     if facts is not None:
-        named = {"version": facts.version, "bytes": facts.size_bytes, "folded": facts.folded_txid}
+        named = {"version": facts.version, "bytes": facts.size_bytes, "compacted": facts.compacted_txid}
         recorded |= {name: value for name, value in named.items() if value is not None}
     return recorded
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState, MemoryTable
 from state.sql.state import SqlMapState
@@ -42,7 +42,7 @@ def states_of(kind: str, folder: Path) -> tuple[State, State]:
         return SqlMapState(url, "words"), SqlMapState(url, "sizes")
     if kind == "mixed":
         return DeltaMapState(folder / "words"), SqlMapState(f"sqlite:///{folder / 'states.db'}", "sizes")
-    layout = LogLayout(fold_after=3) if kind == "log" else kind
+    layout = LogLayout(compact_after=3) if kind == "log" else kind
     return DeltaMapState(folder / "words", layout=layout), DeltaMapState(folder / "sizes", layout=layout)
 
 
@@ -120,7 +120,7 @@ def test_before_the_first_transaction_there_is_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_while_transactions_commit_each_answer_is_of_one_that_was_committed(kind: str, tmp_path: Path) -> None:
     """Both tables are as of the transaction that the answer names, although one is written after the other, and
-    folded."""
+    compacted."""
     rows = [("the" if n % 3 else "dog", 1 + n % 2) for n in range(40)]
     topology = word_count(*states_of(kind, tmp_path), [rows], take=2)
     store = SqlCoordinatorStore(f"sqlite:///{tmp_path / 'store.db'}")

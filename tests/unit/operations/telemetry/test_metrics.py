@@ -71,7 +71,10 @@ def test_a_committed_transaction_is_counted_and_timed_by_phase() -> None:
         "lag": 12,
         "lags": [["orders", 3, 7], ["orders", 0, 5]],
         "edges": [["spout", "default", "count", 5]],
-        "states": {"count": {"at": 3, "ms": 40, "rows": 5, "bytes": 900, "version": 7, "folded": 4}, "sql": {"ms": 1}},
+        "states": {
+            "count": {"at": 3, "ms": 40, "rows": 5, "bytes": 900, "version": 7, "compacted": 4},
+            "sql": {"ms": 1},
+        },
         "letters": 3,
         "letters_of": {"count": 1, "parse": 2},
         "processing": "on Spark: about 104 ms in workers, 52 ms on Spark",
@@ -97,7 +100,7 @@ def test_a_committed_transaction_is_counted_and_timed_by_phase() -> None:
     assert found["lost_messages_total"] == 2
     assert found["processed_transactions_total{spark}"] == 1
     assert (found["state_rows_total{count}"], found["state_written_bytes_total{count}"]) == (5, 900)
-    assert (found["state_folds_total{count}"], found["state_rows_total{sql}"]) == (0, 0)
+    assert (found["state_compactions_total{count}"], found["state_rows_total{sql}"]) == (0, 0)
     assert "state_written_bytes_total{sql}" not in found
     assert (found["batch_limit_records"], found["last_commit_timestamp_seconds"]) == (100, 1.36)
 
@@ -152,11 +155,11 @@ def test_waiting_for_records_is_no_latency() -> None:
     assert found["phase_duration_seconds_sum{planning}"] == 0.007
 
 
-def test_a_fold_is_counted_once_it_shows() -> None:
+def test_a_compaction_is_counted_once_it_shows() -> None:
     metrics = Metrics("words")
-    for txid, folded in enumerate((4, 4, 8, 8, 12), start=1):
-        metrics.notice(0, Committed(flight(txid), BATCH, {"lag": 0, "states": {"count": {"folded": folded}}}))
-    assert values(metrics)["state_folds_total{count}"] == 2
+    for txid, compacted in enumerate((4, 4, 8, 8, 12), start=1):
+        metrics.notice(0, Committed(flight(txid), BATCH, {"lag": 0, "states": {"count": {"compacted": compacted}}}))
+    assert values(metrics)["state_compactions_total{count}"] == 2
 
 
 def test_whoever_may_set_tuples_aside_has_a_count_before_it_does() -> None:

@@ -108,7 +108,7 @@ def test_a_start_after_an_orderly_end_is_no_takeover(caplog: pytest.LogCaptureFi
     assert [event for event, _, _ in of(caplog, Leading(lease(), before))] == ["started"]
 
 
-def test_a_fold_longer_than_a_second_is_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_compaction_longer_than_a_second_is_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
     of(caplog, Maintained("count", 1_000))
     assert of(caplog, Maintained("count", 1_001)) == [
         ("long_maintenance", "WARNING", "topology 'words': maintenance of the table of committer 'count' took 1001 ms")

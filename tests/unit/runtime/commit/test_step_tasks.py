@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from examples.stateful_words import WordCount
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.staging import RUNS
+from state.delta.tables.staging import STAGED_FOLDER
 from state.memory import MemoryMapState, MemoryTable
 from tests.contract.states import content
 from tests.unit.fakes import builder, counts, opaque_words, stored
@@ -216,7 +216,7 @@ def test_a_committer_with_code_and_the_bolt_behind_it_may_be_jobs(tmp_path: Path
     assert told[0] == told[1]
     assert told[0][1] == Counter(word for (word,) in ROWS)
     assert told[0][2] == {word.upper(): count for word, count in told[0][1].items()}
-    left = {path.suffix for path in (tmp_path / "jobs" / RUNS).iterdir()}
+    left = {path.suffix for path in (tmp_path / "jobs" / STAGED_FOLDER).iterdir()}
     assert left == {".parquet"}, "what was for one attempt only, pickled bolts among it, is gone"
 
 
@@ -269,7 +269,7 @@ def test_a_second_run_of_a_task_counts_once(tmp_path: Path) -> None:
     first_batch(topology, Executor(topology, twice))
     assert content(state) == Counter(word for (word,) in ROWS)
     assert len(live_files(state)) == 3
-    assert len(list((tmp_path / "t" / RUNS).glob("*.parquet"))) == 6, "the others' files are nobody's"
+    assert len(list((tmp_path / "t" / STAGED_FOLDER).glob("*.parquet"))) == 6, "the others' files are nobody's"
 
 
 def died(executor: Executor, work: StepWork) -> list[TaskDone]:
@@ -323,7 +323,7 @@ def test_what_was_lost_or_came_twice_fails_the_attempt(change: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("layout", [LogLayout(staged_bytes=0), "merge"])
 def test_tasks_read_the_version_that_the_driver_has_judged(layout: LogLayout | str, tmp_path: Path) -> None:
-    """Whatever was written and folded since."""
+    """Whatever was written and compacted since."""
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     topology = counting(WordCount(), state)
     first_batch(topology, Executor(topology, Executor.as_it_is))
@@ -333,7 +333,7 @@ def test_tasks_read_the_version_that_the_driver_has_judged(layout: LogLayout | s
     other.open("words/count", lambda attempt_id: TxId(attempt_id // 10))
     for txid in (2, 3):
         other.put(attempt(txid, 10 * txid + 1), {("w7",): (1_000 * txid,)})
-    other.fold()
+    other.compact()
     assert task_state.get([("w7",), ("none",)]) == {("w7",): (Counter(word for (word,) in ROWS)["w7"],)}
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import Count, DeltaMapState, Max, MemoryMapState, Sum
-from state.delta.segments.folding import LogLayout
-from state.delta.tables.staging import RUNS
+from state.delta.segments.log_layout import LogLayout
+from state.delta.tables.staging import STAGED_FOLDER
 from state.memory import MemoryTable
 from tests.unit.fakes import builder
 from tests.unit.runtime.commit.test_step_tasks import attempt, live_files, opened
@@ -35,7 +35,7 @@ from transactional.trident import Combiner, Last
 
 FIELDS = "word string, day int, n long"
 KEYS = [None, *(f"w{number}" for number in range(20))]
-STAGED = LogLayout(staged_bytes=0, fold_after=2)
+STAGED = LogLayout(staged_bytes=0, compact_after=2)
 
 
 def rows(seed: int, count: int = 120) -> list[tuple[Any, ...]]:
@@ -167,7 +167,7 @@ def test_tasks_change_what_the_driver_changes(update: str, tmp_path: Path) -> No
 
 
 def test_nothing_of_what_changes_passes_the_driver(tmp_path: Path) -> None:
-    topology = changing(in_delta(tmp_path, LogLayout(staged_bytes=0, fold_after=None)))
+    topology = changing(in_delta(tmp_path, LogLayout(staged_bytes=0, compact_after=None)))
     executor = Executor(topology)
     [given] = attempts(JOBS)[:1]
     done = processed(executor, *given[:3])
@@ -177,8 +177,8 @@ def test_nothing_of_what_changes_passes_the_driver(tmp_path: Path) -> None:
     state = topology.component("counts").state
     assert isinstance(state, DeltaMapState)
     assert len(live_files(state)) == 3
-    assert all(RUNS in path for path in live_files(state))
-    left = {path.suffix for path in (tmp_path / "counts" / RUNS).iterdir()}
+    assert all(STAGED_FOLDER in path for path in live_files(state))
+    left = {path.suffix for path in (tmp_path / "counts" / STAGED_FOLDER).iterdir()}
     assert left == {".parquet"}, "what was for one attempt only is gone"
 
 

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from spouts import OpaqueMemoryTransactionalSpout
 from state import DeltaMapState, MemoryMapState
-from state.delta.segments.folding import LogLayout
-from state.delta.tables.staging import RUNS
+from state.delta.segments.log_layout import LogLayout
+from state.delta.tables.staging import STAGED_FOLDER
 from transactional.core.machine.report import CommitReport
 from transactional.core.ports import Processed
 from transactional.errors import AttemptLost, RetriesExhausted
@@ -35,7 +35,7 @@ from transactional.trident import Count, Last, Max, TridentTopology, sliding, tu
 START = datetime(2026, 5, 1, tzinfo=UTC)
 FIELDS = "page string, at timestamp, user long"
 WINDOWS = {"tumbling": tumbling("10 seconds"), "sliding": sliding("12 seconds", every="4 seconds")}
-STAGED = LogLayout(staged_bytes=0, fold_after=2)
+STAGED = LogLayout(staged_bytes=0, compact_after=2)
 
 
 def clicks(seed: int) -> list[tuple[Any, ...]]:
@@ -154,7 +154,7 @@ def test_a_transaction_that_is_repeated_closes_the_same_windows(choice: str) -> 
 
 
 def staged(folder: Path) -> Callable[[str, Any], Any]:
-    return lambda name, key: DeltaMapState(folder / name, key, layout=LogLayout(staged_bytes=0, fold_after=None))
+    return lambda name, key: DeltaMapState(folder / name, key, layout=LogLayout(staged_bytes=0, compact_after=None))
 
 
 def test_where_the_order_matters_it_is_that_of_their_starts_wherever_they_close() -> None:
@@ -177,7 +177,7 @@ def test_nothing_of_what_closes_passes_the_driver(tmp_path: Path) -> None:
     for name in ("open", "closed", "windows"):
         files = pa.table(DeltaTable(str(tmp_path / name)).get_add_actions())["path"].to_pylist()
         assert files, name
-        assert all(RUNS in path for path in files), name
+        assert all(STAGED_FOLDER in path for path in files), name
 
 
 def test_what_is_staged_has_to_be_one_row_per_key(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def work():
     time.sleep(0.3)
     print("has ended")
 
-DaemonPool(1, "fold").submit(work)
+DaemonPool(1, "compaction").submit(work)
 began.wait()
 sys.exit(7)
 """
@@ -52,7 +52,7 @@ def hang():
     began.set()
     threading.Event().wait()
 
-pools.DaemonPool(1, "fold").submit(hang)
+pools.DaemonPool(1, "compaction").submit(hang)
 began.wait()
 pools.ENDING_S = 0.1
 

@@ -1,4 +1,4 @@
-"""Tables are looked after between two transactions: no transaction waits for its own fold, and none for long."""
+"""Tables are looked after between two transactions: no transaction waits for its own compaction, and none for long."""
 
 from __future__ import annotations
 

@@ -62,16 +62,16 @@ def test_what_comes_in_the_way_is_one_line(
     context = Context(error, stops=stops)
     monkeypatch.setattr(spark_jobs, "running_context", lambda: context)
     with pytest.raises(OperatingError) as raised:
-        run_job(abs, 1, "a fold")
-    assert str(raised.value) == f"a fold has failed as a Spark job: {reason}"
-    assert context.local["spark.job.description"] == ("a fold" if stops else "mine")
+        run_job(abs, 1, "a compaction")
+    assert str(raised.value) == f"a compaction has failed as a Spark job: {reason}"
+    assert context.local["spark.job.description"] == ("a compaction" if stops else "mine")
 
 
 def test_spark_is_not_started_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_jobs, "running_context", lambda: None)
     assert are_executors_apart() is None
-    with pytest.raises(OperatingError, match=r"^a fold: Spark has been stopped$"):
-        run_job(abs, 1, "a fold")
+    with pytest.raises(OperatingError, match=r"^a compaction: Spark has been stopped$"):
+        run_job(abs, 1, "a compaction")
 
 
 def test_threads_of_the_drivers_jvm_are_not_apart(monkeypatch: pytest.MonkeyPatch) -> None:

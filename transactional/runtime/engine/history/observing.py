@@ -74,7 +74,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """A committer's table was maintained: folded, compacted, vacuumed."""
+    """A committer's table was maintained: compacted, vacuumed."""
 
     component: str
     took_ms: int

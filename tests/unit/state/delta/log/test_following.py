@@ -13,14 +13,14 @@ from deltalake import DeltaTable
 from state.delta.log.entries import Entry
 from state.delta.log.following import KnownFiles, Part
 from state.delta.opening import reading
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from transactional.core.ports import Partials
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.names import fold_of
+from transactional.model.names import compaction_of
 from transactional.model.schema import Schema
 
 OWNER = "topology/counts"
@@ -37,7 +37,7 @@ class History:
         self.state = self.opened()
 
     def opened(self) -> DeltaMapState:
-        layout = LogLayout(fold_after=self.random.choice((1, 3)))
+        layout = LogLayout(compact_after=self.random.choice((1, 3)))
         state = DeltaMapState(self.folder, "word string", "n long", layout=layout)
         state.open(OWNER, self.attempts.__getitem__)
         return state
@@ -65,16 +65,16 @@ class History:
         self.state.version()
         self.state.fence(fence_id)
 
-    def fold(self) -> None:
+    def compact(self) -> None:
         """All of it."""
-        self.state.fold()
+        self.state.compact()
 
     def declare(self) -> None:
         """Somebody sets a property."""
         properties = {"delta.logRetentionDuration": f"interval {self.random.randrange(30, 60)} minutes"}
         DeltaTable(self.folder).alter.set_table_properties(properties)
 
-    def compact(self) -> None:
+    def optimize(self) -> None:
         """Somebody puts small files together."""
         DeltaTable(self.folder).optimize.compact()
 
@@ -89,8 +89,8 @@ class History:
     def rewind(self) -> None:
         """Back by one, if it is there."""
         before = [number for number, txid in self.attempts.items() if txid == self.txid - 1]
-        folded = DeltaTable(self.folder).transaction_version(fold_of(OWNER)) or 0
-        if not before or folded >= self.txid - 1:
+        compacted = DeltaTable(self.folder).transaction_version(compaction_of(OWNER)) or 0
+        if not before or compacted >= self.txid - 1:
             return
         self.txid -= 1
         target = RewindTarget(TxId(self.txid), AttemptId(before[-1]), self.attempts.get)
@@ -105,8 +105,8 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
     history.transaction()
     followed, moved = (reading(history.state.location, OWNER, history.state.columns) for _ in range(2))
     told(moved)
-    own = (history.transaction,) * 8 + (history.fence, history.fold)
-    others = (history.declare, history.compact, history.clean, history.rewind)
+    own = (history.transaction,) * 8 + (history.fence, history.compact)
+    others = (history.declare, history.optimize, history.clean, history.rewind)
     ahead = 0
     for _ in range(16):
         for _ in range(random.choice((1, 1, 3))):
@@ -125,7 +125,7 @@ def told(table: object) -> list[object]:
     assert isinstance(table, SegmentsTable)
     loaded, wanted = table.loaded, pa.table({"word": pa.array(WORDS)})
     segments = [(each.txid, each.rows, each.files, each.is_unique) for each in table.segments()]
-    known = [loaded.version(), table.folded_txid, loaded.delta_version, table.row_count(), dict(loaded.properties)]
+    known = [loaded.version(), table.compacted_txid, loaded.delta_version, table.row_count(), dict(loaded.properties)]
     return [segments, known, table.search(TxId(10_000), wanted).sort_by("word").to_pylist()]
 
 

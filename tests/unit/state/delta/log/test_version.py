@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from state.delta.opening import reading
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.writing.layout import Layout
 from state.rows.expiring import app_transactions
 from transactional.core.ports import Partials
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
-from transactional.model.names import fold_of
+from transactional.model.names import compaction_of
 
 OWNER = "topology/counts"
 AT = pa.timestamp("us", tz="UTC")
@@ -24,7 +24,7 @@ AT = pa.timestamp("us", tz="UTC")
 def written(folder: Path, txid: int) -> DeltaMapState:
     """The state after one more transaction, with what maintenance it wants."""
     columns = ("key string, at timestamp", "n long")
-    state = DeltaMapState(folder, *columns, layout=LogLayout(fold_after=2), expires="at", after="1 second")
+    state = DeltaMapState(folder, *columns, layout=LogLayout(compact_after=2), expires="at", after="1 second")
     state.open(OWNER, TxId)
     attempt = TransactionAttempt(TxId(txid), AttemptId(txid))
     state.begin(attempt, BatchFacts(txid * 1_000))
@@ -35,8 +35,8 @@ def written(folder: Path, txid: int) -> DeltaMapState:
 
 
 def known(table: Layout) -> list[int | None]:
-    """What the loaded version says of attempts, folds and floors."""
-    ids = [OWNER, fold_of(OWNER), *(name for name, _ in app_transactions(OWNER, table.floors()))]
+    """What the loaded version says of attempts, compactions and floors."""
+    ids = [OWNER, compaction_of(OWNER), *(name for name, _ in app_transactions(OWNER, table.floors()))]
     return [table.loaded.version_of(each) for each in ids]
 
 
@@ -46,11 +46,11 @@ def known(table: Layout) -> list[int | None]:
 def test_what_a_reader_follows_is_what_one_finds_that_opens_the_table(
     tmp_path: Path, between: int, *, cleaned: bool
 ) -> None:
-    """The versions of attempts, folds and floors, however many Delta commits have come."""
+    """The versions of attempts, compactions and floors, however many Delta commits have come."""
     state = written(tmp_path / "t", 1)
     state.close()
     followed = reading(state.location, OWNER, state.columns)
-    folds = set()
+    compactions = set()
     for txid in range(2, 14):
         written(tmp_path / "t", txid).close()
         if txid % between:
@@ -64,5 +64,5 @@ def test_what_a_reader_follows_is_what_one_finds_that_opens_the_table(
         opened = reading(state.location, OWNER, state.columns)
         assert known(followed) == known(opened)
         assert followed.row_count() == opened.row_count()
-        folds.add(known(followed)[1])
-    assert len(folds) > 2, "it was folded meanwhile"
+        compactions.add(known(followed)[1])
+    assert len(compactions) > 2, "it was compacted meanwhile"

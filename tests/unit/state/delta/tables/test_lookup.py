@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state.delta.segments.folding import SegmentColumns
+from state.delta.segments.log_layout import SegmentColumns
 from state.delta.tables.lookup import Files, SegmentCopies, newest_rows
 from state.rows.columns import StateColumns
 from transactional.model.attempt import TxId

@@ -24,7 +24,7 @@ from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 from state.delta.doctor import ExaminedDelta
 from state.delta.log.log import is_there
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from state.delta.tables.storage import REQUESTS_AT_ONCE, _Objects, create, opened_parquet, storage_at
 from state.delta.tables.table import DeltaLocation, load_table
@@ -76,7 +76,7 @@ def counted(words: DeltaMapState, place: Place, txids: Sequence[int]) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "is_large"),
-    [("merge", False), ("merge", True), (LogLayout(fold_after=2), False)],
+    [("merge", False), ("merge", True), (LogLayout(compact_after=2), False)],
     ids=["merge", "file by file", "log"],
 )
 def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
@@ -88,7 +88,7 @@ def test_a_table_lives_in_a_store_that_needs_the_same_interpreter(
     *,
     is_large: bool,
 ) -> None:
-    """Fenced, written, read, compacted, folded, shortened, read as of then, examined."""
+    """Fenced, written, read, compacted, shortened, read as of then, examined."""
     if is_large:
         write_by_files(monkeypatch)
     monkeypatch.setattr("state.delta.merged.COMPACTION_INTERVAL", 1)

@@ -1,4 +1,4 @@
-"""Tables in the log layout: a fold merges the rows of adjacent transactions, and must preserve their meaning.
+"""Tables in the log layout: a compaction merges the rows of adjacent transactions, and must preserve their meaning.
 
 A row of such a table holds what one transaction adds to a key; the table's property `transactional.combine` says how
 the rows of a key are combined: `sum`, `min`, `max` or `last`.
@@ -39,17 +39,17 @@ def _declared(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def unique_up_to(log: TableLog, owner: str) -> int | None:
-    """The transaction up to which keys are unique: where tasks write files of their own, what a fold has written.
+    """The transaction up to which keys are unique: where tasks write files of their own, what a compaction has written.
 
     None: all of them.
     """
     features = log.shape.properties.get(FEATURES_PROPERTY, "").split(",")
     if STAGED not in features or "last" in combined_by(log).values():
         return None
-    return log.app_version(f"{owner}#fold") or 0
+    return log.app_version(f"{owner}#compaction") or 0
 
 
-def check_folds(
+def check_compactions(
     component: str,
     storage: Storage,
     log: TableLog,
@@ -59,33 +59,35 @@ def check_folds(
     commits_max: int,
     findings: Findings,
 ) -> None:
-    """Check that the newest folds whose files all exist are equivalent to the rows that they replaced."""
+    """Check that the newest compactions whose files all exist are equivalent to the rows that they replaced."""
     owner = f"{history.topology_id}/{component}"
-    app_id, floors = f"{owner}#fold", before_version(log, owner)
+    app_id, floors = f"{owner}#compaction", before_version(log, owner)
     files = dict(log.base_files)
     files.update((file.path, file) for commit in log.commits for file in commit.added)
-    folds = [commit for commit in log.commits if app_id in commit.app_versions and commit.restored is None]
+    compactions = [commit for commit in log.commits if app_id in commit.app_versions and commit.restored is None]
     checked = 0
-    for fold in reversed(folds[-commits_max:] if commits_max else []):
-        is_base = (columns.deleted or columns.expires) and not _reaches_back_behind(log, fold, columns)
-        known, how = floors.get(fold.version), _declared(fold.properties)
+    for compaction in reversed(compactions[-commits_max:] if commits_max else []):
+        is_base = (columns.deleted or columns.expires) and not _reaches_back_behind(log, compaction, columns)
+        known, how = floors.get(compaction.version), _declared(compaction.properties)
         floor = known.before if known is not None else None
         try:
-            before = _put_together(storage, [files[path] for path in fold.removed], columns, how)
-            after = _put_together(storage, list(fold.added), columns, how)
+            before = _put_together(storage, [files[path] for path in compaction.removed], columns, how)
+            after = _put_together(storage, list(compaction.added), columns, how)
         except (FileNotFoundError, KeyError):
             break  # the older ones have gone with it
         checked += 1
-        where = f"table of {component!r}, Delta version {fold.version}, a fold"
+        where = f"table of {component!r}, Delta version {compaction.version}, a compaction"
         for key in before.keys() | after.keys():
             old, new = before.get(key), after.get(key)
             if is_base and old is not None and new is None and _is_gone(key, old, columns, floor):
                 continue  # nothing is before a base, so it needs no tombstones, and nothing that had expired
             if old != new:
                 findings.add(Kind.BROKEN_ROW, f"{where}, key {shown(key)}", f"{old}, as before", new)
-    if checked < len(folds):
-        findings.note(f"table of {component!r}: the rows of the last {checked} of {len(folds)} folds were checked")
-    findings.looked_at("folds", checked)
+    if checked < len(compactions):
+        findings.note(
+            f"table of {component!r}: the rows of the last {checked} of {len(compactions)} compactions were checked"
+        )
+    findings.looked_at("compactions", checked)
 
 
 def _put_together(
@@ -128,17 +130,19 @@ def _expiry(key: Key, values: Sequence[object], columns: RowColumns) -> Any:
     return (*key, *values)[(*columns.key, *columns.values).index(columns.expires)]
 
 
-def _reaches_back_behind(log: TableLog, fold: DeltaCommit, columns: RowColumns) -> bool:
-    """Whether the table had a segment before those that were folded."""
+def _reaches_back_behind(log: TableLog, compaction: DeltaCommit, columns: RowColumns) -> bool:
+    """Whether the table had a segment before those that were compacted."""
     files = dict(log.base_files)
     for commit in log.commits:
-        if commit.version >= fold.version:
+        if commit.version >= compaction.version:
             break
         for path in commit.removed:
             files.pop(path, None)
         files.update((file.path, file) for file in commit.added)
     txids = {path: int(file.partition.get(columns.txid) or 0) for path, file in files.items()}
-    return min(txids.values(), default=0) < min((txids[path] for path in fold.removed if path in txids), default=0)
+    return min(txids.values(), default=0) < min(
+        (txids[path] for path in compaction.removed if path in txids), default=0
+    )
 
 
 def tuples(table: Any, names: tuple[str, ...]) -> list[tuple[object, ...]]:

@@ -17,7 +17,7 @@ LOOKING_S = 0.05
 """How often it looks whether it still may."""
 
 
-class WorkApart(Generic[T]):
+class BackgroundWork(Generic[T]):
     """At most one piece of work that is under way, or whose result was not taken yet."""
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows of several transactions, put together as a fold has to: by the words that the table has declared."""
+"""Rows of several transactions, put together as a compaction has to: by the words that the table has declared."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from verifier.compactions import _put_together
 from verifier.evidence.delta_log import DataFile
 from verifier.evidence.findings import CheckImpossible
 from verifier.evidence.storage import FolderStorage
-from verifier.folds import _put_together
 from verifier.rows import RowColumns
 
 NAN = float("nan")

@@ -1,4 +1,4 @@
-"""Who writes a large fold: a thread of the driver, or Spark, and what happens where Spark can't."""
+"""Who writes a large compaction: a thread of the driver, or Spark, and what happens where Spark can't."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from state.delta.segments.fold_writers import PAUSE_FOLDS_MAX, SPARK_ROWS, FoldWriters, is_job
-from state.delta.segments.folding import Fold
-from state.delta.segments.folds_apart import APART_ROWS, FoldTask, WrittenFold
+from state.delta.segments.background_compaction import BACKGROUND_ROWS, CompactionTask, WrittenCompaction
+from state.delta.segments.compaction_writers import PAUSE_COMPACTIONS_MAX, SPARK_ROWS, CompactionWriters, is_job
+from state.delta.segments.log_layout import Compaction
 from state.delta.tables.table import DeltaLocation
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
@@ -27,11 +27,11 @@ MASTERS = [
 ]
 
 
-def task_of(rows: int) -> FoldTask:
-    """A fold of so many rows."""
+def task_of(rows: int) -> CompactionTask:
+    """A compaction of so many rows."""
     columns = StateColumns(Schema.parse("key long"), Schema.parse("count long"))
-    fold = Fold(TxId(0), TxId(3), 3, rows)
-    return FoldTask(DeltaLocation("/t", {}), "owner", columns, {"count": "sum"}, fold, None, {})
+    compaction = Compaction(TxId(0), TxId(3), 3, rows)
+    return CompactionTask(DeltaLocation("/t", {}), "owner", columns, {"count": "sum"}, compaction, None, {})
 
 
 def on_spark(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
@@ -44,7 +44,7 @@ def test_the_drivers_memory_is_spared_where_executors_have_their_own(
     monkeypatch: pytest.MonkeyPatch, master: str, *, executors_write: bool, jobs: list[bool]
 ) -> None:
     on_spark(monkeypatch, master)
-    tasks = [task_of(rows) for rows in (APART_ROWS, SPARK_ROWS)]
+    tasks = [task_of(rows) for rows in (BACKGROUND_ROWS, SPARK_ROWS)]
     assert [is_job(each, executors_write=executors_write) for each in tasks] == jobs
 
 
@@ -53,29 +53,29 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether jobs succeed, from the last one on; with executors that are processes of their own."""
     jobs = [False]
 
-    def by_spark(task: FoldTask) -> WrittenFold:
+    def by_spark(task: CompactionTask) -> WrittenCompaction:
         if not jobs[-1]:
             raise WriteRefused("no such file", is_conflict=False)
         return BY_JOB
 
     on_spark(monkeypatch, "spark://host:7077")
-    monkeypatch.setattr("state.delta.segments.spark_folds.write_by_spark", by_spark)
-    monkeypatch.setattr(FoldTask, "write", lambda task: BY_DRIVER)
+    monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", by_spark)
+    monkeypatch.setattr(CompactionTask, "write", lambda task: BY_DRIVER)
     return jobs
 
 
-BY_JOB, BY_DRIVER = (WrittenFold(Fold(TxId(0), TxId(3), 3, rows), frozenset(), ()) for rows in (1, 2))
+BY_JOB, BY_DRIVER = (WrittenCompaction(Compaction(TxId(0), TxId(3), 3, rows), frozenset(), ()) for rows in (1, 2))
 
 
-def fold(writers: FoldWriters) -> WrittenFold:
-    return writers.writer_of(task_of(APART_ROWS), executors_write=True)()
+def compact(writers: CompactionWriters) -> WrittenCompaction:
+    return writers.writer_of(task_of(BACKGROUND_ROWS), executors_write=True)()
 
 
 def test_what_does_not_succeed_as_a_job_the_driver_writes_and_says_so_each_time(
     jobs: list[bool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    writers = FoldWriters()
-    assert [fold(writers) for _ in range(20)] == [BY_DRIVER] * 20
+    writers = CompactionWriters()
+    assert [compact(writers) for _ in range(20)] == [BY_DRIVER] * 20
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warned) == len(caplog.records) == 5
     assert all("as a Spark job, the driver writes it" in each and each.endswith("no such file") for each in warned)
@@ -84,29 +84,29 @@ def test_what_does_not_succeed_as_a_job_the_driver_writes_and_says_so_each_time(
 def test_what_others_have_rewritten_meanwhile_is_no_failure_of_jobs(
     jobs: list[bool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def conflicting(task: FoldTask) -> WrittenFold:
+    def conflicting(task: CompactionTask) -> WrittenCompaction:
         raise WriteRefused("somebody has rewritten it", is_conflict=True)
 
-    monkeypatch.setattr("state.delta.segments.spark_folds.write_by_spark", conflicting)
-    writers = FoldWriters()
-    assert (fold(writers), caplog.records) == (BY_DRIVER, [])
+    monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", conflicting)
+    writers = CompactionWriters()
+    assert (compact(writers), caplog.records) == (BY_DRIVER, [])
 
 
 def test_a_job_that_fails_is_tried_again_less_and_less_often(
     jobs: list[bool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    writers, tried = FoldWriters(), list[int]()
+    writers, tried = CompactionWriters(), list[int]()
     for number in range(300):
-        writer = writers.writer_of(task_of(APART_ROWS), executors_write=True)
+        writer = writers.writer_of(task_of(BACKGROUND_ROWS), executors_write=True)
         if writer() is BY_DRIVER and getattr(writer, "func", None) == writers._by_spark:
             tried.append(number)
     assert tried == [0, 2, 5, 10, 19, 36, 69, 134, 199, 264]
-    assert tried[-1] - tried[-2] == PAUSE_FOLDS_MAX + 1
+    assert tried[-1] - tried[-2] == PAUSE_COMPACTIONS_MAX + 1
     jobs.append(True)
-    assert BY_JOB in [fold(writers) for _ in range(PAUSE_FOLDS_MAX + 1)]
-    assert fold(writers) is BY_JOB
+    assert BY_JOB in [compact(writers) for _ in range(PAUSE_COMPACTIONS_MAX + 1)]
+    assert compact(writers) is BY_JOB
     caplog.clear()
     jobs.append(False)
-    assert fold(writers) is BY_DRIVER
-    assert fold(writers) is BY_DRIVER
+    assert compact(writers) is BY_DRIVER
+    assert compact(writers) is BY_DRIVER
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -1,8 +1,8 @@
-"""The log layout of a state's table: what its rows mean, the queries that combine them, what is folded when.
+"""The log layout of a state's table: what its rows mean, the queries that combine them, what is compacted when.
 
 A row of transaction n holds what the transaction adds: a partial aggregate, or a latest value. The rows with one txid
-are a segment. A fold replaces adjacent segments by one, under the last of their txids: the same content in fewer
-rows. The oldest segment, once it is folded, is the base: one row per key.
+are a segment. A compaction replaces adjacent segments by one, under the last of their txids: the same content in fewer
+rows. The oldest segment, once it is compacted, is the base: one row per key.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LAYOUTS = ("auto", "merge", "log")
 SMALL_SHARE = 0.3
 """Up to this share of the base's rows, one table of what is beside the base is searched by all cores."""
 BASE_SHARE = 1.0
-"""Once the rows beside the base have this share of its rows, all are folded into it."""
-FOLD_FILES = 500
-"""So many files of tasks are folded, even before `fold_after` transactions have come."""
+"""Once the rows beside the base have this share of its rows, all are compacted into it."""
+COMPACTION_FILES = 500
+"""So many files of tasks are compacted, even before `compact_after` transactions have come."""
 FOLDER_BYTES_MAX = 200
 """File systems take 255; what follows the name is a txid."""
 _PREFIX = "datafusion"
@@ -37,22 +37,21 @@ ONE_THREAD = {f"{_PREFIX}.execution.target_partitions": "1"}
 
 @dataclass(frozen=True, slots=True)
 class LogLayout:
-    """How the log of a table is folded: `DeltaMapState(…, layout=LogLayout(fold_after=100))`.
+    """How the log of a table is compacted: `DeltaMapState(…, layout=LogLayout(compact_after=100))`.
 
-    `fold_after`: so many transactions are folded into one segment. `fan_out`: so many segments of about one size are
-    folded into one. Larger numbers fold less and make readers work more. None for `fold_after`: never fold; call
-    `DeltaMapState.fold()`.
-    `staged_bytes`: a task whose partial aggregates are larger writes them itself, where the table is on a disk that all
-    executors mount; None: all go through the driver.
+    `compact_after`: so many transactions are compacted into one segment. `fan_out`: so many segments of about one size
+    are compacted into one. Larger numbers compact less and make readers work more. None for `compact_after`: never
+    compact; call `DeltaMapState.compact()`. `staged_bytes`: a task whose partial aggregates are larger writes them
+    itself, where the table is on a disk that all executors mount; None: all go through the driver.
     """
 
-    fold_after: int | None = 50
+    compact_after: int | None = 50
     fan_out: int = 8
     staged_bytes: int | None = STAGED_BYTES
 
     def __post_init__(self) -> None:
-        if (self.fold_after is not None and self.fold_after < 1) or self.fan_out < 2:
-            raise ConfigError(f"{self}: fold_after is at least 1 or None, fan_out at least 2")
+        if (self.compact_after is not None and self.compact_after < 1) or self.fan_out < 2:
+            raise ConfigError(f"{self}: compact_after is at least 1 or None, fan_out at least 2")
         if self.staged_bytes is not None and self.staged_bytes < 0:
             raise ConfigError(f"{self}: staged_bytes is at least 0 or None")
 
@@ -91,7 +90,8 @@ class SegmentColumns(StateColumns):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The rows of one txid. `is_unique`: no two of them have one key, which is known of what a fold has written."""
+    """The rows of one txid. `is_unique`: no two of them have one key, which is known of what a compaction has
+    written."""
 
     txid: TxId
     rows: int
@@ -100,7 +100,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class Compaction:
     """Segments to be made one: all with `after` < txid <= `until`. `segments` and `rows` say how many there are."""
 
     after: TxId
@@ -109,19 +109,26 @@ class Fold:
     rows: int
 
 
-def due_fold(
-    segments: Sequence[Segment], folded: TxId, newest: TxId, layout: LogLayout, *, files: int = 0, whole: bool = False
-) -> Fold | None:
-    """What is to be folded now, None: nothing. `segments` in order of txid; those up to `folded` were folded before.
+def due_compaction(
+    segments: Sequence[Segment],
+    compacted: TxId,
+    newest: TxId,
+    layout: LogLayout,
+    *,
+    files: int = 0,
+    whole: bool = False,
+) -> Compaction | None:
+    """What is to be compacted now, None: nothing. `segments` in order of txid; those up to `compacted` were compacted
+    before.
 
     The newest transaction is left alone: it may have to be replaced. Each row is written again once per size of
     segments and once with the base, so a row that came is written about log(base rows / rows of a segment) /
-    log(fan_out) + 2 times. `files` is how many files have come that are not folded. With `whole` all are folded into
-    the base: where rows expire, what a row adds to is only known with all of them.
+    log(fan_out) + 2 times. `files` is how many files have come that are not compacted. With `whole` all are compacted
+    into the base: where rows expire, what a row adds to is only known with all of them.
     """
-    older = [segment for segment in segments if segment.txid <= folded]
-    fresh = [segment for segment in segments if folded < segment.txid < newest]
-    if not fresh or not is_time(folded, newest, layout, files=files):
+    older = [segment for segment in segments if segment.txid <= compacted]
+    fresh = [segment for segment in segments if compacted < segment.txid < newest]
+    if not fresh or not is_time(compacted, newest, layout, files=files):
         return None
     rows, first = sum(segment.rows for segment in fresh), len(older)
     while (similar := _similar(older[1:first], rows)) >= layout.fan_out - 1:
@@ -130,26 +137,30 @@ def due_fold(
     beside, base = sum(segment.rows for segment in [*older[1:], *fresh]), older[0].rows if older else 0
     if whole or beside >= BASE_SHARE * base:
         first = 0
-    return _fold([*older[first:], *fresh], older[:first])
+    return _compaction_of([*older[first:], *fresh], older[:first])
 
 
-def is_time(folded: TxId, newest: TxId, layout: LogLayout, *, files: int = 0) -> bool:
-    """Whether enough transactions, or files, have come since the last fold."""
-    if layout.fold_after is None:
+def is_time(compacted: TxId, newest: TxId, layout: LogLayout, *, files: int = 0) -> bool:
+    """Whether enough transactions, or files, have come since the last compaction."""
+    if layout.compact_after is None:
         return False
-    return newest - 1 - folded >= layout.fold_after or (files >= FOLD_FILES and newest - 1 > folded)
+    return newest - 1 - compacted >= layout.compact_after or (files >= COMPACTION_FILES and newest - 1 > compacted)
 
 
-def whole_fold(segments: Sequence[Segment], newest: TxId) -> Fold | None:
-    """Everything but the newest transaction into the base; None: nothing is left to fold."""
-    foldable = [segment for segment in segments if segment.txid < newest]
-    return _fold(foldable, []) if len(foldable) > 1 or any(not each.is_unique for each in foldable) else None
+def full_compaction(segments: Sequence[Segment], newest: TxId) -> Compaction | None:
+    """Everything but the newest transaction into the base; None: nothing is left to compact."""
+    compactable = [segment for segment in segments if segment.txid < newest]
+    return (
+        _compaction_of(compactable, [])
+        if len(compactable) > 1 or any(not each.is_unique for each in compactable)
+        else None
+    )
 
 
-def _fold(segments: Sequence[Segment], before: Sequence[Segment]) -> Fold:
-    """The fold of these segments, which stand behind those before."""
+def _compaction_of(segments: Sequence[Segment], before: Sequence[Segment]) -> Compaction:
+    """The compaction of these segments, which stand behind those before."""
     after = before[-1].txid if before else TxId(0)
-    return Fold(after, segments[-1].txid, len(segments), sum(segment.rows for segment in segments))
+    return Compaction(after, segments[-1].txid, len(segments), sum(segment.rows for segment in segments))
 
 
 def _similar(segments: Sequence[Segment], rows: int) -> int:
@@ -204,7 +215,7 @@ class SegmentQuery:
     source: str = "t"
 
     def view(self, where: str = "") -> str:
-        """One row per key: key and value columns. Right whatever was folded; `where` is a condition on the txid."""
+        """One row per key: key and value columns. Right whatever was compacted; `where` is a condition on the txid."""
         return self._alive(self._aggregated(where, []))
 
     def view_over_base(self, base: TxId | None, before: TxId | None) -> str:
@@ -242,26 +253,27 @@ class SegmentQuery:
         """Whether rows may begin their key from nothing."""
         return has_restarts(self.columns, self.combine)
 
-    def fold(self, fold: Fold, base: TxId | None, floor: int | None = None) -> str:
-        """The rows that a fold writes: all columns but the txid.
+    def compact(self, compaction: Compaction, base: TxId | None, floor: int | None = None) -> str:
+        """The rows that a compaction writes: all columns but the txid.
 
         A base has no tombstones, and nothing that had expired by the floor: nothing is before it.
         """
         txid = self.dialect.name(self.columns.txid)
-        query = self._aggregated(f"{txid} > {fold.after} AND {txid} <= {fold.until}", [])
-        if base is not None and fold.after < base < fold.until:
-            query = self._over_base(base, TxId(fold.until + 1))
-        if not fold.after:
+        query = self._aggregated(f"{txid} > {compaction.after} AND {txid} <= {compaction.until}", [])
+        if base is not None and compaction.after < base < compaction.until:
+            query = self._over_base(base, TxId(compaction.until + 1))
+        if not compaction.after:
             query = self._alive(query, "*")
             if self.columns.expires is not None and floor is not None:
                 is_gone = self.dialect.has_expired(self.dialect.name(self.columns.expires), floor)
                 query = f"SELECT e.* FROM ({query}) e WHERE NOT COALESCE({is_gone}, false)"
         return f"SELECT n.*{self._no_floor} FROM ({query}) n" if self._no_floor else query
 
-    def fold_order(self, fold: Fold) -> str:
-        """How a fold sorts what it writes: where rows go by a column of their key, their files are searched by it."""
+    def compaction_order(self, compaction: Compaction) -> str:
+        """How a compaction sorts what it writes: where rows go by a column of their key, their files are searched by
+        it."""
         expires = self.columns.expires
-        if fold.after or expires not in self.columns.key.names:
+        if compaction.after or expires not in self.columns.key.names:
             return ""
         return f" ORDER BY {self.dialect.name(expires)}"
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from state.delta.log.apart import WorkApart
+from state.delta.log.background import BackgroundWork
 
 NOTHING, UNDER_WAY, ENDED = (False, False), (True, False), (True, True)
 
 
-def state_of(apart: WorkApart[Any]) -> tuple[bool, bool]:
+def state_of(apart: BackgroundWork[Any]) -> tuple[bool, bool]:
     return apart.is_pending, apart.has_ended
 
 
 def test_a_piece_is_pending_until_it_is_taken() -> None:
-    apart, gate = WorkApart[bool]("test"), threading.Event()
+    apart, gate = BackgroundWork[bool]("test"), threading.Event()
     assert state_of(apart) == NOTHING
     apart.start(gate.wait)
     assert state_of(apart) == UNDER_WAY
@@ -29,7 +29,7 @@ def test_a_piece_is_pending_until_it_is_taken() -> None:
 
 
 def test_what_it_raises_is_raised_once_where_it_is_taken() -> None:
-    apart = WorkApart[int]("test")
+    apart = BackgroundWork[int]("test")
 
     def work() -> int:
         raise OSError("the disk is full")
@@ -45,11 +45,11 @@ def test_what_it_raises_is_raised_once_where_it_is_taken() -> None:
 
 
 def test_who_may_not_continue_does_not_wait() -> None:
-    apart, gate = WorkApart[bool]("test"), threading.Event()
+    apart, gate = BackgroundWork[bool]("test"), threading.Event()
     apart.start(gate.wait)
     apart.wait(lambda: False)
     assert state_of(apart) == UNDER_WAY
     gate.set()
     apart.wait(lambda: True)
     assert state_of(apart) == ENDED
-    WorkApart[bool]("idle").wait(lambda: True)
+    BackgroundWork[bool]("idle").wait(lambda: True)

@@ -1,17 +1,17 @@
-"""The log layout's arithmetic: what is folded when, how much that writes, which queries put the rows together."""
+"""The log layout's arithmetic: what is compacted when, how much that writes, which queries put the rows together."""
 
 from __future__ import annotations
 
 import pytest
 
-from state.delta.segments.folding import (
-    Fold,
+from state.delta.segments.log_layout import (
+    Compaction,
     LogLayout,
     Segment,
     SegmentQuery,
     check_same_combine,
-    due_fold,
-    whole_fold,
+    due_compaction,
+    full_compaction,
 )
 from state.delta.tables.sql import DATA_FUSION, SPARK_SQL, is_in_range
 from state.rows.columns import StateColumns
@@ -25,63 +25,71 @@ def runs(*sizes: int, first: int = 1) -> list[Segment]:
     return [Segment(TxId(txid), rows) for txid, rows in enumerate(sizes, first)]
 
 
-class TestDueFold:
+class TestDueCompaction:
     def test_waits_for_enough_transactions_and_leaves_the_newest(self) -> None:
-        layout = LogLayout(fold_after=3)
-        assert due_fold(runs(1, 1, 1), TxId(0), TxId(3), layout) is None
-        assert due_fold(runs(1, 1, 1, 1), TxId(0), TxId(4), layout) == Fold(TxId(0), TxId(3), 3, 3)
+        layout = LogLayout(compact_after=3)
+        assert due_compaction(runs(1, 1, 1), TxId(0), TxId(3), layout) is None
+        assert due_compaction(runs(1, 1, 1, 1), TxId(0), TxId(4), layout) == Compaction(TxId(0), TxId(3), 3, 3)
 
     def test_never_comes_when_it_is_not_wanted(self) -> None:
-        assert due_fold(runs(*[1] * 1000), TxId(0), TxId(1000), LogLayout(fold_after=None)) is None
+        assert due_compaction(runs(*[1] * 1000), TxId(0), TxId(1000), LogLayout(compact_after=None)) is None
 
     def test_leaves_a_large_base_alone(self) -> None:
         table = [Segment(TxId(10), 1000), *runs(5, 5, 5, first=11)]
-        assert due_fold(table, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(10), TxId(12), 2, 10)
+        assert due_compaction(table, TxId(10), TxId(13), LogLayout(compact_after=2)) == Compaction(
+            TxId(10), TxId(12), 2, 10
+        )
 
     def test_takes_the_base_along_once_there_is_as_much_beside_it(self) -> None:
         table = [Segment(TxId(10), 10), *runs(5, 5, 5, first=11)]
-        assert due_fold(table, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(0), TxId(12), 3, 20)
+        assert due_compaction(table, TxId(10), TxId(13), LogLayout(compact_after=2)) == Compaction(
+            TxId(0), TxId(12), 3, 20
+        )
         larger = [Segment(TxId(10), 11), *table[1:]]
-        assert due_fold(larger, TxId(10), TxId(13), LogLayout(fold_after=2)) == Fold(TxId(10), TxId(12), 2, 10)
+        assert due_compaction(larger, TxId(10), TxId(13), LogLayout(compact_after=2)) == Compaction(
+            TxId(10), TxId(12), 2, 10
+        )
 
     def test_takes_runs_of_its_size_along_once_there_are_enough(self) -> None:
-        base, layout = Segment(TxId(1), 10**6), LogLayout(fold_after=2, fan_out=3)
+        base, layout = Segment(TxId(1), 10**6), LogLayout(compact_after=2, fan_out=3)
         older = [Segment(TxId(3), 10), Segment(TxId(5), 10)]
         fresh = runs(5, 5, 5, first=6)
-        assert due_fold([base, *older, *fresh], TxId(5), TxId(8), layout) == Fold(TxId(1), TxId(7), 4, 30)
-        assert due_fold([base, older[1], *fresh], TxId(5), TxId(8), layout) == Fold(TxId(5), TxId(7), 2, 10)
+        assert due_compaction([base, *older, *fresh], TxId(5), TxId(8), layout) == Compaction(TxId(1), TxId(7), 4, 30)
+        assert due_compaction([base, older[1], *fresh], TxId(5), TxId(8), layout) == Compaction(TxId(5), TxId(7), 2, 10)
 
     def test_comes_with_few_rows_when_most_transactions_were_empty(self) -> None:
         table = [Segment(TxId(1), 100), Segment(TxId(40), 1)]
-        assert due_fold(table, TxId(1), TxId(60), LogLayout(fold_after=50)) == Fold(TxId(1), TxId(40), 1, 1)
-        assert due_fold(table, TxId(40), TxId(100), LogLayout(fold_after=50)) is None
+        assert due_compaction(table, TxId(1), TxId(60), LogLayout(compact_after=50)) == Compaction(
+            TxId(1), TxId(40), 1, 1
+        )
+        assert due_compaction(table, TxId(40), TxId(100), LogLayout(compact_after=50)) is None
 
     @pytest.mark.parametrize("keys", [10, 1_000, 100_000, 10_000_000])
     def test_bounds_what_is_written_and_how_many_runs_there_are(self, keys: int) -> None:
-        layout, rows, table = LogLayout(fold_after=10, fan_out=4), 20, [Segment(TxId(1), keys)]
-        folded, written, most = TxId(1), 0, 0
+        layout, rows, table = LogLayout(compact_after=10, fan_out=4), 20, [Segment(TxId(1), keys)]
+        compacted, written, most = TxId(1), 0, 0
         for txid in range(2, 5_000):
             table.append(Segment(TxId(txid), rows))
-            if (fold := due_fold(table, folded, TxId(txid), layout)) is not None:
+            if (compaction := due_compaction(table, compacted, TxId(txid), layout)) is not None:
                 # At worst all keys differ, except in the base.
-                size = min(fold.rows, keys) if fold.after == 0 else fold.rows
-                rest = [run for run in table if not fold.after < run.txid <= fold.until]
-                table = sorted([*rest, Segment(fold.until, size)], key=lambda run: run.txid)
-                folded, written = fold.until, written + size
+                size = min(compaction.rows, keys) if compaction.after == 0 else compaction.rows
+                rest = [run for run in table if not compaction.after < run.txid <= compaction.until]
+                table = sorted([*rest, Segment(compaction.until, size)], key=lambda run: run.txid)
+                compacted, written = compaction.until, written + size
             most = max(most, len(table))
         assert written / (5_000 * rows) < 6
         assert most < 10 + 4 * 6
 
 
-def test_a_whole_fold_leaves_the_newest_transaction() -> None:
-    assert whole_fold(runs(3, 2, 1), TxId(3)) == Fold(TxId(0), TxId(2), 2, 5)
-    assert whole_fold(runs(3, 2), TxId(2)) is None
-    assert whole_fold([], TxId(7)) is None
+def test_a_whole_compaction_leaves_the_newest_transaction() -> None:
+    assert full_compaction(runs(3, 2, 1), TxId(3)) == Compaction(TxId(0), TxId(2), 2, 5)
+    assert full_compaction(runs(3, 2), TxId(2)) is None
+    assert full_compaction([], TxId(7)) is None
 
 
-@pytest.mark.parametrize("wrong", [{"fold_after": 0}, {"fan_out": 1}])
+@pytest.mark.parametrize("wrong", [{"compact_after": 0}, {"fan_out": 1}])
 def test_a_layout_that_can_not_be_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="fold_after is at least 1 or None"):
+    with pytest.raises(ConfigError, match="compact_after is at least 1 or None"):
         LogLayout(**wrong)
 
 
@@ -110,10 +118,10 @@ def test_a_range_of_a_key_is_asked_of_each_scan() -> None:
 
 def test_a_base_lies_in_the_order_in_which_its_rows_go() -> None:
     key, values = Schema.parse("k string, at timestamp"), Schema.parse("n long, seen timestamp")
-    whole, part = Fold(TxId(0), TxId(9), 2, 20), Fold(TxId(3), TxId(9), 2, 20)
+    whole, part = Compaction(TxId(0), TxId(9), 2, 20), Compaction(TxId(3), TxId(9), 2, 20)
 
-    def order(expires: str | None, fold: Fold) -> str:
-        return SegmentQuery(StateColumns(key, values, expires=expires), {}, DATA_FUSION).fold_order(fold)
+    def order(expires: str | None, compaction: Compaction) -> str:
+        return SegmentQuery(StateColumns(key, values, expires=expires), {}, DATA_FUSION).compaction_order(compaction)
 
     assert order("at", whole) == ' ORDER BY "at"'
     assert not order("at", part)

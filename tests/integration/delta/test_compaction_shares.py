@@ -1,4 +1,5 @@
-"""Folds that several tasks write, each its share of the keys: together they say what one writer would have written."""
+"""Compactions that several tasks write, each its share of the keys: together they say what one writer would have
+written."""
 
 from __future__ import annotations
 
@@ -17,8 +18,13 @@ import pytest
 from pyarrow import parquet
 
 from state.delta.segments import shares
-from state.delta.segments.folding import LogLayout, whole_fold
-from state.delta.segments.folds_apart import FoldsApart, FoldTask, WrittenFold, fold_task
+from state.delta.segments.background_compaction import (
+    BackgroundCompaction,
+    CompactionTask,
+    WrittenCompaction,
+    compaction_task,
+)
+from state.delta.segments.log_layout import LogLayout, full_compaction
 from state.delta.segments.shares import SHARE_ROWS, is_in_share, shares_of
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place
@@ -29,7 +35,7 @@ from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema
 
-pytestmark = pytest.mark.long("tests/integration/delta/test_folds_apart.py")
+pytestmark = pytest.mark.long("tests/integration/delta/test_background_compaction.py")
 
 KEYS: dict[str, Callable[[Random], object]] = {
     "string": lambda random: "".join(random.choices("aä€😀 z0", k=random.randrange(6))),
@@ -45,11 +51,12 @@ COMBINE = {"count": "sum", "most": "max", "least": "min"}
 VALUES = "count long, most int, least string"
 
 
-def written(folder: Path, key: str, *, deletes: bool = False) -> FoldTask:
-    """A table of random rows in five transactions, the first two of them folded; what a fold of four has to write."""
+def written(folder: Path, key: str, *, deletes: bool = False) -> CompactionTask:
+    """A table of random rows in five transactions, the first two of them compacted; what a compaction of four has to
+    write."""
     random, types = Random(f"{key}{deletes}"), Schema.parse(key)
     place = Place("delta-rs/log", folder)
-    state = DeltaMapState(folder / "t", key, VALUES, layout=LogLayout(fold_after=None), deletes=deletes)
+    state = DeltaMapState(folder / "t", key, VALUES, layout=LogLayout(compact_after=None), deletes=deletes)
     state.open(OWNER, place.txids.__getitem__)
     schema = arrow_schema(Schema.parse(f"{key}, {VALUES}"))
     for txid in range(1, 6):
@@ -63,15 +70,15 @@ def written(folder: Path, key: str, *, deletes: bool = False) -> FoldTask:
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             state.merge(attempt, Partials(COMBINE, pa.Table.from_arrays(arrays, schema=schema)))
         if txid == 3:
-            state.fold()
-    stored = segments(state).folds._stored
-    fold = whole_fold(stored.all(), TxId(5))
-    assert fold is not None
+            state.compact()
+    stored = segments(state).compactor._stored
+    compaction = full_compaction(stored.all(), TxId(5))
+    assert compaction is not None
     assert stored.base() == 2
-    return fold_task(stored.loaded, stored.known_query().combine, fold, stored.all(), None)
+    return compaction_task(stored.loaded, stored.known_query().combine, compaction, stored.all(), None)
 
 
-def rows_of(task: FoldTask, *parts: WrittenFold) -> Counter[str]:
+def rows_of(task: CompactionTask, *parts: WrittenCompaction) -> Counter[str]:
     """What has been written."""
     files = [Path(task.location.uri, file.path) for part in parts for file in part.files]
     return Counter(str(tuple(row.values())) for file in files for row in parquet.read_table(file).to_pylist())
@@ -132,10 +139,10 @@ def test_shares_are_of_about_one_size(
 ) -> None:
     ddl, key_of = key
     place, keys = Place("delta-rs/log", tmp_path), Schema.parse(ddl)
-    state = DeltaMapState(tmp_path / "t", ddl, "n int", layout=LogLayout(fold_after=None))
+    state = DeltaMapState(tmp_path / "t", ddl, "n int", layout=LogLayout(compact_after=None))
     state.open(OWNER, place.txids.__getitem__)
     state.put(place.attempt(1, 1), {key_of(n): (n,) for n in range(20_000)})
-    table = segments(state).folds._stored.loaded
+    table = segments(state).compactor._stored.loaded
     sizes = [
         pa.table(table.query(f"SELECT count(*) AS n FROM t WHERE {is_in_share(keys, share, number)}"))["n"][0].as_py()
         for share in range(number)
@@ -167,7 +174,7 @@ WRONG = {
 def test_wrong_ways_to_share_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     change, key = WRONG[name]
     monkeypatch.setattr(
-        "state.delta.segments.folds_apart.is_in_share", lambda *given: change(shares.is_in_share(*given))
+        "state.delta.segments.background_compaction.is_in_share", lambda *given: change(shares.is_in_share(*given))
     )
     with pytest.raises(AssertionError):
         test_shares_together_are_what_one_writes(tmp_path, key, 3)
@@ -178,25 +185,26 @@ def test_wrong_ways_to_share_are_found(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def in_shares(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Each fold is a large one, and written in three shares before the next transaction; how many files each had."""
+    """Each compaction is a large one, and written in three shares before the next transaction; how many files each
+    had."""
     found = list[int]()
 
-    def write(task: FoldTask) -> WrittenFold:
+    def write(task: CompactionTask) -> WrittenCompaction:
         parts = [task.write_share(share, 3) for share in range(3)]
         files = tuple(file for part in parts for file in part.files)
         found.append(len(files))
-        return WrittenFold(task.fold, parts[0].inputs, files)
+        return WrittenCompaction(task.compaction, parts[0].inputs, files)
 
-    start = FoldsApart.start
+    start = BackgroundCompaction.start
 
-    def started(self: FoldsApart, write: Callable[[], WrittenFold]) -> None:
+    def started(self: BackgroundCompaction, write: Callable[[], WrittenCompaction]) -> None:
         start(self, write)
         assert self._future is not None
         self._future.result(timeout=240)
 
-    monkeypatch.setattr("state.delta.segments.folds_apart.APART_ROWS", 0)
-    monkeypatch.setattr(FoldTask, "write", write)
-    monkeypatch.setattr(FoldsApart, "start", started)
+    monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
+    monkeypatch.setattr(CompactionTask, "write", write)
+    monkeypatch.setattr(BackgroundCompaction, "start", started)
     return found
 
 

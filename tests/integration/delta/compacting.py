@@ -1,4 +1,5 @@
-"""Transactions into a table, each of them folded, until killed: `python -m tests.integration.delta.folding FOLDER`."""
+"""Transactions into a table, each of them compacted, until killed: `python -m tests.integration.delta.compacting
+FOLDER`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import itertools
 import sys
 from pathlib import Path
 
-from state.delta.segments.folding import LogLayout
+from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, CommittedMapState, counts
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -14,7 +15,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 def opened(folder: Path) -> DeltaMapState:
     """The state; attempt ids are txids."""
-    state = CommittedMapState(folder / "t", "word string", "count long", layout=LogLayout(fold_after=1, fan_out=2))
+    state = CommittedMapState(folder / "t", "word string", "count long", layout=LogLayout(compact_after=1, fan_out=2))
     state.open(OWNER, lambda attempt_id: TxId(int(attempt_id)))
     return state
 

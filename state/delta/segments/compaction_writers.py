@@ -1,0 +1,78 @@
+"""Who writes a large compaction: a thread of this process, or Spark, if it is running."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from state.delta.segments.background_compaction import CompactionTask, WrittenCompaction
+from state.fence import WriteRefused
+from transactional.model.errors import OperatingError
+
+SPARK_ROWS = 20_000_000
+"""Compactions of so many rows are Spark jobs where executors are threads of the driver's JVM. Where they are processes
+of
+their own, all large ones are: a thread would take memory for them that the driver does not have to have."""
+
+PAUSE_COMPACTIONS_MAX: Final = 64
+"""After failures of jobs in a row, the driver writes 1, 2, 4, … large compactions before another job is tried; at most
+so
+many."""
+
+_log = logging.getLogger(__name__)
+
+
+def is_job(task: CompactionTask, *, executors_write: bool) -> bool:
+    """Whether Spark is to write a compaction: it is running, and saves the driver something. `executors_write`:
+    whether executors write into the table's folder, as far as its layout says."""
+    if "pyspark" not in sys.modules:
+        return False
+    from transactional.runtime.spark import jobs as spark_jobs
+
+    if (is_apart := spark_jobs.are_executors_apart()) is None:
+        return False
+    return executors_write if is_apart else task.compaction.rows >= SPARK_ROWS
+
+
+class CompactionWriters:
+    """What writes the large compactions of one table. A job that fails, as where executors do not see the table's
+    folder, is
+    followed by compactions of the driver, and tried again less and less often."""
+
+    def __init__(self) -> None:
+        self._failed, self._left_to_driver = 0, 0
+
+    def writer_of(self, task: CompactionTask, *, executors_write: bool) -> Callable[[], WrittenCompaction]:
+        """What writes a compaction: a job, or a thread of this process."""
+        if not is_job(task, executors_write=executors_write):
+            return task.write
+        if self._left_to_driver:
+            self._left_to_driver -= 1
+            return task.write
+        return partial(self._by_spark, task)
+
+    def _by_spark(self, task: CompactionTask) -> WrittenCompaction:
+        from state.delta.segments import spark_compaction
+
+        try:
+            written = spark_compaction.write_by_spark(task)
+        except (WriteRefused, OperatingError, OSError) as error:
+            if not (isinstance(error, WriteRefused) and error.is_conflict):
+                self._note_failure(task, error)
+            return task.write()
+        if self._failed:
+            _log.info("Delta table %s: large compactions succeed as Spark jobs again", task.location)
+        self._failed = 0
+        return written
+
+    def _note_failure(self, task: CompactionTask, error: Exception) -> None:
+        self._left_to_driver = min(2**self._failed, PAUSE_COMPACTIONS_MAX)
+        self._failed += 1
+        _log.warning(
+            "Delta table %s: a compaction up to transaction %d did not succeed as a Spark job, the driver writes it "
+            "and takes memory for it; jobs are tried again less and less often: %s",
+            *(task.location, task.compaction.until, error),
+        )
