@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from spouts.kafka.clients.cluster import KafkaConnection
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import output_schema
-from spouts.planning import Limits, share
+from spouts.planning import Limits, share_records
 from transactional.model.batch import Offset, OffsetRange, PartitionId
 
 Offsets = dict[str, int]
@@ -87,7 +87,7 @@ class KafkaWordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next micro-batch: dealt out to the partitions as our spouts do it."""
         most = None if isinstance(limit, ReadAllAvailable) else self._batch
         backlog = {_partition(self._topic, p): until - start[p] for p, until in self._until.items()}
-        shares = share(backlog, Limits(most), turn=sum(start.values()))
+        shares = share_records(backlog, Limits(most), turn=sum(start.values()))
         return {p: start[p] + shares[_partition(self._topic, p)] for p in self._until}
 
     def partitions(self, start: Offsets, end: Offsets) -> list[KafkaRanges]:

@@ -1,7 +1,10 @@
-"""`PartitionedSpout`: the driver's side of a spout over partitions with offsets. Subclasses provide the logs.
+"""`PartitionedSpout`: the driver's side of a spout over partitions whose records have offsets.
 
-Storm's `IPartitionedTransactionalSpout` and `IOpaquePartitionedTransactionalSpout` in one: both kinds plan in the
-same way, and differ in what happens when the source has lost something.
+A subclass reports what the logs of its partitions hold, and provides a reader for ranges of them. This class plans the
+batches, counts the offsets that the source has lost, and computes the lag from the logs of the last planning. It is
+Storm's `IPartitionedTransactionalSpout` and `IOpaquePartitionedTransactionalSpout` in one: both kinds plan in the same
+way, and differ in what happens when the source has lost offsets. It must read no records: that is the reader's task,
+on the executors.
 """
 
 from __future__ import annotations
@@ -11,7 +14,17 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
-from spouts.planning import Gap, Limits, Logs, check_ranges, early_ends, lag, lags, listed, plan_batch
+from spouts.planning import (
+    Gap,
+    Limits,
+    Logs,
+    check_ranges,
+    compute_lag,
+    compute_lag_by_partition,
+    find_early_ends,
+    list_partitions,
+    plan_batch,
+)
 from transactional.core.ports import PartitionReader, Spout
 from transactional.model.batch import BatchLimit, BatchMetadata, Offset, PartitionId
 from transactional.model.facts import Listing
@@ -21,10 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionedSpout(Spout):
-    """Base of the built-in spouts, and of your own: report what the logs hold, and provide a reader for their ranges.
+    """The base class of the built-in spouts, and of your own: report what the logs hold, and provide a reader.
 
-    `limits` bounds a batch, and so does, with `target_latency_ms`, the last call of `limit_batches`. The driver plans
-    in one thread, and may meanwhile check replays, read the lag and report commits in others.
+    A batch stays within `limits` and, with `target_latency_ms`, within the limit of the last call of `limit_batches`.
+    The driver plans in one thread. Meanwhile it may check replays, read the lag and report commits in other threads.
     """
 
     def __init__(self, output: Schema, limits: Limits) -> None:
@@ -32,10 +45,10 @@ class PartitionedSpout(Spout):
         self.limits = limits
         self._limit: BatchLimit | None = None
         self._gaps: dict[tuple[PartitionId, Offset], Gap] = {}
-        self._seen: Logs | None = None
-        self._planned: Logs | None = None
+        self._latest_logs: Logs | None = None
+        self._planned_logs: Logs | None = None
         self._early_ends: dict[PartitionId, Offset] = {}
-        """The earliest end of each log that has ended before its position, and has not come back since."""
+        """The earliest end of each log that ends below its position, until it reaches the position again."""
 
     @property
     def output(self) -> Schema:
@@ -48,10 +61,10 @@ class PartitionedSpout(Spout):
         """True for a transactional spout, False for an opaque one."""
 
     @abstractmethod
-    def logs(self, after: BatchMetadata) -> Logs:
-        """What the partitions hold now. Takes a bounded time, else raises `SourceUnavailable`.
+    def logs(self, previous_batch: BatchMetadata) -> Logs:
+        """Return what the partitions hold now. Takes a bounded time, else raises `SourceUnavailable`.
 
-        `after` is the batch whose positions will be compared with the result.
+        `previous_batch` is the batch whose positions will be compared with the logs.
         """
 
     @abstractmethod
@@ -60,13 +73,13 @@ class PartitionedSpout(Spout):
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
-        """What must stay the same across restarts, for the topology's fingerprint. Called after `open`."""
+        """Return what must stay the same across restarts, for the topology's fingerprint. Called after `open`."""
 
     def apart(self) -> Self:
-        """A copy that counts its own gaps."""
-        apart = super().apart()
-        apart._gaps, apart._early_ends = {}, {}
-        return apart
+        """Return a copy that counts its own gaps."""
+        spout = super().apart()
+        spout._gaps, spout._early_ends = {}, {}
+        return spout
 
     @property
     def can_limit_batches(self) -> bool:
@@ -75,24 +88,24 @@ class PartitionedSpout(Spout):
 
     @property
     def batch_records_max(self) -> int | None:
-        """The maximum number of offsets per batch by `limits`; None: no limit."""
+        """The maximum number of offsets per batch, out of `limits`; None: no limit."""
         return self.limits.batch_records_max
 
     def limit_batches(self, limit: BatchLimit) -> None:
-        """Take no more than this from now on, nor more than `limits` allows."""
+        """Plan no batch above `limit` from now on, nor above `limits`."""
         self._limit = limit
 
-    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The batch that starts where `after` ends, or None if there is nothing new (see `planning.plan_batch`)."""
-        logs = self._seen = self._planned = self.logs(after)
-        self._warn_of_early_ends(after, logs)
+    def plan(self, previous_batch: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """Return the batch that starts where `previous_batch` ends, or None if nothing is new (see `plan_batch`)."""
+        logs = self._latest_logs = self._planned_logs = self.logs(previous_batch)
+        self._warn_of_early_ends(previous_batch, logs)
         plan = plan_batch(
-            after, logs, self.limits, replays_exactly=self.replays_exactly, replay=replay, limit=self._limit
+            previous_batch, logs, self.limits, replays_exactly=self.replays_exactly, replay=replay, limit=self._limit
         )
         if plan is None:
             return None
         for gap in plan.gaps:
-            self._note(gap)
+            self._record_gap(gap)
         return plan.batch
 
     def check_replay(self, batch: BatchMetadata) -> None:
@@ -100,50 +113,51 @@ class PartitionedSpout(Spout):
         if self.replays_exactly:
             check_ranges(batch, self.logs(batch))
 
-    def lag(self, after: BatchMetadata) -> int | None:
-        """Number of offsets behind the given batch, as of the last planning; None: unknown.
+    def lag(self, previous_batch: BatchMetadata) -> int | None:
+        """Return the number of offsets behind the given batch, as of the last planning; None: unknown.
 
         The source is not queried again, so this is fast, whatever state the source is in.
         """
-        return None if self._seen is None else lag(after, self._seen)
+        return None if self._latest_logs is None else compute_lag(previous_batch, self._latest_logs)
 
-    def lags(self, after: BatchMetadata) -> dict[PartitionId, int] | None:
-        """The same by partition."""
-        return None if self._seen is None else lags(after, self._seen)
+    def lags(self, previous_batch: BatchMetadata) -> dict[PartitionId, int] | None:
+        """Return the offsets by partition that `lag` adds up; None: unknown."""
+        return None if self._latest_logs is None else compute_lag_by_partition(previous_batch, self._latest_logs)
 
-    def listed(self, after: BatchMetadata) -> dict[PartitionId, Listing]:
-        """All partitions, as they were planned with; where nothing was planned, as they are now."""
-        logs, self._planned = self._planned, None
-        return listed(after, self.logs(after) if logs is None else logs)
+    def listed(self, previous_batch: BatchMetadata) -> dict[PartitionId, Listing]:
+        """Return all partitions as the last planning has seen them; without a planning since the last call, as they
+        are now."""
+        logs, self._planned_logs = self._planned_logs, None
+        return list_partitions(previous_batch, self.logs(previous_batch) if logs is None else logs)
 
     @property
     def lost_offsets(self) -> int:
-        """How many offsets were skipped since the start because the source had lost them; above 0 only if opaque.
+        """The number of offsets skipped since the start because the source had lost them; above 0 only if opaque.
 
         A gap is counted when a batch with it is planned, and only once, however often that batch is replayed.
         """
-        return sum(len(gap.lost) for gap in self._gaps.values())
+        return sum(len(gap.offsets) for gap in self._gaps.values())
 
-    def _warn_of_early_ends(self, after: BatchMetadata, logs: Logs) -> None:
-        """Warn of a log that has ended before its position and has grown past it since.
+    def _warn_of_early_ends(self, previous_batch: BatchMetadata, logs: Logs) -> None:
+        """Warn of a log that ended below its position earlier and has grown past it since.
 
-        Its leader may have been behind, or the log was cut off: the offsets look alike.
+        The leader of the partition may have been behind, or the log was cut off: the offsets do not say which.
         """
-        early = early_ends(after, logs)
-        read = [partition for partition in after.ranges if partition in self._early_ends]
-        for partition in [each for each in read if each not in early and logs.get(each) is not None]:
-            end, position = self._early_ends.pop(partition), after.ranges[partition].until
-            text = (
+        current_ends = find_early_ends(previous_batch, logs)
+        warned = [partition for partition in previous_batch.ranges if partition in self._early_ends]
+        for partition in [p for p in warned if p not in current_ends and logs.get(p) is not None]:
+            end, position = self._early_ends.pop(partition), previous_batch.ranges[partition].until
+            message = (
                 "%s ended at offset %d, before the position %d, and has %s now. If a new leader was only behind, "
                 "nothing is lost; if the log was cut off, its new records below the position are never read. "
                 "Compare it with the source"
             )
-            _log.warning(text, partition, end, position, logs[partition])
-        for partition, end in early.items():
+            _log.warning(message, partition, end, position, logs[partition])
+        for partition, end in current_ends.items():
             self._early_ends[partition] = min(end, self._early_ends.get(partition, end))
 
-    def _note(self, gap: Gap) -> None:
-        key = (gap.partition, gap.lost.start)
+    def _record_gap(self, gap: Gap) -> None:
+        key = (gap.partition, gap.offsets.start)
         if self._gaps.get(key) != gap:
             self._gaps[key] = gap
-            _log.warning("%s; %d offsets were never read and are skipped", gap, len(gap.lost))
+            _log.warning("%s; %d offsets were never read and are skipped", gap, len(gap.offsets))

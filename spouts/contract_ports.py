@@ -1,5 +1,8 @@
-"""What the engine's side of a contract requires of the user's: the shapes of `spouts.contracts`, without its
-classes."""
+"""The protocols that a user's spout contract satisfies, as `spouts.contract_spout` and `spouts.contract_reader` see it.
+
+The classes that users derive from are in `spouts.contracts`, which imports those two modules; the protocols avoid a
+circular import.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,34 @@ from transactional.model.batch import BatchLimit
 
 
 class Contract(Protocol):
-    """What all contracts have in common."""
+    """The methods that all contracts have."""
 
     output: ClassVar[str]
 
     def identity(self) -> Mapping[str, str]:
-        """What must stay the same across restarts."""
+        """Return what must stay the same across restarts."""
 
     def open(self) -> None:
-        """Connect and check."""
+        """Connect to the source and check it."""
 
     def close(self) -> None:
-        """Release what `open` acquired."""
+        """Release the connections that `open` acquired."""
 
     def is_ready(self) -> bool:
-        """Whether a new transaction may begin now."""
+        """Return True if a new transaction may begin now."""
 
     def limit_batches(self, limit: BatchLimit) -> None:
-        """Keep the next batch within the limit."""
+        """Set the limit of the next batch."""
 
 
 class ContractOfParts(Contract, Protocol):
     """A source that is not made of partitions: all parts of a batch share its metadata."""
 
     def initialize_transaction(self, previous: Any) -> Any:
-        """The metadata of the next batch, None if there is nothing new."""
+        """Return the metadata of the next batch, None if there is nothing new."""
 
     def emit_batch(self, metadata: Any, part: int, parts: int) -> Any:
-        """The tuples of one part."""
+        """Return the tuples of one part of a batch."""
 
     def check_replay(self, metadata: Any) -> None:
         """Raise `BatchLost` if the batch can't be emitted again."""
@@ -50,13 +53,13 @@ class ContractOfPartitions(Contract, Protocol):
     """A source of named partitions, each with metadata of its own."""
 
     def partitions(self) -> Collection[str]:
-        """The partitions that currently exist."""
+        """Return the names of the partitions that currently exist."""
 
     def next_batch(self, partition: str, previous: Any) -> Any:
-        """The metadata of the next part of a partition, None if there is nothing new."""
+        """Return the metadata of the next part of a partition, None if there is nothing new."""
 
     def emit_partition_batch(self, partition: str, metadata: Any) -> Any:
-        """The tuples that the metadata describe."""
+        """Return the tuples that the metadata describe."""
 
     def committed(self, metadata: Mapping[str, Any]) -> None:
         """Called after a transaction commit."""

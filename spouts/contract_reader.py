@@ -1,4 +1,9 @@
-"""Emits on the executors for `spouts.contracts`, and attributes errors in user code."""
+"""Calls the emitting methods of a user's spout contract on the executors, and converts tuples to record batches.
+
+The metadata of a recorded batch say what to emit: `PartsReader` and `PartitionsReader` pass a copy to the contract. An
+exception in user code becomes a `BoltFailed` that names the call, and a tuple that does not match the spout's `output`
+a `SchemaMismatch`.
+"""
 
 from __future__ import annotations
 
@@ -25,29 +30,29 @@ Row = tuple[Any, ...]
 
 
 @contextmanager
-def attributed_to(where: str) -> Iterator[None]:
-    """Turn an exception in user code into `BoltFailed` that says where it was raised. Our own errors are unchanged."""
+def attribute_errors_to(call_name: str) -> Iterator[None]:
+    """Convert an exception in user code to a `BoltFailed` that names the call. A `TransactionalError` is unchanged."""
     try:
         yield
-    except (TransactionalError, GeneratorExit):  # the latter: nobody continues reading
+    except (TransactionalError, GeneratorExit):  # the latter: the task has stopped reading
         raise
     except BaseException as error:
-        raise BoltFailed.raised_by(where, error) from error
+        raise BoltFailed.raised_by(call_name, error) from error
 
 
 @dataclass(frozen=True, slots=True)
 class ContractReader(PartitionReader):
-    """Emits for a contract."""
+    """Reads a batch by calling the contract: the base of the readers for the two kinds of contract."""
 
     output: Schema
 
     @abstractmethod
-    def where(self, partition: PartitionId) -> str:
-        """The emitter, for messages."""
+    def describe_call(self, partition: PartitionId) -> str:
+        """Return the name of the call that emits for the partition, for messages."""
 
     @abstractmethod
-    def emission(self, partition: PartitionId, metadata: Any) -> Any:
-        """What the contract emits."""
+    def call_emitter(self, partition: PartitionId, metadata: Any) -> Any:
+        """Return what the contract emits for the metadata: tuples, record batches, or a table."""
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
         """Yield what the contract emits for the metadata, with the columns of `output`.
@@ -56,24 +61,26 @@ class ContractReader(PartitionReader):
         """
         if not len(offsets):
             return
-        where = self.where(partition)
+        call_name = self.describe_call(partition)
         if len(offsets) != 1:
-            raise ReplayMismatch(f"{where}: a batch holds one step of it, not {offsets}")
+            raise ReplayMismatch(f"{call_name}: a batch holds one step of it, not {offsets}")
         if metadata is None:
-            raise CorruptRecord(f"{where}: the recorded batch {offsets} has no metadata to emit from")
-        emitted = self._emitted(where, partition, metadata)
-        yield from _record_batches(emitted, self.output, where)
+            raise CorruptRecord(f"{call_name}: the recorded batch {offsets} has no metadata to emit from")
+        emitted = self._call_contract(call_name, partition, metadata)
+        yield from _make_record_batches(emitted, self.output, call_name)
 
-    def _emitted(self, where: str, partition: PartitionId, metadata: Any) -> Iterator[Any]:
-        with attributed_to(where):
-            # The metadata belong to the recorded batch, whatever user code does to its arguments.
-            emission = self.emission(partition, copy.deepcopy(metadata))
+    def _call_contract(self, call_name: str, partition: PartitionId, metadata: Any) -> Iterator[Any]:
+        with attribute_errors_to(call_name):
+            # A copy: user code may change its arguments, but not the metadata of the recorded batch.
+            emission = self.call_emitter(partition, copy.deepcopy(metadata))
             if isinstance(emission, pa.RecordBatch | pa.Table):
                 yield emission
             elif isinstance(emission, Iterable) and not isinstance(emission, str | bytes):
                 yield from emission
             else:
-                raise SchemaMismatch(f"{where} must yield tuples or record batches, but returned {shown(emission)}")
+                raise SchemaMismatch(
+                    f"{call_name} must yield tuples or record batches, but returned {shorten(emission)}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +89,11 @@ class PartsReader(ContractReader):
 
     contract: ContractOfParts
 
-    def where(self, partition: PartitionId) -> str:
-        """Spout, method and part."""
+    def describe_call(self, partition: PartitionId) -> str:
         return f"{type(self.contract).__name__}.emit_batch for part {partition.index}"
 
-    def emission(self, partition: PartitionId, metadata: Any) -> Any:
-        """What the contract emits for one part; the metadata have the format of `contract_spout`."""
+    def call_emitter(self, partition: PartitionId, metadata: Any) -> Any:
+        """Call `emit_batch` for one part. The metadata have the form in which `PartsContractSpout` stores them."""
         return self.contract.emit_batch(metadata["metadata"], partition.index, metadata["parts"])
 
 
@@ -97,48 +103,46 @@ class PartitionsReader(ContractReader):
 
     contract: ContractOfPartitions
 
-    def where(self, partition: PartitionId) -> str:
-        """Spout, method and partition."""
+    def describe_call(self, partition: PartitionId) -> str:
         return f"{type(self.contract).__name__}.emit_partition_batch for partition {partition.source!r}"
 
-    def emission(self, partition: PartitionId, metadata: Any) -> Any:
-        """What the contract emits for one partition."""
+    def call_emitter(self, partition: PartitionId, metadata: Any) -> Any:
         return self.contract.emit_partition_batch(partition.source, metadata)
 
 
-def _record_batches(emitted: Iterator[Any], output: Schema, where: str) -> Iterator[pa.RecordBatch]:
+def _make_record_batches(emitted: Iterator[Any], output: Schema, call_name: str) -> Iterator[pa.RecordBatch]:
     schema, width, rows = arrow_schema(output), len(output), list[Row]()
-    for each in emitted:
-        if type(each) is tuple and len(each) == width:  # first, since it is checked for every single tuple
-            rows.append(each)
-        elif isinstance(each, pa.RecordBatch | pa.Table):
-            yield from _as_batches(rows, schema, where)
-            yield from conform(each, schema, component=where)
+    for emission in emitted:
+        if type(emission) is tuple and len(emission) == width:  # first, since it is checked for every single tuple
+            rows.append(emission)
+        elif isinstance(emission, pa.RecordBatch | pa.Table):
+            yield from _make_batches(rows, schema, call_name)
+            yield from conform(emission, schema, component=call_name)
             rows = []
         else:
-            rows.append(_row(each, output, where))
+            rows.append(_check_row(emission, output, call_name))
         if len(rows) >= ROWS_PER_BATCH:
-            yield from _as_batches(rows, schema, where)
+            yield from _make_batches(rows, schema, call_name)
             rows = []
-    yield from _as_batches(rows, schema, where)
+    yield from _make_batches(rows, schema, call_name)
 
 
-def _as_batches(rows: list[Row], schema: pa.Schema, where: str) -> list[pa.RecordBatch]:
-    return [batch_from_rows(rows, schema, component=where)] if rows else []
+def _make_batches(rows: list[Row], schema: pa.Schema, call_name: str) -> list[pa.RecordBatch]:
+    return [batch_from_rows(rows, schema, component=call_name)] if rows else []
 
 
-def _row(emitted: Any, output: Schema, where: str) -> Row:
+def _check_row(emitted: Any, output: Schema, call_name: str) -> Row:
     if not isinstance(emitted, tuple | list):
-        raise SchemaMismatch(f"{where} must yield tuples or record batches, but yielded {shown(emitted)}")
+        raise SchemaMismatch(f"{call_name} must yield tuples or record batches, but yielded {shorten(emitted)}")
     if len(emitted) != len(output):
         raise SchemaMismatch(
-            f"{where} yielded {len(emitted)} values, {shown(emitted)}, but a tuple has one for each of the "
+            f"{call_name} yielded {len(emitted)} values, {shorten(emitted)}, but a tuple has one for each of the "
             f"{len(output)} fields '{output}'"
         )
     return tuple(emitted)
 
 
-def shown(value: Any) -> str:
-    """A value of the user's in a message, not too long."""
+def shorten(value: Any) -> str:
+    """Return a user's value for a message, at most 100 characters long."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."

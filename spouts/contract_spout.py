@@ -1,8 +1,9 @@
-"""`ContractSpout`: turns a user's implementation of `spouts.contracts` into a `Spout`, and reports mistakes by name.
+"""`ContractSpout`: adapts a user's implementation of `spouts.contracts` to a `Spout`, on the driver's side.
 
-A batch keeps the user's metadata per partition, as JSON; its offsets only count: [k, k + 1) is batch number k that has
-something of the partition, [k, k) means that this batch has nothing of it. So positions, digests and replays work as
-they do for the offsets of a log. A contract without partitions has a partition for each of its parts.
+A batch stores the user's metadata per partition, as JSON. Its offsets are only counters: [k, k + 1) is batch number k
+that reads from the partition, [k, k) means that this batch reads nothing of it. So positions, digests and replays work
+as they do for the offsets of a log. A contract without partitions gets a partition for each of its parts. Mistakes in
+the contract are reported with the name of the class and the method.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from spouts.contract_ports import Contract, ContractOfPartitions, ContractOfParts
-from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attributed_to, shown
+from spouts.contract_reader import ContractReader, PartitionsReader, PartsReader, attribute_errors_to, shorten
 from transactional.core.ports import Spout
 from transactional.model.batch import BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.errors import ConfigError
@@ -44,73 +45,72 @@ class ContractSpout(Spout):
 
     @property
     def replays_exactly(self) -> bool:
-        """False for an opaque contract."""
+        """True for a transactional contract, False for an opaque one."""
         return self._replays_exactly
 
     def identity(self) -> Mapping[str, str]:
-        """The class, the fields, and what the contract adds."""
-        with attributed_to(f"{self.name}.identity"):
-            added = dict(self._contract.identity())
-        return {"kind": self.name, "fields": str(self.output), **added}
+        """Return the class, the fields, and the identity that the contract adds."""
+        with attribute_errors_to(f"{self.name}.identity"):
+            contract_identity = dict(self._contract.identity())
+        return {"kind": self.name, "fields": str(self.output), **contract_identity}
 
     def open(self) -> None:
-        """Open the contract."""
-        with attributed_to(f"{self.name}.open"):
+        with attribute_errors_to(f"{self.name}.open"):
             self._contract.open()
 
     @abstractmethod
     def apart(self) -> Self:
-        """With a contract of its own, as it was before `open`."""
+        """Return a spout with a copy of the contract as it was before `open`."""
 
     def close(self) -> None:
-        """Close the contract."""
-        with attributed_to(f"{self.name}.close"):
+        with attribute_errors_to(f"{self.name}.close"):
             self._contract.close()
 
     @property
     def can_limit_batches(self) -> bool:
-        """True: a contract without the method is refused with the first limit."""
+        """True: a contract that can't limit its batches refuses the first limit."""
         return True
 
     def limit_batches(self, limit: BatchLimit) -> None:
         """Pass the limit to the contract."""
-        with attributed_to(f"{self.name}.limit_batches"):
+        with attribute_errors_to(f"{self.name}.limit_batches"):
             self._contract.limit_batches(limit)
 
-    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The batch after `after`: what the contract has new, and everything known about other partitions.
+    def plan(self, previous_batch: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """Return the batch after `previous_batch`: the new metadata of the contract, and the old ones of all other
+        partitions.
 
         Raises `BoltFailed` if the contract raises an exception, `ConfigError` for metadata that JSON does not preserve.
         """
-        new = self._next(after) if replay or self._is_ready() else {}
-        if not new and not replay:
+        new_metadata = self._next_metadata(previous_batch) if replay or self._is_ready() else {}
+        if not new_metadata and not replay:
             return None
-        positions = after.positions()
-        carried = {partition: OffsetRange(position, position) for partition, position in positions.items()}
-        added = {partition: _step(positions.get(partition, _START)) for partition in new}
-        return BatchMetadata(carried | added, metadata={**after.metadata, **new})
+        positions = previous_batch.positions()
+        carried_ranges = {partition: OffsetRange(position, position) for partition, position in positions.items()}
+        new_ranges = {partition: _single_step(positions.get(partition, _START)) for partition in new_metadata}
+        return BatchMetadata(carried_ranges | new_ranges, metadata={**previous_batch.metadata, **new_metadata})
 
     def _is_ready(self) -> bool:
-        with attributed_to(f"{self.name}.is_ready"):
+        with attribute_errors_to(f"{self.name}.is_ready"):
             self._was_ready = self._contract.is_ready()
         return self._was_ready
 
     @property
     def has_ended(self) -> bool:
-        """False if the contract was not ready."""
+        """False if the contract was not ready at the last planning."""
         return self._was_ready
 
     @abstractmethod
-    def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
-        """The metadata of the partitions that the next batch reads."""
+    def _next_metadata(self, previous_batch: BatchMetadata) -> dict[PartitionId, Any]:
+        """Return the metadata of the partitions that the next batch reads."""
 
     @abstractmethod
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Check with an exact contract whether the batch can be emitted again."""
+        """Call `check_replay` of a transactional contract, which raises `BatchLost`."""
 
     @abstractmethod
     def reader(self) -> ContractReader:
-        """The emitter for the executors."""
+        """Return the reader that calls the contract on the executors."""
 
     @abstractmethod
     def committed(self, batch: BatchMetadata) -> None:
@@ -125,35 +125,32 @@ class PartsContractSpout(ContractSpout):
         self._whole, self._parts = contract, parts
         self._reader = PartsReader(self.output, copy.copy(contract))
 
-    def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
-        last = after.metadata.get(PartitionId(_PART, 0))
-        previous = None if last is None else copy.deepcopy(last["metadata"])
-        where = f"{self.name}.initialize_transaction"
-        with attributed_to(where):
-            answer = self._whole.initialize_transaction(previous)
-        if answer is None:
+    def _next_metadata(self, previous_batch: BatchMetadata) -> dict[PartitionId, Any]:
+        last_metadata = previous_batch.metadata.get(PartitionId(_PART, 0))
+        previous = None if last_metadata is None else copy.deepcopy(last_metadata["metadata"])
+        call_name = f"{self.name}.initialize_transaction"
+        with attribute_errors_to(call_name):
+            metadata = self._whole.initialize_transaction(previous)
+        if metadata is None:
             return {}
-        kept = {"parts": self._parts, "metadata": as_json(where, answer)}
-        return {PartitionId(_PART, part): kept for part in range(self._parts)}
+        stored_metadata = {"parts": self._parts, "metadata": to_json_and_back(call_name, metadata)}
+        return {PartitionId(_PART, part): stored_metadata for part in range(self._parts)}
 
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Check with the contract whether the batch can be emitted again."""
-        for _, kept in _kept(batch)[:1]:
-            with attributed_to(f"{self.name}.check_replay"):
-                self._whole.check_replay(kept["metadata"])
+        for _, stored_metadata in _read_metadata(batch)[:1]:
+            with attribute_errors_to(f"{self.name}.check_replay"):
+                self._whole.check_replay(stored_metadata["metadata"])
 
     def apart(self) -> Self:
-        """With a contract of its own, as it was before `open`."""
         return type(self)(copy.copy(self._reader.contract), self._parts)
 
     def reader(self) -> PartsReader:
-        """The emitter of the parts: the contract as it was before `open`."""
+        """Return the reader of the parts, with the contract as it was before `open`."""
         return self._reader
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Notify the contract of a transaction commit, unless the batch is empty."""
-        for _, kept in _kept(batch)[:1]:
-            self._whole.committed(kept["metadata"])
+        for _, stored_metadata in _read_metadata(batch)[:1]:
+            self._whole.committed(stored_metadata["metadata"])
 
 
 class PartitionsContractSpout(ContractSpout):
@@ -165,87 +162,90 @@ class PartitionsContractSpout(ContractSpout):
         self._reader = PartitionsReader(self.output, copy.copy(contract))
         self._answers: dict[PartitionId, Any] | None = None
 
-    def _next(self, after: BatchMetadata) -> dict[PartitionId, Any]:
-        answers = self._answers = {PartitionId(name, 0): self._next_of(name, after) for name in self._names()}
+    def _next_metadata(self, previous_batch: BatchMetadata) -> dict[PartitionId, Any]:
+        answers = self._answers = {
+            PartitionId(name, 0): self._next_metadata_of(name, previous_batch) for name in self._partition_names()
+        }
         return {partition: answer for partition, answer in answers.items() if answer is not None}
 
-    def _names(self) -> list[str]:
-        where = f"{self.name}.partitions"
-        with attributed_to(where):
-            return _names(where, self._partitioned.partitions())
+    def _partition_names(self) -> list[str]:
+        call_name = f"{self.name}.partitions"
+        with attribute_errors_to(call_name):
+            return _check_names(call_name, self._partitioned.partitions())
 
-    def listed(self, after: BatchMetadata) -> dict[PartitionId, Listing]:
-        """The contract's partitions. Those that were not planned with, since the contract is not ready, do not
-        answer."""
+    def listed(self, previous_batch: BatchMetadata) -> dict[PartitionId, Listing]:
+        """Return the contract's partitions as the last planning has seen them.
+
+        If nothing was planned, because the contract is not ready, all of them count as not answering.
+        """
         answers, self._answers = self._answers, None
         if answers is None:
-            return {PartitionId(name, 0): Listing.AWAY for name in self._names()}
-        return {at: Listing.EMPTY if answer is None else Listing.UNREAD for at, answer in answers.items()}
+            return {PartitionId(name, 0): Listing.AWAY for name in self._partition_names()}
+        return {partition: Listing.EMPTY if answer is None else Listing.UNREAD for partition, answer in answers.items()}
 
-    def _next_of(self, name: str, after: BatchMetadata) -> Any:
-        where = f"{self.name}.next_batch for partition {name!r}"
-        with attributed_to(where):
-            answer = self._partitioned.next_batch(name, copy.deepcopy(after.metadata.get(PartitionId(name, 0))))
-        return None if answer is None else as_json(where, answer)
+    def _next_metadata_of(self, name: str, previous_batch: BatchMetadata) -> Any:
+        call_name = f"{self.name}.next_batch for partition {name!r}"
+        with attribute_errors_to(call_name):
+            metadata = self._partitioned.next_batch(
+                name, copy.deepcopy(previous_batch.metadata.get(PartitionId(name, 0)))
+            )
+        return None if metadata is None else to_json_and_back(call_name, metadata)
 
     def check_replay(self, batch: BatchMetadata) -> None:
-        """Check with an exact contract whether every partition's part of the batch can be emitted again."""
         if self._check_replay is None:
             return
-        for partition, metadata in _kept(batch):
-            with attributed_to(f"{self.name}.check_replay for partition {partition.source!r}"):
+        for partition, metadata in _read_metadata(batch):
+            with attribute_errors_to(f"{self.name}.check_replay for partition {partition.source!r}"):
                 self._check_replay(partition.source, metadata)
 
     def apart(self) -> Self:
-        """With a contract of its own, as it was before `open`."""
         contract: Any = copy.copy(self._reader.contract)
         return type(self)(contract, None if self._check_replay is None else contract.check_replay)
 
     def reader(self) -> PartitionsReader:
-        """The emitter of the partitions: the contract as it was before `open`."""
+        """Return the reader of the partitions, with the contract as it was before `open`."""
         return self._reader
 
     def committed(self, batch: BatchMetadata) -> None:
-        """Notify the contract of a transaction commit, unless the batch is empty."""
-        metadata = {partition.source: kept for partition, kept in _kept(batch)}
-        if metadata:
-            self._partitioned.committed(metadata)
+        metadata_by_name = {partition.source: metadata for partition, metadata in _read_metadata(batch)}
+        if metadata_by_name:
+            self._partitioned.committed(metadata_by_name)
 
 
-def as_json(where: str, value: Any) -> Any:
-    """The value as it comes back from JSON. Raises `ConfigError` if that differs, or is too long."""
+def to_json_and_back(call_name: str, value: Any) -> Any:
+    """Return the value as it comes back from JSON. Raises `ConfigError` if that differs, or if the JSON is too long."""
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} returned metadata that are not JSON: {error}; {_JSON}") from error
-    back = json.loads(text)
-    if back != value:
-        raise ConfigError(f"{where} returned {shown(value)}, which JSON turns into {shown(back)}; {_JSON}")
+        raise ConfigError(f"{call_name} returned metadata that are not JSON: {error}; {_JSON}") from error
+    parsed = json.loads(text)
+    if parsed != value:
+        raise ConfigError(f"{call_name} returned {shorten(value)}, which JSON turns into {shorten(parsed)}; {_JSON}")
     if len(text) > METADATA_CHARACTERS_MAX:
         raise ConfigError(
-            f"{where} returned metadata of {len(text)} characters, at most {METADATA_CHARACTERS_MAX} are kept per "
+            f"{call_name} returned metadata of {len(text)} characters, at most {METADATA_CHARACTERS_MAX} are kept per "
             "partition: return where the tuples are, not what they are"
         )
-    return back
+    return parsed
 
 
 _JSON = "return dictionaries with text as keys, lists, text, numbers, True, False or None"
 
 
-def _kept(batch: BatchMetadata) -> list[tuple[PartitionId, Any]]:
-    """The partitions that the batch reads, and copies of their metadata for user code."""
+def _read_metadata(batch: BatchMetadata) -> list[tuple[PartitionId, Any]]:
+    """Return the partitions that the batch reads, and copies of their metadata for user code."""
     return [(partition, copy.deepcopy(batch.metadata[partition])) for partition, _ in batch.non_empty()]
 
 
-def _step(position: Offset) -> OffsetRange:
+def _single_step(position: Offset) -> OffsetRange:
     return OffsetRange(position, Offset(position + 1))
 
 
-def _names(where: str, partitions: Any) -> list[str]:
+def _check_names(call_name: str, partitions: Any) -> list[str]:
     names = list(partitions) if isinstance(partitions, Iterable) and not isinstance(partitions, str) else None
     if names is None or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"{where} returned {shown(partitions if names is None else names)}; it must return the partitions' "
+            f"{call_name} returned {shorten(partitions if names is None else names)}; it must return the partitions' "
             'names, such as ["0", "1", "2"]'
         )
     return sorted(set(names))

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     Emission = Iterable[tuple[Any, ...] | pa.RecordBatch | pa.Table]
 
 Metadata = TypeVar("Metadata")
-"""What a spout stores about a batch: anything but None that survives a round trip through JSON."""
+"""The data that a spout stores about a batch: anything but None that survives a round trip through JSON."""
 
 
 class SpoutContract(ABC):
-    """What the three contracts share. Derive from one of them and pass an instance to the topology's builder.
+    """The base class of the three contracts. Derive from one of those and pass an instance to the topology's builder.
 
     `output` declares the fields of the tuples in Spark's DDL, as bolts do: `output = "line string, number long"`.
 
@@ -58,17 +58,18 @@ class SpoutContract(ABC):
         """Called on the driver at the end of a run, including a failed one; release what `open` acquired."""
 
     def is_ready(self) -> bool:
-        """Whether a new transaction may start now. Return immediately: while it is False, it is called repeatedly.
+        """Return True if a new transaction may start now. Return immediately: while it is False, the driver calls it
+        repeatedly.
 
         A replay starts regardless, and a run until drained does not end.
         """
         return True
 
     def limit_batches(self, limit: BatchLimit) -> None:
-        """On the driver, before a batch is planned, if `target_latency_ms` is set: store `limit`, and take no more than
-        `limit.records` tuples into the next batch.
+        """Store `limit`, and take no more than `limit.records` tuples into the next batch.
 
-        Unless you override it the target is refused: only your class can decide where a batch ends.
+        Called on the driver before a batch is planned, if `target_latency_ms` is set. Unless you override it the target
+        is refused: only your class can decide where a batch ends.
         """
         name = type(self).__name__
         raise ConfigError(
@@ -77,7 +78,8 @@ class SpoutContract(ABC):
         )
 
     def identity(self) -> Mapping[str, str]:
-        """What must stay the same across restarts, besides the class' name and `output`: a location, a cluster's id.
+        """Return what must stay the same across restarts, besides the class' name and `output`: a location, a cluster's
+        id.
 
         A topology whose source differs from the one in the stored progress is refused. Called after `open`.
         """
@@ -85,8 +87,10 @@ class SpoutContract(ABC):
 
     @abstractmethod
     def as_spout(self, parallelism: int) -> ContractSpout:
-        """The spout as the engine sees it; the builder calls this. Raises `ConfigError` for an `output` that is missing
-        or wrong."""
+        """Return the spout as the engine sees it; the builder calls this.
+
+        Raises `ConfigError` for an `output` that is missing or wrong.
+        """
 
 
 class TransactionalSpout(SpoutContract, Generic[Metadata]):
@@ -99,29 +103,29 @@ class TransactionalSpout(SpoutContract, Generic[Metadata]):
 
     @abstractmethod
     def initialize_transaction(self, previous: Metadata | None) -> Metadata | None:
-        """On the driver: the metadata of the batch that follows the one with the metadata `previous`.
+        """Return, on the driver, the metadata of the batch that follows the one with the metadata `previous`.
 
         `previous` is None for the very first batch. Return None if there is nothing new: then no transaction starts.
         Called once for each new transaction, in order; but called again with the same `previous` if the result could
-        not be recorded, so don't count the calls. A replay uses what was recorded and does not call this.
+        not be recorded, so don't count the calls. A replay uses the recorded metadata and does not call this.
         """
 
     @abstractmethod
     def emit_batch(self, metadata: Metadata, part: int, parts: int) -> Emission:
-        """On the executors: the tuples of part number `part` (from 0 on) of the batch.
+        """Emit, on the executors, the tuples of part number `part` (from 0 on) of the batch.
 
         Called once for each of `parts`, at the same time. Together the parts are the batch; how tuples are dealt out to
         them is up to you. `parts` is the spout's parallelism when the batch was new, and stays so for its replays.
         """
 
     def check_replay(self, metadata: Metadata) -> None:
-        """On the driver, when an attempt has failed: raise `BatchLost` if this can never be emitted again.
+        """Raise `BatchLost` if this batch can never be emitted again. Called on the driver when an attempt has failed.
 
-        That ends the process with the reason, instead of retrying forever.
+        The error ends the process with the reason, instead of retrying forever.
         """
 
     def committed(self, metadata: Metadata) -> None:
-        """On the driver, after the transaction commit of a batch, in txid order (like Storm's committer spouts).
+        """Called on the driver after the transaction commit of a batch, in txid order (like Storm's committer spouts).
 
         Notifies the source that everything up to here may be deleted. All tables have the batch by then, and the store
         knows. Nothing depends on it: what it raises is logged, and **it may be left out, or come twice**, because a
@@ -131,16 +135,15 @@ class TransactionalSpout(SpoutContract, Generic[Metadata]):
         """
 
     def as_spout(self, parallelism: int) -> ContractSpout:
-        """See `SpoutContract.as_spout`."""
         return PartsContractSpout(self, parallelism)
 
 
 class PartitionedContract(SpoutContract, Generic[Metadata]):
-    """What the two contracts over partitions share."""
+    """The base class of the two contracts over partitions."""
 
     @abstractmethod
     def partitions(self) -> Collection[str]:
-        """On the driver: the names of the partitions that currently exist; one may have nothing to read.
+        """Return, on the driver, the names of the partitions that currently exist; one may have nothing to read.
 
         Names may come and go. A name stands for the same partition forever: a missing one keeps its position, and
         continues from there when it is back. A new one joins with the next batch that reads something from it.
@@ -148,22 +151,22 @@ class PartitionedContract(SpoutContract, Generic[Metadata]):
 
     @abstractmethod
     def next_batch(self, partition: str, previous: Metadata | None) -> Metadata | None:
-        """On the driver: the metadata of the next part of this partition; None if there is nothing new.
+        """Return, on the driver, the metadata of the next part of this partition; None if there is nothing new.
 
-        `previous` are those of the last batch that read something of the partition, None if there was none. The result
-        starts exactly where `previous` ends, covers a reasonable amount for one batch, and is final: it also says where
-        the tuples end, so that later arrivals are not included.
+        `previous` are the metadata of the last batch that read something of the partition, None if there was none. The
+        result starts exactly where `previous` ends, covers a reasonable amount for one batch, and is final: it also
+        says where the tuples end, so that later arrivals are not included.
         """
 
     @abstractmethod
     def emit_partition_batch(self, partition: str, metadata: Metadata) -> Emission:
-        """On an executor: the tuples that the metadata describe, in order.
+        """Emit, on an executor, the tuples that the metadata describe, in order.
 
         Raise an exception if they can't be read to the end: never silently emit fewer.
         """
 
     def committed(self, metadata: Mapping[str, Metadata]) -> None:
-        """On the driver, after the transaction commit of a batch, in txid order (like Storm's committer spouts).
+        """Called on the driver after the transaction commit of a batch, in txid order (like Storm's committer spouts).
 
         `metadata` holds those of the partitions that the batch read. The call may be skipped when a process dies, is
         never made for what was not committed, and its exceptions are logged: `TransactionalSpout.committed` describes
@@ -182,13 +185,12 @@ class PartitionedTransactionalSpout(PartitionedContract[Metadata]):
     """
 
     def check_replay(self, partition: str, metadata: Metadata) -> None:
-        """On the driver, after an attempt has failed: raise `BatchLost` if this can never be emitted again.
+        """Raise `BatchLost` if this part can never be emitted again. Called on the driver when an attempt has failed.
 
-        That ends the process with the reason, instead of retrying forever.
+        The error ends the process with the reason, instead of retrying forever.
         """
 
     def as_spout(self, parallelism: int) -> ContractSpout:
-        """See `SpoutContract.as_spout`."""
         return PartitionsContractSpout(self, self.check_replay)
 
 
@@ -202,5 +204,4 @@ class OpaquePartitionedTransactionalSpout(PartitionedContract[Metadata]):
     """
 
     def as_spout(self, parallelism: int) -> ContractSpout:
-        """See `SpoutContract.as_spout`."""
         return PartitionsContractSpout(self, None)

@@ -1,8 +1,12 @@
-"""Planning of batches: from positions and the current contents of the partitions' logs to the next ranges. Pure.
+"""Plans the next batch of a partitioned spout from its positions and the logs of its partitions.
 
-A partition's position is where the previous batch ended. A batch lists every partition ever seen: one that has nothing
-new, has disappeared or does not respond keeps its position as an empty range. All that a partitioned spout must know
-about its source for planning is a `PartitionLog` per partition.
+The position of a partition is the offset at which the previous batch ended. A source is described by one
+`PartitionLog` per partition; `plan_batch` compares both and returns the offset ranges to read next, within limits on
+records and bytes. A batch lists every partition that was ever read. A partition that has nothing new, has disappeared
+or does not respond keeps its position as an empty range.
+
+The functions are pure: they read neither clock nor source, so that a batch can be planned again in a test or a
+simulation. They must never skip an offset of a transactional spout.
 """
 
 from __future__ import annotations
@@ -17,13 +21,13 @@ from transactional.model.facts import Listing
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """What one partition holds now: the offsets `earliest <= offset < end`.
+    """The offsets that one partition holds now: `earliest <= offset < end`.
 
     `start` is where to begin as long as no batch has a position for the partition; None: at the earliest offset. A
-    partition with a `start` joins with the next batch even if it has nothing to read, because that position (such as
-    "the end, when the topology first ran") could not be determined again later. `record_bytes` is the approximate size
-    of its records, if known from a source other than the last batch. `leader_epoch` counts the leaders that the
-    partition has had, in a source that has leaders and reports them.
+    partition with a `start` joins the next batch even if it has nothing to read, because that position (such as "the
+    end, when the topology first ran") could not be determined again later. `record_bytes` is the approximate size of
+    its records, if known from a source other than the last batch. `leader_epoch` counts the leaders that the partition
+    has had, in a source that has leaders and reports them.
     """
 
     earliest: Offset
@@ -36,27 +40,29 @@ class PartitionLog:
         return f"[{self.earliest}, {self.end})"
 
 
-def bounded(log: PartitionLog, end: Offset | None, position: Offset | None) -> PartitionLog:
-    """The log as if it ended at `end`, if that is earlier; but never before what was read, or where it begins."""
+def cap_log_end(log: PartitionLog, end: Offset | None, position: Offset | None) -> PartitionLog:
+    """Return the log with its end lowered to `end`, but not below the position or the first offset to read."""
     if end is None or log.end <= end:
         return log
-    begun = max(log.earliest, log.start or Offset(0), position or Offset(0))
-    return replace(log, end=max(end, min(begun, log.end)))
+    readable_end = max(log.earliest, log.start or Offset(0), position or Offset(0))
+    return replace(log, end=max(end, min(readable_end, log.end)))
 
 
 FIRST_RECORD_BYTES = 16 * 1024
-"""The assumed size of a record before any was read: too large a guess costs a small batch, too small one memory."""
+"""The assumed size of a record before any was read. A guess that is too large costs a small batch; one that is too
+small costs memory."""
 
 Logs = Mapping[PartitionId, PartitionLog | None]
-"""The partitions of a source. None: the partition exists, but does not respond; one not in the mapping is gone."""
+"""The logs of a source by partition. None: the partition exists, but does not respond. A partition that is not in the
+mapping does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many offsets a batch takes, in total and per partition, and how many bytes. None: no limit.
+    """The maximum number of offsets in a batch, in total and per partition, and of bytes. None: no limit.
 
-    The bytes are an estimate, from what the records of earlier batches took as Arrow columns. A partition that has data
-    always contributes at least one record, however large. Raises `ConfigError` below 1.
+    The bytes of a batch are estimated from the size that the records of earlier batches had as Arrow columns. A
+    partition that has data always contributes at least one record, however large. Raises `ConfigError` below 1.
     """
 
     batch_records_max: int | None = None
@@ -75,22 +81,22 @@ class Gap:
     """Offsets that an opaque spout skips because the source had lost them before they were read."""
 
     partition: PartitionId
-    lost: OffsetRange
+    offsets: OffsetRange
 
     def __str__(self) -> str:
-        return f"{self.partition} has lost {self.lost}"
+        return f"{self.partition} has lost {self.offsets}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next batch and the gaps before it. A gap also shows in the batch: a range starts above the last one's end."""
+    """The next batch, and the gaps before it. A gap also shows in the batch: its range starts above the position."""
 
     batch: BatchMetadata
     gaps: tuple[Gap, ...] = ()
 
 
 def plan_batch(
-    after: BatchMetadata,
+    previous_batch: BatchMetadata,
     logs: Logs,
     limits: Limits,
     *,
@@ -98,7 +104,8 @@ def plan_batch(
     replay: bool = False,
     limit: BatchLimit | None = None,
 ) -> Plan | None:
-    """The batch that starts where `after` ends, or None if there is nothing new; with `replay` always a batch.
+    """Return the batch that starts where `previous_batch` ends. With `replay` there always is one, else None if there
+    is nothing new.
 
     If a log has lost offsets that were not read yet, an opaque spout (`replays_exactly` False) continues with what is
     available and the gap is reported; a transactional one raises `BatchLost`. A position beyond the end of a log raises
@@ -108,59 +115,68 @@ def plan_batch(
 
     `limit`, which `target_latency_ms` sets, bounds the batch in addition to `limits`.
     """
-    positions = {partition: _position(partition, after, logs) for partition in sorted({*after.ranges, *logs})}
-    known = {partition: position for partition, position in positions.items() if position is not None}
-    gaps = tuple(_gaps(known, logs))
+    positions = {
+        partition: _position_of(partition, previous_batch, logs)
+        for partition in sorted({*previous_batch.ranges, *logs})
+    }
+    known_positions = {partition: position for partition, position in positions.items() if position is not None}
+    gaps = tuple(_find_gaps(known_positions, logs))
     if gaps and replays_exactly:
-        raise _lost(gaps[0].partition, gaps[0].lost, logs)
-    starts = known | {gap.partition: gap.lost.until for gap in gaps}
-    backlog = {partition: _backlog(partition, start, logs) for partition, start in starts.items()}
-    in_turn = _shares(backlog, limits, limit, turn=sum(after.positions().values()))
-    shares = _within_bytes(in_turn, _record_bytes(after, logs), limits, limit)
+        raise _lost_offsets_error(gaps[0].partition, gaps[0].offsets, logs)
+    starts = known_positions | {gap.partition: gap.offsets.until for gap in gaps}
+    backlog = {partition: _count_backlog(partition, start, logs) for partition, start in starts.items()}
+    fair_shares = _share_records(backlog, limits, limit, turn=sum(previous_batch.positions().values()))
+    shares = _limit_bytes(fair_shares, _known_record_bytes(previous_batch, logs), limits, limit)
     ranges = {p: OffsetRange(start, Offset(start + shares[p])) for p, start in starts.items()}
-    joins = any(log is not None and log.start is not None and p not in after.ranges for p, log in logs.items())
-    nothing_new = not any(shares.values()) and not joins
-    return None if nothing_new and not replay else Plan(BatchMetadata(ranges), gaps)
+    has_joining_partition = any(
+        log is not None and log.start is not None and p not in previous_batch.ranges for p, log in logs.items()
+    )
+    is_unchanged = not any(shares.values()) and not has_joining_partition
+    return None if is_unchanged and not replay else Plan(BatchMetadata(ranges), gaps)
 
 
-def share(backlog: Mapping[PartitionId, int], limits: Limits, *, turn: int = 0) -> dict[PartitionId, int]:
-    """How many offsets each partition contributes to a batch, out of what it has.
+def share_records(backlog: Mapping[PartitionId, int], limits: Limits, *, turn: int = 0) -> dict[PartitionId, int]:
+    """Return how many offsets each partition contributes to a batch, given the number that it has to read.
 
-    Fair: no partition gets less than another unless it has no more. A remainder goes to one partition after the other,
-    starting from `turn`, so that none starves if there are more partitions than records.
+    The shares are fair: no partition gets less than another unless it has no more. A remainder goes to one partition
+    after the other, starting from `turn`, so that none starves if there are more partitions than records.
     """
-    most = limits.partition_records_max
-    wanted = {partition: count if most is None else min(count, most) for partition, count in backlog.items()}
-    left = limits.batch_records_max
-    if left is None or sum(wanted.values()) <= left:
-        return wanted
+    partition_max = limits.partition_records_max
+    demands = {
+        partition: count if partition_max is None else min(count, partition_max) for partition, count in backlog.items()
+    }
+    remaining_count = limits.batch_records_max
+    if remaining_count is None or sum(demands.values()) <= remaining_count:
+        return demands
     shares: dict[PartitionId, int] = {}
-    waiting = sorted(wanted, key=lambda partition: (wanted[partition], partition))
-    while waiting and wanted[waiting[0]] <= left // len(waiting):
-        modest = waiting.pop(0)
-        shares[modest] = wanted[modest]
-        left -= shares[modest]
-    return shares | _split_evenly(sorted(waiting), left, turn)
+    open_partitions = sorted(demands, key=lambda partition: (demands[partition], partition))
+    while open_partitions and demands[open_partitions[0]] <= remaining_count // len(open_partitions):
+        partition = open_partitions.pop(0)
+        shares[partition] = demands[partition]
+        remaining_count -= shares[partition]
+    return shares | _split_evenly(sorted(open_partitions), remaining_count, turn)
 
 
 def share_bytes(
-    shares: Mapping[PartitionId, int], sizes: Mapping[PartitionId, float], most: int
+    shares: Mapping[PartitionId, int], sizes: Mapping[PartitionId, float], bytes_max: int
 ) -> dict[PartitionId, int]:
-    """The shares, reduced until they take about `most` bytes; `sizes` are bytes per record.
+    """Reduce the shares until they take about `bytes_max` bytes; `sizes` are bytes per record.
 
-    Fair like `share`, in bytes. Each partition with a share keeps at least one record of it: otherwise one with large
-    records might never be read.
+    The reduced shares are fair in bytes, as those of `share_records` are in records. Each partition with a share keeps
+    at least one record: otherwise a partition with large records might never be read.
     """
-    wanted = {partition: round(count * sizes[partition]) for partition, count in shares.items() if count}
-    if sum(wanted.values()) <= most:
+    demanded_bytes = {partition: round(count * sizes[partition]) for partition, count in shares.items() if count}
+    if sum(demanded_bytes.values()) <= bytes_max:
         return dict(shares)
-    allowed = share(wanted, Limits(most))
-    return {p: min(count, max(1, int(allowed[p] / sizes[p]))) if count else 0 for p, count in shares.items()}
+    granted_bytes = share_records(demanded_bytes, Limits(bytes_max))
+    return {p: min(count, max(1, int(granted_bytes[p] / sizes[p]))) if count else 0 for p, count in shares.items()}
 
 
-def record_bytes(batch: BatchMetadata) -> dict[PartitionId, float]:
-    """The approximate size of a record in each partition from which the batch has read records, in bytes, at least
-    1."""
+def mean_record_bytes(batch: BatchMetadata) -> dict[PartitionId, float]:
+    """Return the mean size of the batch's records by partition, in bytes, at least 1.
+
+    A partition from which the batch has read no record, or whose records were not measured, is left out.
+    """
     return {
         p: max(1.0, digest.bytes / digest.records)
         for p, digest in batch.digests.items()
@@ -169,130 +185,137 @@ def record_bytes(batch: BatchMetadata) -> dict[PartitionId, float]:
 
 
 def check_ranges(batch: BatchMetadata, logs: Logs) -> None:
-    """Raise `BatchLost` if a range of the batch is gone, `SourceUnavailable` if it is only unavailable now."""
-    for partition, wanted in batch.non_empty():
+    """Raise `BatchLost` if a range of the batch no longer exists, `SourceUnavailable` if it is only unavailable now."""
+    for partition, offsets in batch.non_empty():
         log = logs.get(partition)
         if partition in logs and log is None:
-            raise SourceUnavailable(f"{_name(partition)} does not respond; a recorded batch needs its offsets {wanted}")
-        if log is None or wanted.start < log.earliest:
-            raise _lost(partition, wanted, logs)
-        if wanted.until > log.end:
-            raise _beyond(partition, wanted.until, log)
+            raise SourceUnavailable(
+                f"{_describe(partition)} does not respond; a recorded batch needs its offsets {offsets}"
+            )
+        if log is None or offsets.start < log.earliest:
+            raise _lost_offsets_error(partition, offsets, logs)
+        if offsets.until > log.end:
+            raise _truncated_log_error(partition, offsets.until, log)
 
 
-def early_ends(after: BatchMetadata, logs: Logs) -> dict[PartitionId, Offset]:
-    """Where the logs end that end before the position, which `plan_batch` refuses."""
-    ends = {partition: log.end for partition, log in logs.items() if log is not None and partition in after.ranges}
-    return {partition: end for partition, end in ends.items() if end < after.ranges[partition].until}
+def find_early_ends(previous_batch: BatchMetadata, logs: Logs) -> dict[PartitionId, Offset]:
+    """Return the ends of the logs that end below their position, by partition. `plan_batch` refuses such logs."""
+    ends = {
+        partition: log.end for partition, log in logs.items() if log is not None and partition in previous_batch.ranges
+    }
+    return {partition: end for partition, end in ends.items() if end < previous_batch.ranges[partition].until}
 
 
-def lag(after: BatchMetadata, logs: Logs) -> int | None:
-    """How many offsets exist that `after` and earlier batches have not read; None: a log does not respond."""
-    found = lags(after, logs)
-    return None if found is None else sum(found.values())
+def compute_lag(previous_batch: BatchMetadata, logs: Logs) -> int | None:
+    """Return how many offsets `previous_batch` and earlier batches have not read; None: a log does not respond."""
+    unread = compute_lag_by_partition(previous_batch, logs)
+    return None if unread is None else sum(unread.values())
 
 
-def lags(after: BatchMetadata, logs: Logs) -> dict[PartitionId, int] | None:
-    """The same by partition."""
-    found = dict[PartitionId, int]()
+def compute_lag_by_partition(previous_batch: BatchMetadata, logs: Logs) -> dict[PartitionId, int] | None:
+    """Return the offsets by partition that `compute_lag` adds up."""
+    unread = dict[PartitionId, int]()
     for partition, log in logs.items():
         if log is None:
             return None
-        position = _position(partition, after, logs)
-        found[partition] = max(0, log.end - max(log.earliest, position or Offset(0)))
-    return found
+        position = _position_of(partition, previous_batch, logs)
+        unread[partition] = max(0, log.end - max(log.earliest, position or Offset(0)))
+    return unread
 
 
-def listed(after: BatchMetadata, logs: Logs) -> dict[PartitionId, Listing]:
-    """What there is of each partition that `after` and earlier batches have not read."""
-    return {partition: _listing(partition, after, log) for partition, log in logs.items()}
+def list_partitions(previous_batch: BatchMetadata, logs: Logs) -> dict[PartitionId, Listing]:
+    """Return for each partition whether it holds offsets that `previous_batch` and earlier batches have not read."""
+    return {partition: _listing_of(partition, previous_batch, log) for partition, log in logs.items()}
 
 
-def _listing(partition: PartitionId, after: BatchMetadata, log: PartitionLog | None) -> Listing:
+def _listing_of(partition: PartitionId, previous_batch: BatchMetadata, log: PartitionLog | None) -> Listing:
     if log is None:
         return Listing.AWAY
-    position = after.ranges[partition].until if partition in after.ranges else log.start
+    position = previous_batch.ranges[partition].until if partition in previous_batch.ranges else log.start
     return Listing.UNREAD if log.end > max(log.earliest, position or Offset(0)) else Listing.EMPTY
 
 
-def _shares(
+def _share_records(
     backlog: Mapping[PartitionId, int], limits: Limits, limit: BatchLimit | None, *, turn: int
 ) -> dict[PartitionId, int]:
-    asked = None if limit is None else limit.records
-    most = [records for records in (limits.batch_records_max, asked) if records is not None]
-    return share(backlog, Limits(min(most, default=None), limits.partition_records_max), turn=turn)
+    requested_count = None if limit is None else limit.records
+    maxima = [records for records in (limits.batch_records_max, requested_count) if records is not None]
+    return share_records(backlog, Limits(min(maxima, default=None), limits.partition_records_max), turn=turn)
 
 
-def _within_bytes(
-    shares: Mapping[PartitionId, int], known: Mapping[PartitionId, float], limits: Limits, limit: BatchLimit | None
+def _limit_bytes(
+    shares: Mapping[PartitionId, int],
+    known_bytes: Mapping[PartitionId, float],
+    limits: Limits,
+    limit: BatchLimit | None,
 ) -> Mapping[PartitionId, int]:
-    """The shares within both limits on bytes. Unknown sizes are assumed to be large, or those of the records so far."""
+    """Reduce the shares to both limits on bytes. An unknown size is assumed to be the largest known one, or large."""
     if limits.batch_bytes_max is not None:
-        guess = max(known.values(), default=float(FIRST_RECORD_BYTES))
-        shares = share_bytes(shares, {p: known.get(p, guess) for p in shares}, limits.batch_bytes_max)
+        assumed_bytes = max(known_bytes.values(), default=float(FIRST_RECORD_BYTES))
+        shares = share_bytes(shares, {p: known_bytes.get(p, assumed_bytes) for p in shares}, limits.batch_bytes_max)
     if limit is not None and limit.record_bytes is not None and limit.bytes is not None:
-        shares = share_bytes(shares, {p: known.get(p, limit.record_bytes) for p in shares}, limit.bytes)
+        shares = share_bytes(shares, {p: known_bytes.get(p, limit.record_bytes) for p in shares}, limit.bytes)
     return shares
 
 
-def _record_bytes(after: BatchMetadata, logs: Logs) -> dict[PartitionId, float]:
-    """Bytes per record, if known: from the last batch, otherwise from the log."""
-    told = {p: log.record_bytes for p, log in logs.items() if log is not None and log.record_bytes}
-    return told | record_bytes(after)
+def _known_record_bytes(previous_batch: BatchMetadata, logs: Logs) -> dict[PartitionId, float]:
+    """Return the known bytes per record by partition: as the last batch has measured, else as the log reports."""
+    reported_bytes = {p: log.record_bytes for p, log in logs.items() if log is not None and log.record_bytes}
+    return reported_bytes | mean_record_bytes(previous_batch)
 
 
-def _position(partition: PartitionId, after: BatchMetadata, logs: Logs) -> Offset | None:
-    if partition in after.ranges:
-        return after.ranges[partition].until
+def _position_of(partition: PartitionId, previous_batch: BatchMetadata, logs: Logs) -> Offset | None:
+    if partition in previous_batch.ranges:
+        return previous_batch.ranges[partition].until
     log = logs[partition]
     if log is None:
         return None
     return log.earliest if log.start is None else log.start
 
 
-def _gaps(positions: Mapping[PartitionId, Offset], logs: Logs) -> Iterator[Gap]:
+def _find_gaps(positions: Mapping[PartitionId, Offset], logs: Logs) -> Iterator[Gap]:
     for partition, position in positions.items():
         log = logs.get(partition)
         if log is not None and position < log.earliest:
             yield Gap(partition, OffsetRange(position, log.earliest))
 
 
-def _backlog(partition: PartitionId, start: Offset, logs: Logs) -> int:
+def _count_backlog(partition: PartitionId, start: Offset, logs: Logs) -> int:
     log = logs.get(partition)
     if log is None:
         return 0
     if start > log.end:
-        raise _beyond(partition, start, log)
+        raise _truncated_log_error(partition, start, log)
     return log.end - start
 
 
 def _split_evenly(partitions: list[PartitionId], count: int, turn: int) -> dict[PartitionId, int]:
     if not partitions:
         return {}
-    each, over = divmod(count, len(partitions))
-    first = turn % len(partitions)
-    in_turn = partitions[first:] + partitions[:first]
-    return {partition: each + (number < over) for number, partition in enumerate(in_turn)}
+    quotient, remainder = divmod(count, len(partitions))
+    first_index = turn % len(partitions)
+    ordered_partitions = partitions[first_index:] + partitions[:first_index]
+    return {partition: quotient + (number < remainder) for number, partition in enumerate(ordered_partitions)}
 
 
-def _name(partition: PartitionId) -> str:
+def _describe(partition: PartitionId) -> str:
     return f"partition {partition.index} of {partition.source!r}"
 
 
-def _lost(partition: PartitionId, wanted: OffsetRange, logs: Logs) -> BatchLost:
+def _lost_offsets_error(partition: PartitionId, offsets: OffsetRange, logs: Logs) -> BatchLost:
     log = logs.get(partition)
-    there = f"the available offsets are {log}" if log else "the partition is gone"
+    available = f"the available offsets are {log}" if log else "the partition is gone"
     return BatchLost(
-        f"{_name(partition)}: the offsets {wanted} were not read to the end and no longer can be: {there}. A "
-        "transactional spout may not skip them. Restore them (in the source), or continue without them: with the "
+        f"{_describe(partition)}: the offsets {offsets} were not read to the end and no longer can be: {available}. "
+        "A transactional spout may not skip them. Restore them (in the source), or continue without them: with the "
         "opaque spout, which takes what is available, or as a topology with a new id; and increase the "
         "source's retention"
     )
 
 
-def _beyond(partition: PartitionId, position: Offset, log: PartitionLog) -> SourceUnavailable:
+def _truncated_log_error(partition: PartitionId, position: Offset, log: PartitionLog) -> SourceUnavailable:
     return SourceUnavailable(
-        f"{_name(partition)}: offset {position} is expected, but the available offsets are {log}. A new leader may "
-        "still be catching up, so this is retried. If it persists, records that were read have been truncated (by an "
-        "unclean leader election, or with the log): restore the source, or start a topology with a new id"
+        f"{_describe(partition)}: offset {position} is expected, but the available offsets are {log}. A new leader "
+        "may still be catching up, so this is retried. If it persists, records that were read have been truncated (by "
+        "an unclean leader election, or with the log): restore the source, or start a topology with a new id"
     )

@@ -29,31 +29,31 @@ class GroupMirror:
     def __init__(self, admin: AdminClient, group_id: str, connection: KafkaConnection) -> None:
         self._admin, self._group_id, self._connection = admin, group_id, connection
         self._lock = Lock()
-        self._waiting: Mapping[PartitionId, Offset] = {}
+        self._waiting_positions: Mapping[PartitionId, Offset] = {}
         self._request: Future[Any] | None = None
 
     def send(self, positions: Mapping[PartitionId, Offset]) -> None:
-        """Request that the positions are written. Returns immediately."""
+        """Request that the positions are written. Returns immediately; a later call replaces waiting positions."""
         with self._lock:
-            self._waiting = positions
-        self.go_on()
+            self._waiting_positions = positions
+        self.proceed()
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """Process a response if there is one, then send what is waiting. Returns immediately; call it periodically."""
         with self._lock:
             if self._request is None or self._request.done():
-                self._finish(0)
-                self._start()
+                self._take_response(0)
+                self._send_waiting()
 
     def close(self) -> None:
         """Wait until the last positions are written, for two seconds at most."""
         with self._lock:
             for _ in range(2):
-                self._finish(_CLOSE_TIMEOUT_S / 2)
-                self._start()
+                self._take_response(_CLOSE_TIMEOUT_S / 2)
+                self._send_waiting()
 
-    def _start(self) -> None:
-        positions, self._waiting = self._waiting, {}
+    def _send_waiting(self) -> None:
+        positions, self._waiting_positions = self._waiting_positions, {}
         offsets = [TopicPartition(topic_of(p.source), p.index, offset) for p, offset in sorted(positions.items())]
         if not offsets:
             return
@@ -62,19 +62,19 @@ class GroupMirror:
             futures = self._admin.alter_consumer_group_offsets(request, request_timeout=self._connection.timeout_s)
             self._request = futures[self._group_id]
         except Exception as error:
-            self._failed(error)
+            self._log_failure(error)
 
-    def _finish(self, timeout_s: float) -> None:
+    def _take_response(self, timeout_s: float) -> None:
         request, self._request = self._request, None
         if request is None:
             return
         try:
-            refused = [each.error for each in request.result(timeout_s).topic_partitions if each.error]
+            errors = [partition.error for partition in request.result(timeout_s).topic_partitions if partition.error]
         except Exception as error:
-            refused = [error]
-        if refused:
-            self._failed(refused[0])
+            errors = [error]
+        if errors:
+            self._log_failure(errors[0])
 
-    def _failed(self, error: object) -> None:
+    def _log_failure(self, error: object) -> None:
         reason = self._connection.redact(error) or type(error).__name__
         _log.warning("the positions could not be mirrored to consumer group %r: %s", self._group_id, reason)

@@ -1,4 +1,9 @@
-"""Reads offset ranges of Kafka partitions into Arrow: the part of the Kafka spouts that runs on executors."""
+"""Reads offset ranges of Kafka partitions into Arrow: the part of the Kafka spouts that runs on executors.
+
+`KafkaPartitionReader` leases a consumer from the pool of its process, turns the messages of a range into record
+batches, and applies the spout's translator. It reads exactly the planned range, or raises: it must never yield less
+without an error.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +38,11 @@ class KafkaPartitionReader(PartitionReader):
     translator: Translator | None = None
 
     def expect(self, ranges: Sequence[tuple[PartitionId, OffsetRange]]) -> None:
-        """Begin to fetch them, with one consumer if there are many."""
-        consumer_pool().expect(self.connection, [each for each in ranges if len(each[1])])
+        """Begin to fetch the ranges, with one consumer if there are many."""
+        consumer_pool().expect(self.connection, [requested for requested in ranges if len(requested[1])])
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
-        """As `read_or_refuse`, without refused records."""
+        """Yield the batches of `read_or_refuse`, without refused records."""
         for read in self.read_or_refuse(partition, offsets, metadata):
             if isinstance(read, pa.RecordBatch):
                 yield read
@@ -45,55 +50,61 @@ class KafkaPartitionReader(PartitionReader):
     def read_again(
         self, values: Mapping[str, object], stream: str = DEFAULT_STREAM
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        """The tuple of a record that was refused earlier, by the current translator."""
+        """Yield the tuple that the current translator makes of a record that was refused earlier."""
         schema = arrow_schema(record_schema(tuple(FIELD_TYPES)))
         try:
             if self.translator is None:
                 raise SchemaMismatch("the spout no longer has a translator")
             row = tuple(values[name] for name in schema.names)
-            yield from self._translated(batch_from_rows([row], schema, component="a dead letter"), lambda _: values)
+            yield from self._translate(batch_from_rows([row], schema, component="a dead letter"), lambda _: values)
         except (ConfigError, BoltFailed, KeyError) as error:
             yield RefusedRecord(values, str(error))
 
     def read_or_refuse(
         self, partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        """Yield the existing records of the range, in order: control records and aborted ones leave gaps.
+        """Yield the existing records of the range, in order. Control records and aborted ones leave gaps.
 
         Raises `ReplayMismatch` if the log has lost records of the range; `SourceUnavailable` if the broker does not
         deliver anything for `timeout_ms`; `SchemaMismatch` for text that is not UTF-8, and whatever the translator
         raises, unless it refuses a record. Which incarnation of the topic the records are from is checked once per
         batch, by the spout's `check_read`.
         """
-        for messages in self._messages(partition, offsets):
-            yield from self._tuples(messages, partition)
+        for messages in self._read_messages(partition, offsets):
+            yield from self._make_tuples(messages, partition)
 
     def knowing(self, facts: Collection[str]) -> Self:
-        """With a translator that goes by them."""
+        """Return a reader whose translator uses the recorded facts."""
         return self if self.translator is None else replace(self, translator=self.translator.knowing(facts))
 
     @property
     def knows_offsets(self) -> bool:
-        """True: a message has its offset."""
+        """True: a message names its offset."""
         return True
 
     def read_with_offsets(
         self, partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        """As `read`, with the offsets of the tuples. A record without a tuple leaves a gap."""
-        for messages in self._messages(partition, offsets):
-            batches = [batch for batch in self._tuples(messages, partition) if isinstance(batch, pa.RecordBatch)]
-            parts = [(batch, messages) for batch in batches if batch.num_rows == len(messages)]
-            if not parts:  # a translator has left some out, and does not say which
-                singly = [(batch, [one]) for one in messages for batch in self._tuples([one], partition)]
-                parts = [(batch, one) for batch, one in singly if isinstance(batch, pa.RecordBatch) and batch.num_rows]
-            for batch, of in parts:
-                yield batch, pa.array([message.offset() for message in of], pa.int64())
+        """Yield the batches of `read` with the offsets of their tuples. A record without a tuple leaves a gap."""
+        for messages in self._read_messages(partition, offsets):
+            batches = [batch for batch in self._make_tuples(messages, partition) if isinstance(batch, pa.RecordBatch)]
+            batches_with_messages = [(batch, messages) for batch in batches if batch.num_rows == len(messages)]
+            if not batches_with_messages:  # the translator has left records out, and does not say which
+                single_batches = [
+                    (batch, [message]) for message in messages for batch in self._make_tuples([message], partition)
+                ]
+                batches_with_messages = [
+                    (batch, message)
+                    for batch, message in single_batches
+                    if isinstance(batch, pa.RecordBatch) and batch.num_rows
+                ]
+            for batch, source_messages in batches_with_messages:
+                yield batch, pa.array([message.offset() for message in source_messages], pa.int64())
 
-    def _messages(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[list[Message]]:
+    def _read_messages(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[list[Message]]:
         if not len(offsets):
             return
-        with consumer_pool().leased(self.connection, partition, offsets) as consumer:
+        with consumer_pool().leasing(self.connection, partition, offsets) as consumer:
             records = 0
             for messages in consumer.read(partition, offsets):
                 records += len(messages)
@@ -101,37 +112,37 @@ class KafkaPartitionReader(PartitionReader):
             if records < len(offsets):
                 consumer.check_start(partition, offsets)
 
-    def _tuples(self, messages: list[Message], partition: PartitionId) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        id_ = id_of(partition.source)
+    def _make_tuples(self, messages: list[Message], partition: PartitionId) -> Iterator[pa.RecordBatch | RefusedRecord]:
+        topic_id = id_of(partition.source)
         if self.translator is None:
-            yield _records(messages, self.output, id_)
+            yield _make_records(messages, self.output, topic_id)
         else:
-            records = _records(messages, record_schema(self.translator.fields), id_)
-            yield from self._translated(records, lambda position: _as_letter(messages[position], id_))
+            records = _make_records(messages, record_schema(self.translator.fields), topic_id)
+            yield from self._translate(records, lambda position: _as_letter(messages[position], topic_id))
 
-    def _translated(
-        self, records: pa.RecordBatch, letter: Callable[[int], Mapping[str, object]]
+    def _translate(
+        self, records: pa.RecordBatch, make_letter: Callable[[int], Mapping[str, object]]
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         assert self.translator is not None
         records = records.select(list(self.translator.fields))
         batch, refused = self.translator.translate_or_refuse(records)
         yield batch
-        for position, why in refused:
-            yield RefusedRecord(letter(position), why)
+        for position, reason in refused:
+            yield RefusedRecord(make_letter(position), reason)
 
 
-def _records(messages: list[Message], fields: Schema, id_: str) -> pa.RecordBatch:
+def _make_records(messages: list[Message], fields: Schema, topic_id: str) -> pa.RecordBatch:
     schema = arrow_schema(fields)
-    return pa.RecordBatch.from_arrays([_column(field, messages, id_) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([_make_column(field, messages, topic_id) for field in schema], schema=schema)
 
 
-def _as_letter(message: Message, id_: str) -> dict[str, Any]:
-    """All fields of a record: as text where possible."""
-    [row] = _records([message], record_schema(tuple(FIELD_TYPES)), id_).to_pylist()
-    return {**row, "key": _as_text(row["key"]), "value": _as_text(row["value"])}
+def _as_letter(message: Message, topic_id: str) -> dict[str, Any]:
+    """Return all fields of a record; key and value as text if they are UTF-8."""
+    [row] = _make_records([message], record_schema(tuple(FIELD_TYPES)), topic_id).to_pylist()
+    return {**row, "key": _try_text(row["key"]), "value": _try_text(row["value"])}
 
 
-def _as_text(value: bytes | None) -> str | bytes | None:
+def _try_text(value: bytes | None) -> str | bytes | None:
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError:
@@ -141,7 +152,7 @@ def _as_text(value: bytes | None) -> str | bytes | None:
 _TIME_MS_MAX = (2**63 - 1) // 1_000
 
 
-def _column(field: pa.Field, messages: list[Message], id_: str) -> pa.Array:
+def _make_column(field: pa.Field, messages: list[Message], topic_id: str) -> pa.Array:
     match field.name:
         case "topic":
             return pa.repeat(pa.scalar(messages[0].topic(), pa.string()), len(messages))
@@ -150,37 +161,37 @@ def _column(field: pa.Field, messages: list[Message], id_: str) -> pa.Array:
         case "offset":
             return pa.array(list(map(Message.offset, messages)), pa.int64())
         case "key":
-            return _bytes(field, list(map(Message.key, messages)), messages)
+            return _make_bytes_column(field, list(map(Message.key, messages)), messages)
         case "value":
-            return _bytes(field, list(map(Message.value, messages)), messages)
+            return _make_bytes_column(field, list(map(Message.value, messages)), messages)
         case "timestamp":
-            return pa.array(_times_ms(messages), pa.timestamp("ms", tz="UTC")).cast(field.type)
+            return pa.array(_valid_times_ms(messages), pa.timestamp("ms", tz="UTC")).cast(field.type)
         case "source_id":
-            return pa.repeat(pa.scalar(id_, pa.string()), len(messages))
+            return pa.repeat(pa.scalar(topic_id, pa.string()), len(messages))
         case _:
             return pa.array([message.headers() or [] for message in messages], field.type)
 
 
-def _times_ms(messages: list[Message]) -> Sequence[int | None]:
+def _valid_times_ms(messages: list[Message]) -> Sequence[int | None]:
     kinds, times_ms = zip(*map(Message.timestamp, messages), strict=True)
     if all(kinds) and min(times_ms) >= -_TIME_MS_MAX and max(times_ms) <= _TIME_MS_MAX:
         return times_ms
     # A producer may set any number; one that is not a time in microseconds can't be shown as a time.
-    known = zip(kinds, times_ms, strict=True)
-    return [time_ms if kind and abs(time_ms) <= _TIME_MS_MAX else None for kind, time_ms in known]
+    kinds_and_times = zip(kinds, times_ms, strict=True)
+    return [time_ms if kind and abs(time_ms) <= _TIME_MS_MAX else None for kind, time_ms in kinds_and_times]
 
 
-def _bytes(field: pa.Field, values: list[Any], messages: list[Message]) -> pa.Array:
+def _make_bytes_column(field: pa.Field, values: list[Any], messages: list[Message]) -> pa.Array:
     column = pa.array(values, pa.binary())
     if field.type == pa.binary():
         return column
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise _not_text(field.name, values, messages) from error
+        raise _not_utf8_error(field.name, values, messages) from error
 
 
-def _not_text(name: str, values: list[Any], messages: list[Message]) -> SchemaMismatch:
+def _not_utf8_error(name: str, values: list[Any], messages: list[Message]) -> SchemaMismatch:
     for value, message in zip(values, messages, strict=True):
         try:
             (value or b"").decode()

@@ -1,4 +1,4 @@
-"""A record of Kafka as fields: which there are, and the schema of those that are chosen."""
+"""The fields of a Kafka record, and the schemas of tuples that consist of some of them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,36 @@ FIELD_TYPES = {
     "headers": "array<struct<key:string,value:binary>>",
     "source_id": "string",
 }
-"""The fields of a record. A tuple of a Kafka spout has those that are chosen. `source_id` is the beginning of the
-topic's id, another one when a topic is deleted and created again; empty if the cluster has no ids."""
+"""The types of a record's fields. The spout's `fields` choose some of them for its tuples. `source_id` is the beginning
+of the topic's id, which changes when a topic is deleted and created again; it is empty if the cluster has no ids."""
 
 DEFAULT_FIELDS = ("topic", "partition", "offset", "key", "value")
-"""Storm's choice."""
+"""The fields of a tuple unless `fields` chooses others; the same as in Storm."""
 
 
 def output_schema(fields: Iterable[str], *, key_type: str, value_type: str) -> Schema:
-    """The schema of the chosen fields of a record. Raises `ConfigError` for one that a record does not have."""
-    types = {**FIELD_TYPES, "key": _text_or_bytes("key", key_type), "value": _text_or_bytes("value", value_type)}
+    """Return the schema of the chosen fields. Raises `ConfigError` for a field that a record does not have."""
+    types = {
+        **FIELD_TYPES,
+        "key": _check_text_or_bytes("key", key_type),
+        "value": _check_text_or_bytes("value", value_type),
+    }
     chosen = (fields,) if isinstance(fields, str) else tuple(fields)
     if not chosen:
         raise ConfigError(f"fields is empty; choose from {', '.join(types)}")
     for name in chosen:
         if name not in types:
-            near = did_you_mean(name, types)
-            raise ConfigError(f"a Kafka record has no field {name!r}{near}; it has {', '.join(types)}")
+            suggestion = did_you_mean(name, types)
+            raise ConfigError(f"a Kafka record has no field {name!r}{suggestion}; it has {', '.join(types)}")
     return Schema(tuple(Field(name, types[name]) for name in chosen))
 
 
 def record_schema(fields: Iterable[str]) -> Schema:
-    """The schema of fields of a record as they are: key and value are bytes."""
+    """Return the schema of a record's fields as Kafka has them: key and value are bytes."""
     return Schema(tuple(Field(name, FIELD_TYPES[name]) for name in fields))
 
 
-def _text_or_bytes(name: str, type_: str) -> str:
+def _check_text_or_bytes(name: str, type_: str) -> str:
     if type_ not in ("binary", "string"):
         raise ConfigError(f"{name}_type is 'binary' or 'string', not {type_!r}")
     return type_

@@ -1,7 +1,10 @@
-"""`TransactionalKafkaSpout` and `OpaqueKafkaSpout`: the driver's side, which plans batches and reads no record.
+"""`TransactionalKafkaSpout` and `OpaqueKafkaSpout`: the driver's side of the Kafka spouts.
 
-Storm's KafkaTridentSpoutTransactional and KafkaTridentSpoutOpaque. Ranges end at the last stable
-offset, so that no batch waits for a Kafka transaction that is still open.
+They are Storm's KafkaTridentSpoutTransactional and KafkaTridentSpoutOpaque. Before each planning the spout looks up its
+topics and the logs of their partitions, adds starts and ends, and leaves the ranges to `PartitionedSpout`. Ranges end
+at the last stable offset, so that no batch waits for a Kafka transaction that is still open. A batch stores the leader
+epochs of its partitions, by which a truncated log is recognized later. This side reads no record: the reader does, on
+the executors (`spouts.kafka.reader`).
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from spouts.kafka.clients.cluster import (
     KafkaConnection,
     Option,
     Topic,
+    describe_partition,
     describe_topics,
-    described,
     has_id,
     make_client,
     topic_of,
@@ -31,14 +34,14 @@ from spouts.kafka.clients.cluster import (
 from spouts.kafka.clients.pool import consumer_pool
 from spouts.kafka.end import End, EndPositions
 from spouts.kafka.mirror import GroupMirror
-from spouts.kafka.offsets import OffsetReader, held, topic_partitions
+from spouts.kafka.offsets import OffsetReader, make_topic_partitions, read_held_offsets
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import DEFAULT_FIELDS, output_schema
 from spouts.kafka.start import Start, StartPositions
-from spouts.kafka.subscription import Subscription, TopicNames, TopicPattern, subscription_of
+from spouts.kafka.subscription import Subscription, TopicNames, TopicPattern, parse_subscription
 from spouts.kafka.topics import TopicWatch
-from spouts.kafka.translators import Translator, checked_translator
-from spouts.planning import Limits, Logs, PartitionLog, record_bytes
+from spouts.kafka.translators import Translator, check_translator
+from spouts.planning import Limits, Logs, PartitionLog, mean_record_bytes
 from transactional.core.ports.examining import SourceAddress
 from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.errors import BatchLost, ConfigError, ReplayMismatch, SourceUnavailable
@@ -47,18 +50,18 @@ from transactional.model.schema import Schema
 _log = logging.getLogger(__name__)
 
 BATCH_RECORDS_MAX = 100_000
-"""The default limit of a batch. It matters with a backlog: then larger batches are faster, but later."""
+"""The default limit of a batch. With a backlog, larger batches raise the throughput, and the latency."""
 
 
 class KafkaSpout(PartitionedSpout):
-    """What the two Kafka spouts share; use one of them.
+    """The base class of the two Kafka spouts; use one of those.
 
     `topics` are names, a `TopicPattern`, or `TopicPartitions`. `start` says where to begin in partitions for which no
     batch has a position; a position always takes precedence: `"earliest"`, `"latest"` (the end when the topology first
     runs), a time (milliseconds since 1970, or a datetime with time zone), `"group"` or `GroupOffsets(...)`, or explicit
     offsets `{topic: {partition: offset}}`. Partitions that are added later are read from their beginning, also with
-    `"latest"`. `end` says where to stop, for a backfill: a time, or explicit offsets in the same form, none of which is
-    read any more. It is a limit on what is planned; run with `stop_when_drained` to end there.
+    `"latest"`. `end` says where to stop, for a backfill: a time, or explicit offsets in the same form, which are not
+    read themselves. It only limits the planning; run with `stop_when_drained` to end there.
 
     A batch takes at most `batch_records_max` offsets, `partition_records_max` of any one partition, and about
     `batch_bytes_max` bytes, estimated from the size of earlier records. A range longer than `split_records` is read by
@@ -66,10 +69,10 @@ class KafkaSpout(PartitionedSpout):
 
     `fields` are the record's fields in the tuples, out of topic, partition, offset, key, value, timestamp, headers and
     source_id, the beginning of the topic's id, which changes when the topic is created again. Key and value are bytes,
-    or text with `key_type="string"` and `value_type="string"`. A `translator` creates other tuples
-    from records. `options` are librdkafka's (security, for example). With `group_id` the committed positions are
-    mirrored to that consumer group, for tools that show its lag. Waiting for a broker takes at most `timeout_ms`.
-    Raises `ConfigError` for invalid arguments.
+    or text with `key_type="string"` and `value_type="string"`. A `translator` creates other tuples from records.
+    `options` are librdkafka's (security, for example). With `group_id` the committed positions are mirrored to that
+    consumer group, for tools that show its lag. Waiting for a broker takes at most `timeout_ms`. Raises `ConfigError`
+    for invalid arguments.
     """
 
     def __init__(
@@ -93,13 +96,13 @@ class KafkaSpout(PartitionedSpout):
         timeout_ms: int = 10_000,
     ) -> None:
         limits = Limits(batch_records_max, partition_records_max, batch_bytes_max)
-        given = tuple(sorted((options or {}).items()))
-        self.connection = KafkaConnection(bootstrap_servers, isolation, timeout_ms, given)
-        self.subscription = subscription_of(topics)
-        plain = output_schema(fields, key_type=key_type, value_type=value_type)
-        super().__init__(_output(plain, translator, self.subscription), limits)
+        sorted_options = tuple(sorted((options or {}).items()))
+        self.connection = KafkaConnection(bootstrap_servers, isolation, timeout_ms, sorted_options)
+        self.subscription = parse_subscription(topics)
+        record_output = output_schema(fields, key_type=key_type, value_type=value_type)
+        super().__init__(_output_of(record_output, translator, self.subscription), limits)
         self._translator = translator
-        self._split_records = _checked_split(split_records)
+        self._split_records = _check_split_records(split_records)
         self._group_id = group_id
         self._starts = StartPositions(start, self.subscription, group_id, self._warn)
         self._ends = EndPositions(end, self.subscription)
@@ -112,30 +115,30 @@ class KafkaSpout(PartitionedSpout):
         )
         self._topics: dict[str, Topic] = {}
         self._record_bytes: dict[PartitionId, float] = {}
-        self._checked: dict[PartitionId, int | None] = {}
-        """The leader epochs under which positions of earlier ones were found to be right."""
-        self._warned: set[str] = set()
+        self._checked_epochs: dict[PartitionId, int | None] = {}
+        """The leader epochs for which the brokers have confirmed the positions that were reached under earlier ones."""
+        self._logged_warnings: set[str] = set()
 
     def __repr__(self) -> str:
-        options = self.connection.shown_options()
-        read = list(self.topics) if isinstance(self.subscription, TopicNames) else self.subscription
-        return f"{type(self).__name__}({self.connection.bootstrap_servers!r}, {read!r}, options={options})"
+        options = self.connection.redacted_options()
+        shown_topics = list(self.topics) if isinstance(self.subscription, TopicNames) else self.subscription
+        return f"{type(self).__name__}({self.connection.bootstrap_servers!r}, {shown_topics!r}, options={options})"
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics' names; with a pattern those that matched when the cluster was last queried."""
+        """The names of the topics; with a pattern, the names that matched when the cluster was last queried."""
         return self.subscription.names or tuple(sorted(self._topics))
 
     def identity(self) -> Mapping[str, str]:
-        """Kind, cluster id and topics; the ids of a transactional spout's topics too, unless a pattern chooses them.
+        """Return kind, cluster id and topics, for a transactional spout with topic ids, unless a pattern chooses them.
 
-        An opaque spout continues with a recreated topic, also after a restart: its id is in the positions.
+        An opaque spout continues with a recreated topic, also after a restart: its positions name the topic's id.
         """
-        self._opened()
-        known = {"kind": type(self).__name__, "cluster": self._cluster_id, "topics": str(self.subscription)}
+        self._require_open()
+        identity = {"kind": type(self).__name__, "cluster": self._cluster_id, "topics": str(self.subscription)}
         if not self.replays_exactly or isinstance(self.subscription, TopicPattern):
-            return known
-        return known | {"topic ids": ",".join(self._topics[n].id or "" for n in self.topics if n in self._topics)}
+            return identity
+        return identity | {"topic ids": ",".join(self._topics[n].id or "" for n in self.topics if n in self._topics)}
 
     def open(self) -> None:
         """Connect, and check that the topics exist and are suitable for this kind of spout.
@@ -144,24 +147,24 @@ class KafkaSpout(PartitionedSpout):
         """
         self._starts.forget()
         self._ends.forget()
-        self._reopen()
+        self._connect()
 
     def apart(self) -> Self:
-        """With clients of its own; the consumers of this process stay with who reads."""
-        apart = super().apart()
-        apart._offsets, apart._mirror, apart._is_apart = None, None, True
-        apart._starts, apart._ends = copy.copy(self._starts), copy.copy(self._ends)
-        apart._watch = copy.copy(self._watch)
-        return apart
+        """Return a copy with clients of its own. Its `close` leaves the shared consumers of this process open."""
+        spout = super().apart()
+        spout._offsets, spout._mirror, spout._is_apart = None, None, True
+        spout._starts, spout._ends = copy.copy(self._starts), copy.copy(self._ends)
+        spout._watch = copy.copy(self._watch)
+        return spout
 
-    def _reopen(self) -> None:
-        """Connect; what was decided about partitions that are in no batch yet stays decided."""
+    def _connect(self) -> None:
+        """Connect again. The start and end positions that were already determined stay the same."""
         self.close()
         errors: deque[Any] = deque(maxlen=1)
-        settings: dict[str, Any] = self.connection.client() | {"error_cb": errors.append}
+        settings: dict[str, Any] = self.connection.client_settings() | {"error_cb": errors.append}
         admin = make_client(partial(AdminClient, settings), self.connection)
         try:
-            self._cluster_id = self._connect(admin, errors)
+            self._cluster_id = self._query_cluster_id(admin, errors)
             self._topics = self._watch.open(admin)
         except BaseException:
             self.close()
@@ -169,95 +172,110 @@ class KafkaSpout(PartitionedSpout):
         self._offsets = OffsetReader(admin, self.connection, self._warn)
         self._mirror = GroupMirror(admin, self._group_id, self.connection) if self._group_id else None
 
-    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The batch that starts where `after` ends, or None if there is nothing new (see `planning.plan_batch`)."""
-        batch, logs = super().plan(after, replay=replay), self._seen or {}
-        self._check_epochs(after, logs)
+    def plan(self, previous_batch: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """Return the batch that starts where `previous_batch` ends, or None if nothing is new (see `plan_batch`)."""
+        batch, logs = super().plan(previous_batch, replay=replay), self._latest_logs or {}
+        self._check_epochs(previous_batch, logs)
         if batch is None:
             return None
         epochs = {
             partition: log.leader_epoch for partition, log in logs.items() if log and log.leader_epoch is not None
         }
-        known = {at: epoch for at, epoch in {**after.metadata, **epochs}.items() if at in batch.ranges}
-        return replace(batch, split_records=self._split_records, metadata=known)
-
-    def _check_epochs(self, after: BatchMetadata, logs: Logs) -> None:
-        """See that no log has lost what is before its position, and has new records there since.
-
-        A batch has the leader epochs as of its planning. Only after a change of leaders the brokers are queried.
-        """
-        changed = {
-            partition: (after.ranges[partition].until, epoch)
-            for partition, epoch in after.metadata.items()
-            if (log := logs.get(partition)) and log.leader_epoch not in (None, epoch, self._checked.get(partition))
-            if log.earliest < after.ranges[partition].until <= log.end
+        epochs_read = {
+            partition: epoch
+            for partition, epoch in {**previous_batch.metadata, **epochs}.items()
+            if partition in batch.ranges
         }
-        for partition in sorted(self._opened().cut_off(changed) if changed else ()):
-            position, epoch = changed[partition]
+        return replace(batch, split_records=self._split_records, metadata=epochs_read)
+
+    def _check_epochs(self, previous_batch: BatchMetadata, logs: Logs) -> None:
+        """Raise `BatchLost` if a log was truncated below its position and has new records there since.
+
+        A batch stores the leader epochs as of its planning. The brokers are queried only after a change of leaders.
+        """
+        reelected = {
+            partition: (previous_batch.ranges[partition].until, epoch)
+            for partition, epoch in previous_batch.metadata.items()
+            if (log := logs.get(partition))
+            and log.leader_epoch not in (None, epoch, self._checked_epochs.get(partition))
+            if log.earliest < previous_batch.ranges[partition].until <= log.end
+        }
+        for partition in sorted(self._require_open().find_truncated(reelected) if reelected else ()):
+            position, epoch = reelected[partition]
             raise BatchLost(
-                f"{described(partition)}: its log was cut off before offset {position}, which was read under leader "
-                f"epoch {epoch}, and new records have come since, as after an unclean leader election: those below "
-                f"{position} would never be read. Start over with another topology id, or rewind to before the cut"
+                f"{describe_partition(partition)}: its log was cut off before offset {position}, which was read "
+                f"under leader epoch {epoch}, and new records were written since, as after an unclean leader election: "
+                f"those below {position} would never be read. Start over with another topology id, or rewind to before "
+                "the cut"
             )
-        self._checked |= {partition: log.leader_epoch for partition in changed if (log := logs[partition])}
+        self._checked_epochs |= {partition: log.leader_epoch for partition in reelected if (log := logs[partition])}
 
     def addresses(self) -> Mapping[str, SourceAddress]:
-        """The cluster, for readers without the spout."""
+        """Return the address of the cluster, for readers without the spout."""
         connection = self.connection
-        options = {**connection.client(), "isolation.level": connection.isolation}
+        options = {**connection.client_settings(), "isolation.level": connection.isolation}
         leaves_out = self._translator is not None and self._translator.leaves_out
         return {"": SourceAddress("kafka", connection.bootstrap_servers, options, connection.timeout_ms, leaves_out)}
 
     def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
-        """What the partitions hold now; the spout need not be open. Raises `SourceUnavailable`, `ConfigError`."""
-        return held(self.connection, partitions, self._watch)
+        """Return the offsets that the partitions hold now; the spout need not be open.
 
-    def logs(self, after: BatchMetadata) -> Logs:
-        """The offsets that each partition holds, up to the last stable one. Two or three round trips in all.
+        Raises `SourceUnavailable` if a broker does not respond, `ConfigError` for a topic that can't be read again.
+        """
+        return read_held_offsets(self.connection, partitions, self._watch)
 
-        A client that somebody has closed is opened again.
+    def logs(self, previous_batch: BatchMetadata) -> Logs:
+        """Return the offsets that each partition holds, up to the last stable one, in two or three round trips.
+
+        A client that was closed meanwhile is opened again.
         """
         if self._offsets is None:
             _log.warning("%r was closed while it was in use: it connects again", self)
-            self._reopen()
-        reader = self._opened()
+            self._connect()
+        reader = self._require_open()
         admin = reader.admin
         admin.poll(0)  # otherwise its messages about broken connections would pile up
         if self._mirror is not None:
-            self._mirror.go_on()
-        self._topics = self._watch.look(admin)
-        sources = {name: self._source(topic, after) for name, topic in self._topics.items()}
-        led = self._led(sources)
-        logs: dict[PartitionId, PartitionLog | None] = dict.fromkeys(led)
-        logs |= reader.logs(topic_partitions(partition for partition, is_led in led.items() if is_led))
-        self._look_for_created_anew(after, sources, logs)
-        pinned = self._ends.bound(reader, after, self._starts.pin(reader, after, logs))
-        return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in pinned.items()}
+            self._mirror.proceed()
+        self._topics = self._watch.list_existing(admin)
+        sources = {name: self._source_of(topic, previous_batch) for name, topic in self._topics.items()}
+        has_leader = self._list_partitions(sources)
+        logs: dict[PartitionId, PartitionLog | None] = dict.fromkeys(has_leader)
+        logs |= reader.logs(
+            make_topic_partitions(partition for partition, is_available in has_leader.items() if is_available)
+        )
+        self._check_recreated_topics(previous_batch, sources, logs)
+        bounded_logs = self._ends.apply(reader, previous_batch, self._starts.add_starts(reader, previous_batch, logs))
+        return {p: log and replace(log, record_bytes=self._record_bytes.get(p)) for p, log in bounded_logs.items()}
 
     def check_replay(self, batch: BatchMetadata) -> None:
-        """See `PartitionedSpout`. What the spout read before its topics were changed is not looked at."""
-        of = self.subscription
+        """Check as `PartitionedSpout` does, but only the partitions that the spout still reads.
+
+        The topics of the spout may have been changed since the batch was planned.
+        """
+        subscription = self.subscription
         ranges = {
-            at: offsets
-            for at, offsets in batch.ranges.items()
-            if of.could_have(topic_of(at.source)) and of.takes(topic_of(at.source), at.index)
+            partition: offsets
+            for partition, offsets in batch.ranges.items()
+            if subscription.can_have_topic(topic_of(partition.source))
+            and subscription.has_partition(topic_of(partition.source), partition.index)
         }
         super().check_replay(replace(batch, ranges=ranges))
 
     def check_read(self, batch: BatchMetadata) -> None:
         """Raise `ReplayMismatch` if a topic is no longer the one that was planned.
 
-        Called after reading: ids don't come back, so what was read before is of this topic too.
+        Called after reading: topic ids are never reused, so if the id is right now, it was right during the read.
         """
-        read = sorted(p for p, offsets in batch.ranges.items() if len(offsets) and has_id(p.source))
-        names = sorted({topic_of(partition.source) for partition in read})
-        found = describe_topics(self._opened().admin, self.connection, names) if names else {}
-        for partition in read:
-            topic = found[topic_of(partition.source)]
+        partitions = sorted(p for p, offsets in batch.ranges.items() if len(offsets) and has_id(p.source))
+        names = sorted({topic_of(partition.source) for partition in partitions})
+        topics_by_name = describe_topics(self._require_open().admin, self.connection, names) if names else {}
+        for partition in partitions:
+            topic = topics_by_name[topic_of(partition.source)]
             if topic is None or topic.source != partition.source:
-                what = "is gone" if topic is None else f"was recreated (now {topic.source!r})"
+                problem = "is gone" if topic is None else f"was recreated (now {topic.source!r})"
                 raise ReplayMismatch(
-                    f"{described(partition)} was planned as {partition.source!r}, but the topic {what}"
+                    f"{describe_partition(partition)} was planned as {partition.source!r}, but the topic {problem}"
                 )
 
     @property
@@ -266,15 +284,15 @@ class KafkaSpout(PartitionedSpout):
         return self._translator is not None and self._translator.sets_aside
 
     def reader(self) -> KafkaPartitionReader:
-        """The reader of the ranges, for the executors."""
+        """Return the reader of the ranges, for the executors."""
         return KafkaPartitionReader(self.connection, self.output, self._translator)
 
     def committed(self, batch: BatchMetadata) -> None:
         """Mirror the positions to the consumer group, if there is one. Does not wait, does not raise."""
-        self._record_bytes |= record_bytes(batch)
+        self._record_bytes |= mean_record_bytes(batch)
         if self._mirror is not None:
-            current = {topic.source for topic in self._topics.values()} | set(self._topics)
-            self._mirror.send({p: offset for p, offset in batch.positions().items() if p.source in current})
+            existing_sources = {topic.source for topic in self._topics.values()} | set(self._topics)
+            self._mirror.send({p: offset for p, offset in batch.positions().items() if p.source in existing_sources})
 
     def close(self) -> None:
         """Finish mirroring, within two seconds, and close the clients."""
@@ -284,17 +302,17 @@ class KafkaSpout(PartitionedSpout):
         if not self._is_apart:
             consumer_pool().close(self.connection)
 
-    def _opened(self) -> OffsetReader:
+    def _require_open(self) -> OffsetReader:
         if self._offsets is None:
             raise SourceUnavailable(f"{self!r} is not open: call open() first. Or it was closed while it was in use")
         return self._offsets
 
     def _warn(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
+        if text not in self._logged_warnings:
+            self._logged_warnings.add(text)
             _log.warning("%s", text)
 
-    def _connect(self, admin: AdminClient, errors: deque[Any]) -> str:
+    def _query_cluster_id(self, admin: AdminClient, errors: deque[Any]) -> str:
         try:
             return str(admin.describe_cluster(request_timeout=self.connection.timeout_s).result().cluster_id)
         except KafkaException as error:
@@ -305,51 +323,55 @@ class KafkaSpout(PartitionedSpout):
                 f"{self.connection.timeout_ms} ms: {reason}. Check that it is running, and that this is its address"
             ) from error
 
-    def _source(self, topic: Topic, after: BatchMetadata) -> str:
-        """The source of a topic's partitions; positions from when the cluster had no topic ids remain valid."""
+    def _source_of(self, topic: Topic, previous_batch: BatchMetadata) -> str:
+        """Return the source of a topic's partitions: without an id if the recorded positions were made without ids."""
         name = topic_of(topic.source)
-        known = {p.source for p in after.ranges if topic_of(p.source) == name}
-        if topic.id is None and known - {name}:
+        recorded_sources = {p.source for p in previous_batch.ranges if topic_of(p.source) == name}
+        if topic.id is None and recorded_sources - {name}:
             raise SourceUnavailable(f"the cluster no longer gives an id for topic {name!r}, so it can't be identified")
-        return name if name in known else topic.source
+        return name if name in recorded_sources else topic.source
 
-    def _led(self, sources: Mapping[str, str]) -> dict[PartitionId, bool]:
-        """The partitions that are read, and whether they have a leader."""
-        led: dict[PartitionId, bool] = {}
+    def _list_partitions(self, sources: Mapping[str, str]) -> dict[PartitionId, bool]:
+        """Return the partitions that are read, and for each whether it has a leader."""
+        has_leader: dict[PartitionId, bool] = {}
         for name, source in sources.items():
-            for index, is_led in self._topics[name].partitions.items():
-                if self.subscription.takes(name, index):
-                    led[PartitionId(source, index)] = is_led
-        for partition in (partition for partition, is_led in led.items() if not is_led):
-            self._warn(f"{described(partition)} has no leader; it is skipped until it has one")
-        return led
+            for index, is_available in self._topics[name].partitions.items():
+                if self.subscription.has_partition(name, index):
+                    has_leader[PartitionId(source, index)] = is_available
+        for partition in (partition for partition, is_available in has_leader.items() if not is_available):
+            self._warn(f"{describe_partition(partition)} has no leader; it is skipped until it has one")
+        return has_leader
 
-    def _look_for_created_anew(self, after: BatchMetadata, sources: Mapping[str, str], logs: Logs) -> None:
-        for partition, offsets in after.ranges.items():
-            now = sources.get(topic_of(partition.source), partition.source)
-            if now == partition.source or not has_id(partition.source):
+    def _check_recreated_topics(self, previous_batch: BatchMetadata, sources: Mapping[str, str], logs: Logs) -> None:
+        for partition, offsets in previous_batch.ranges.items():
+            current_source = sources.get(topic_of(partition.source), partition.source)
+            if current_source == partition.source or not has_id(partition.source):
                 continue
-            text = f"topic {topic_of(partition.source)!r} was recreated: it was {partition.source!r} and is {now!r}"
+            problem = (
+                f"topic {topic_of(partition.source)!r} was recreated: it was {partition.source!r} and is "
+                f"{current_source!r}"
+            )
             if self.replays_exactly:
                 raise BatchLost(
-                    f"{text}. {described(partition)} was to be read from offset {offsets.start} on; there is now "
-                    f"{logs.get(PartitionId(now, partition.index)) or 'no such partition'}, of different records. Use "
-                    "OpaqueKafkaSpout, which continues with what is available, or start a topology with a new id"
+                    f"{problem}. {describe_partition(partition)} was to be read from offset {offsets.start} on; there "
+                    f"is now {logs.get(PartitionId(current_source, partition.index)) or 'no such partition'}, of "
+                    "different records. Use OpaqueKafkaSpout, which continues with what is "
+                    "available, or start a topology with a new id"
                 )
-            self._warn(f"{text}; unread records of the old one are lost, the new one is read from its beginning")
+            self._warn(f"{problem}; unread records of the old one are lost, the new one is read from its beginning")
 
 
-def _output(plain: Schema, translator: Translator | None, subscription: Subscription) -> Schema:
+def _output_of(record_output: Schema, translator: Translator | None, subscription: Subscription) -> Schema:
     if translator is None:
-        return plain
-    if plain != output_schema(DEFAULT_FIELDS, key_type="binary", value_type="binary"):
+        return record_output
+    if record_output != output_schema(DEFAULT_FIELDS, key_type="binary", value_type="binary"):
         raise ConfigError(
             "fields, key_type and value_type are for a spout without a translator, which has its own fields"
         )
-    return checked_translator(translator, subscription.names or ()).output
+    return check_translator(translator, subscription.names or ()).output
 
 
-def _checked_split(split_records: int | None) -> int | None:
+def _check_split_records(split_records: int | None) -> int | None:
     if split_records is not None and (type(split_records) is not int or split_records < 1):
         raise ConfigError(
             f"split_records takes a whole number of at least 1, or None for no splitting; got {split_records!r}"
@@ -365,7 +387,6 @@ class TransactionalKafkaSpout(KafkaSpout):
 
     @property
     def replays_exactly(self) -> bool:
-        """True."""
         return True
 
 
@@ -377,5 +398,4 @@ class OpaqueKafkaSpout(KafkaSpout):
 
     @property
     def replays_exactly(self) -> bool:
-        """False."""
         return False

@@ -1,6 +1,6 @@
-"""Where a Kafka spout begins to read a partition for which no batch has a position.
+"""Decides where a Kafka spout begins to read a partition for which no batch has a position.
 
-The rules, for both kinds of spout:
+`StartPositions` applies the spout's `start` to the logs before each planning. The rules, for both kinds of spout:
 
 1. A position in the store always takes precedence. `start` does not apply to a partition that any batch of this
    topology id has listed, also after a restart, and also if its topic was missing in between. A new topology id has no
@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from spouts.kafka.clients.cluster import described, topic_of
-from spouts.kafka.offsets import OffsetReader, topic_partitions
+from spouts.kafka.clients.cluster import describe_partition, topic_of
+from spouts.kafka.offsets import OffsetReader, make_topic_partitions
 from spouts.kafka.subscription import Subscription
 from spouts.kafka.topics import Warn
 from spouts.planning import Logs, PartitionLog
@@ -31,7 +31,7 @@ _WORDS = ("earliest", "latest", "group")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Begin = Literal["earliest", "latest"] | int | datetime
-"""The first available offset, the end, or the first record of a time (milliseconds since 1970) or later."""
+"""The first available offset, the end, or the first record whose time is not earlier (milliseconds since 1970)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,156 +50,162 @@ Start = Begin | Literal["group"] | GroupOffsets | Mapping[str, Mapping[int, int]
 """Where to begin: a `Begin`, a group's offsets, or explicit offsets `{topic: {partition: offset}}`."""
 
 
-_Fresh = Mapping[PartitionId, PartitionLog]
-_Found = dict[PartitionId, Offset | None]
+_NewLogs = Mapping[PartitionId, PartitionLog]
+_Starts = dict[PartitionId, Offset | None]
 
 
 class StartPositions:
-    """The start positions of one spout: determined when a partition is first seen, and kept for replays."""
+    """The start positions of one spout. Each is determined when its partition is first seen, and kept for replays."""
 
     def __init__(self, start: Start, subscription: Subscription, group_id: str | None, warn: Warn) -> None:
         self._subscription, self._warn = subscription, warn
-        self._given = given_offsets(start, subscription) if isinstance(start, Mapping) else {}
-        self._group = _group_of(start, group_id)
+        self._explicit_offsets = parse_offsets(start, subscription) if isinstance(start, Mapping) else {}
+        self._group = _parse_group(start, group_id)
         begin = "earliest" if isinstance(start, Mapping) else start
-        self._begin = _begin_of(self._group.otherwise, _WORDS[:2]) if self._group else _begin_of(begin, _WORDS)
-        self._found: _Found = {}
-        self._looked = False
+        self._begin = _parse_begin(self._group.otherwise, _WORDS[:2]) if self._group else _parse_begin(begin, _WORDS)
+        self._pinned_starts: _Starts = {}
+        self._has_looked = False
 
     def forget(self) -> None:
-        """Determine everything again: the next topology may be a different one."""
-        self._found = {}
-        self._looked = False
+        """Forget all start positions: the next run may be of a different topology."""
+        self._pinned_starts = {}
+        self._has_looked = False
 
-    def pin(self, reader: OffsetReader, after: BatchMetadata, logs: Logs) -> Logs:
-        """The logs, with the start of each partition that `after` has no position for.
+    def add_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: Logs) -> Logs:
+        """Return the logs, with the start of each partition that has no position in `previous_batch`.
 
         Raises `ConfigError` for an explicit offset that the log does not hold, `SourceUnavailable` if the group's
         coordinator does not respond.
         """
-        known = {*after.ranges, *self._found}
-        fresh = {p: log for p, log in logs.items() if log is not None and p not in known}
-        for look_up in (self._of_anew, self._from_given, self._from_group, self._from_begin):
-            found = look_up(reader, after, fresh)
-            self._found |= found
-            fresh = {p: log for p, log in fresh.items() if p not in found}
-        self._looked = True
-        return {partition: self._pinned(partition, log, after) for partition, log in logs.items()}
+        known_partitions = {*previous_batch.ranges, *self._pinned_starts}
+        new_logs = {p: log for p, log in logs.items() if log is not None and p not in known_partitions}
+        for find_starts in (self._recreated_starts, self._explicit_starts, self._group_starts, self._default_starts):
+            starts = find_starts(reader, previous_batch, new_logs)
+            self._pinned_starts |= starts
+            new_logs = {p: log for p, log in new_logs.items() if p not in starts}
+        self._has_looked = True
+        return {partition: self._with_start(partition, log, previous_batch) for partition, log in logs.items()}
 
-    def _pinned(self, partition: PartitionId, log: PartitionLog | None, after: BatchMetadata) -> PartitionLog | None:
-        if log is None or partition in after.ranges:
+    def _with_start(
+        self, partition: PartitionId, log: PartitionLog | None, previous_batch: BatchMetadata
+    ) -> PartitionLog | None:
+        if log is None or partition in previous_batch.ranges:
             return log
-        start = self._found.get(partition)
+        start = self._pinned_starts.get(partition)
         # It joins once its last stable offset has reached its start, or once it has returned where that is.
-        if partition not in self._found or (start is not None and start > log.end):
+        if partition not in self._pinned_starts or (start is not None and start > log.end):
             return None
         return replace(log, start=start)
 
-    # --- each finds the starts of some of the partitions; None: the earliest offset ----------------------------------
+    # --- each returns the starts of some of the partitions; None: the earliest offset --------------------------------
 
-    def _of_anew(self, reader: OffsetReader, after: BatchMetadata, logs: _Fresh) -> _Found:
-        """Those of recreated topics, under names that were read before."""
-        sources = _sources_of(after)
-        return {p: None for p in logs if sources.get(topic_of(p.source), set()) - {p.source}}
+    def _recreated_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
+        """Return the starts in recreated topics, whose names were read before under other topic ids."""
+        sources_by_topic = _sources_by_topic(previous_batch)
+        return {p: None for p in logs if sources_by_topic.get(topic_of(p.source), set()) - {p.source}}
 
-    def _from_given(self, reader: OffsetReader, after: BatchMetadata, logs: _Fresh) -> _Found:
-        found: _Found = {}
+    def _explicit_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
+        starts: _Starts = {}
         for partition, log in logs.items():
-            offset = self._given.get((topic_of(partition.source), partition.index))
+            offset = self._explicit_offsets.get((topic_of(partition.source), partition.index))
             if offset is None:
                 continue
             if not log.earliest <= offset <= log.end:
                 raise ConfigError(
-                    f"start= gives offset {offset} for {described(partition)}, but the available offsets are {log}; "
-                    "use one of those, or the end"
+                    f"start= gives offset {offset} for {describe_partition(partition)}, but the available offsets are "
+                    f"{log}; use one of those, or the end"
                 )
-            found[partition] = Offset(offset)
-        return found
+            starts[partition] = Offset(offset)
+        return starts
 
-    def _from_group(self, reader: OffsetReader, after: BatchMetadata, logs: _Fresh) -> _Found:
+    def _group_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
         if self._group is None:
             return {}
-        found: _Found = {}
-        for partition, offset in reader.of_group(topic_partitions(logs), self._group.group_id or "").items():
+        starts: _Starts = {}
+        for partition, offset in reader.query_committed_offsets(
+            make_topic_partitions(logs), self._group.group_id or ""
+        ).items():
             log = logs[partition]
             if offset is not None and log.earliest <= offset <= log.end:
-                found[partition] = offset
+                starts[partition] = offset
             elif offset is not None:
                 self._warn(
-                    f"group {self._group.group_id!r} is at offset {offset} of {described(partition)}, but the offsets "
-                    f"available are {log}: it is read from {self._begin!r} instead"
+                    f"group {self._group.group_id!r} is at offset {offset} of {describe_partition(partition)}, but the "
+                    f"offsets available are {log}: it is read from {self._begin!r} instead"
                 )
-        return found
+        return starts
 
-    def _from_begin(self, reader: OffsetReader, after: BatchMetadata, logs: _Fresh) -> _Found:
+    def _default_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
         if self._begin == "earliest":
             return dict.fromkeys(logs)
         if self._begin == "latest":
-            known = _sources_of(after)
-            late = self._looked or (bool(known) and self._subscription.names is None)
-            return {p: None if late or topic_of(p.source) in known else log.end for p, log in logs.items()}
+            known_topics = _sources_by_topic(previous_batch)
+            is_added_later = self._has_looked or (bool(known_topics) and self._subscription.names is None)
+            return {
+                p: None if is_added_later or topic_of(p.source) in known_topics else log.end for p, log in logs.items()
+            }
         # After the ends: if no record is that late now, none was when the end was read.
-        at_time = reader.at_time(topic_partitions(logs), milliseconds(self._begin))
-        return {p: logs[p].end if offset is None else offset for p, offset in at_time.items()}
+        time_offsets = reader.query_offsets_at_time(make_topic_partitions(logs), to_milliseconds(self._begin))
+        return {p: logs[p].end if offset is None else offset for p, offset in time_offsets.items()}
 
 
-def _sources_of(after: BatchMetadata) -> dict[str, set[str]]:
-    """The topics that have positions: by name, the sources that their partitions have had."""
+def _sources_by_topic(previous_batch: BatchMetadata) -> dict[str, set[str]]:
+    """Return the sources that have positions, by the name of their topic. A recreated topic has several."""
     sources: dict[str, set[str]] = {}
-    for partition in after.ranges:
+    for partition in previous_batch.ranges:
         sources.setdefault(topic_of(partition.source), set()).add(partition.source)
     return sources
 
 
-def _group_of(start: Start, group_id: str | None) -> GroupOffsets | None:
+def _parse_group(start: Start, group_id: str | None) -> GroupOffsets | None:
     if start == "group":
         start = GroupOffsets()
     if not isinstance(start, GroupOffsets):
         return None
-    known = start.group_id or group_id
-    if not known:
+    chosen_id = start.group_id or group_id
+    if not chosen_id:
         raise ConfigError("start='group' needs a group: pass group_id=, or GroupOffsets(group_id=...)")
-    return GroupOffsets(start.otherwise, known)
+    return GroupOffsets(start.otherwise, chosen_id)
 
 
-def _begin_of(given: object, words: tuple[str, ...]) -> Begin:
-    if given == "earliest":
+def _parse_begin(start: object, words: tuple[str, ...]) -> Begin:
+    if start == "earliest":
         return "earliest"
-    if given == "latest":
+    if start == "latest":
         return "latest"
-    if isinstance(given, str):
+    if isinstance(start, str):
         choice = ", ".join(map(repr, words[:-1])) + f" or {words[-1]!r}"
-        raise ConfigError(f"start is {choice}, not {given!r}{did_you_mean(given, words)}")
-    if isinstance(given, bool) or not isinstance(given, int | datetime):
+        raise ConfigError(f"start is {choice}, not {start!r}{did_you_mean(start, words)}")
+    if isinstance(start, bool) or not isinstance(start, int | datetime):
         raise ConfigError(
             "start is 'earliest', 'latest', 'group', a time (milliseconds since 1970, or a datetime with time zone), "
-            f"GroupOffsets(...) or {{topic: {{partition: offset}}}}; got {given!r}"
+            f"GroupOffsets(...) or {{topic: {{partition: offset}}}}; got {start!r}"
         )
-    return checked_time(given)
+    return check_time(start)
 
 
-def checked_time(given: int | datetime, option: str = "start") -> int | datetime:
-    """A time that a record can have. Raises `ConfigError`, which names the option."""
-    if isinstance(given, datetime) and given.utcoffset() is None:
-        raise ConfigError(f"{option} is a time without a time zone: {given!r}; add one (tzinfo=UTC, for example)")
-    if milliseconds(given) < 0:
-        raise ConfigError(f"{option} must not be before 1970, got {given!r}")
-    return given
+def check_time(time: int | datetime, option: str = "start") -> int | datetime:
+    """Return the time if a record can have it. Raises `ConfigError`, which names the option."""
+    if isinstance(time, datetime) and time.utcoffset() is None:
+        raise ConfigError(f"{option} is a time without a time zone: {time!r}; add one (tzinfo=UTC, for example)")
+    if to_milliseconds(time) < 0:
+        raise ConfigError(f"{option} must not be before 1970, got {time!r}")
+    return time
 
 
-def milliseconds(time: int | datetime) -> int:
-    """A time in milliseconds since 1970."""
+def to_milliseconds(time: int | datetime) -> int:
+    """Return a time in milliseconds since 1970."""
     # Rounded up: a record at 5 ms is before a time of 5.2 ms.
     return time if isinstance(time, int) else -((_EPOCH - time) // timedelta(milliseconds=1))
 
 
-def given_offsets(
-    given: Mapping[Any, Any], subscription: Subscription, option: str = "start"
+def parse_offsets(
+    mapping: Mapping[Any, Any], subscription: Subscription, option: str = "start"
 ) -> dict[tuple[str, int], int]:
-    """Explicit offsets by topic and partition. Raises `ConfigError`, which names the option."""
-    found: dict[tuple[str, int], int] = {}
-    for topic, offsets in given.items():
-        if not isinstance(topic, str) or not subscription.could_have(topic):
+    """Return explicit offsets by topic and partition. Raises `ConfigError`, which names the option."""
+    parsed: dict[tuple[str, int], int] = {}
+    for topic, offsets in mapping.items():
+        if not isinstance(topic, str) or not subscription.can_have_topic(topic):
             raise ConfigError(f"{option}= gives offsets of topic {topic!r}, which is not read: {subscription} is")
         if not isinstance(offsets, Mapping):
             raise ConfigError(f"{option}= takes {{partition: offset}} for topic {topic!r}, got {offsets!r}")
@@ -208,7 +214,7 @@ def given_offsets(
                 raise ConfigError(
                     f"{option}= gives {index!r}: {offset!r} for topic {topic!r}: no offset of a partition"
                 )
-            if not subscription.takes(topic, index):
+            if not subscription.has_partition(topic, index):
                 raise ConfigError(f"{option}= gives an offset of partition {index} of {topic!r}, which is not read")
-            found[topic, index] = offset
-    return found
+            parsed[topic, index] = offset
+    return parsed

@@ -1,4 +1,8 @@
-"""What a Kafka spout reads: topics by name, topics by a pattern, or some partitions of topics."""
+"""The subscription of a Kafka spout: topics by name, topics by a pattern, or some partitions of topics.
+
+The three kinds are values without a connection: they decide for a name or a partition whether it is read. Which topics
+exist is known to `spouts.kafka.topics`.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,16 @@ class TopicNames:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "names", checked_topics(self.names))
+        object.__setattr__(self, "names", check_topic_names(self.names))
 
     def __str__(self) -> str:
         return ",".join(self.names)
 
-    def could_have(self, topic: str) -> bool:
+    def can_have_topic(self, topic: str) -> bool:
         """Whether the topic is, or may become, one of those that are read."""
         return topic in self.names
 
-    def takes(self, topic: str, index: int) -> bool:
+    def has_partition(self, topic: str, index: int) -> bool:
         """Whether a partition of such a topic is read."""
         return True
 
@@ -60,18 +64,18 @@ class TopicPattern:
     def __str__(self) -> str:
         return f"pattern {self.pattern}"
 
-    def could_have(self, topic: str) -> bool:
+    def can_have_topic(self, topic: str) -> bool:
         """Whether the topic is, or may become, one of those that are read."""
         return re.fullmatch(self.pattern, topic) is not None
 
-    def takes(self, topic: str, index: int) -> bool:
+    def has_partition(self, topic: str, index: int) -> bool:
         """Whether a partition of such a topic is read."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitions:
-    """Some partitions of topics: `TopicPartitions({"flights": [0, 2]})`. The others are left to other readers.
+    """Some partitions of topics: `TopicPartitions({"flights": [0, 2]})`. Other readers take the other partitions.
 
     Raises `ConfigError` for an invalid topic, and for one without a partition number.
     """
@@ -81,32 +85,34 @@ class TopicPartitions:
     def __post_init__(self) -> None:
         if not isinstance(self.partitions, Mapping):
             raise ConfigError(f"TopicPartitions takes topic -> partition numbers, got {self.partitions!r}")
-        names = checked_topics(self.partitions)
-        object.__setattr__(self, "partitions", {name: _numbers(name, self.partitions[name]) for name in names})
+        names = check_topic_names(self.partitions)
+        object.__setattr__(
+            self, "partitions", {name: _parse_partition_numbers(name, self.partitions[name]) for name in names}
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics, sorted."""
+        """The names of the topics, sorted."""
         return tuple(self.partitions)
 
     def __str__(self) -> str:
         return ",".join(f"{name}[{index}]" for name, numbers in self.partitions.items() for index in numbers)
 
-    def could_have(self, topic: str) -> bool:
+    def can_have_topic(self, topic: str) -> bool:
         """Whether the topic is, or may become, one of those that are read."""
         return topic in self.partitions
 
-    def takes(self, topic: str, index: int) -> bool:
+    def has_partition(self, topic: str, index: int) -> bool:
         """Whether a partition of such a topic is read."""
         return index in self.partitions[topic]
 
 
 Subscription = TopicNames | TopicPattern | TopicPartitions
-"""What a Kafka spout reads."""
+"""The choice of the topics and partitions that a Kafka spout reads."""
 
 
-def subscription_of(topics: object) -> Subscription:
-    """The meaning of the spout's argument: a subscription, or the names of topics. Raises `ConfigError`."""
+def parse_subscription(topics: object) -> Subscription:
+    """Return the subscription that the spout's argument `topics` means. Raises `ConfigError`."""
     if isinstance(topics, TopicNames | TopicPattern | TopicPartitions):
         return topics
     if isinstance(topics, re.Pattern):
@@ -118,17 +124,19 @@ def subscription_of(topics: object) -> Subscription:
     return TopicNames((topics,) if isinstance(topics, str) else tuple(topics))
 
 
-def _numbers(topic: str, given: object) -> tuple[int, ...]:
-    numbers = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-    wrong = [each for each in numbers if type(each) is not int or each < 0]
-    if wrong or not numbers:
-        what = repr(wrong[0]) if wrong else "nothing"
-        raise ConfigError(f"the partitions of topic {topic!r} are numbers from 0; got {what}")
+def _parse_partition_numbers(topic: str, partitions: object) -> tuple[int, ...]:
+    numbers = (
+        tuple(partitions) if isinstance(partitions, Iterable) and not isinstance(partitions, str) else (partitions,)
+    )
+    invalid_numbers = [number for number in numbers if type(number) is not int or number < 0]
+    if invalid_numbers or not numbers:
+        shown_value = repr(invalid_numbers[0]) if invalid_numbers else "nothing"
+        raise ConfigError(f"the partitions of topic {topic!r} are numbers from 0; got {shown_value}")
     return tuple(sorted({number for number in numbers if isinstance(number, int)}))
 
 
-def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
-    """The topic names, sorted. Raises `ConfigError` if there is none, or one is not a valid topic name."""
+def check_topic_names(topics: Iterable[str]) -> tuple[str, ...]:
+    """Return the topic names, sorted. Raises `ConfigError` if there is none, or one is not a valid topic name."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     for name in names:
         if type(name) is not str or not _TOPIC_NAME.fullmatch(name):

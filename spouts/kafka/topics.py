@@ -1,4 +1,8 @@
-"""The topics of a subscription as the cluster has them now: found, described, and checked for the kind of spout."""
+"""Watches the topics of a subscription: which of them the cluster has now, and whether the spout can read them.
+
+`TopicWatch` queries the cluster when the spout is opened and before each planning. A transactional spout refuses
+compacted topics, because compaction removes records from recorded ranges, which then can't be replayed as they were.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ Warn = Callable[[str], None]
 
 
 class TopicWatch:
-    """Looks up the topics of one spout, again and again."""
+    """Looks up the topics of one spout when it is opened, and again before each planning."""
 
     def __init__(
         self, subscription: Subscription, connection: KafkaConnection, *, replays_exactly: bool, warn: Warn
@@ -28,56 +32,57 @@ class TopicWatch:
         self._warn = warn
         self._names: Sequence[str] = subscription.names or ()
         self._names_until_s = 0.0
-        self._compacted: dict[str, str | None] = {}
+        self._policies: dict[str, str | None] = {}
 
     def open(self, admin: AdminClient) -> dict[str, Topic]:
-        """The existing topics. Raises `ConfigError` if a listed one is missing, or none is suitable."""
+        """Return the existing topics. Raises `ConfigError` if a topic listed by name is missing, or is compacted and
+        the spout is transactional."""
         self._names_until_s = 0.0
-        found = self._described(admin)
-        self._refuse_missing(admin, found)
-        topics = {name: topic for name, topic in found.items() if topic is not None}
-        self.refuse_compacted(admin, topics)
+        topics_by_name = self._describe(admin)
+        self._refuse_missing(admin, topics_by_name)
+        topics = {name: topic for name, topic in topics_by_name.items() if topic is not None}
+        self.refuse_compacted_topics(admin, topics)
         if not topics:
             self._warn(f"no topic at {self.connection.bootstrap_servers} matches {self.subscription} yet")
         return topics
 
-    def look(self, admin: AdminClient) -> dict[str, Topic]:
-        """The topics that exist now; missing ones are logged. Raises `SourceUnavailable` within `timeout_ms`."""
-        found = self._described(admin)
-        for name in sorted(name for name, topic in found.items() if topic is None):
+    def list_existing(self, admin: AdminClient) -> dict[str, Topic]:
+        """Return the topics that exist now, and log missing ones. Raises `SourceUnavailable` within `timeout_ms`."""
+        topics_by_name = self._describe(admin)
+        for name in sorted(name for name, topic in topics_by_name.items() if topic is None):
             self._warn(f"topic {name!r} is gone; its positions are kept")
-        there = {name: topic for name, topic in found.items() if topic is not None}
-        return {name: topic for name, topic in there.items() if self._is_fit(admin, name, topic)}
+        existing = {name: topic for name, topic in topics_by_name.items() if topic is not None}
+        return {name: topic for name, topic in existing.items() if self._can_read(admin, name, topic)}
 
-    def _described(self, admin: AdminClient) -> dict[str, Topic | None]:
-        names = self._listed(admin)
-        found = describe_topics(admin, self.connection, names) if names else {}
+    def _describe(self, admin: AdminClient) -> dict[str, Topic | None]:
+        names = self._list_names(admin)
+        topics_by_name = describe_topics(admin, self.connection, names) if names else {}
         if isinstance(self.subscription, TopicPattern):
-            return {name: topic for name, topic in found.items() if topic is None or not topic.is_internal}
-        return found
+            return {name: topic for name, topic in topics_by_name.items() if topic is None or not topic.is_internal}
+        return topics_by_name
 
-    def _listed(self, admin: AdminClient) -> Sequence[str]:
-        """The names: as given, or those that match, queried again every `refresh_ms`."""
+    def _list_names(self, admin: AdminClient) -> Sequence[str]:
+        """Return the names of the subscription; those that match a pattern are queried again every `refresh_ms`."""
         if not isinstance(self.subscription, TopicPattern) or time.monotonic() < self._names_until_s:
             return self._names
-        there = self._all_names(admin)
-        self._names = sorted(name for name in there if self.subscription.could_have(name))
+        existing_names = self._query_all_names(admin)
+        self._names = sorted(name for name in existing_names if self.subscription.can_have_topic(name))
         self._names_until_s = time.monotonic() + self.subscription.refresh_ms / 1000
         return self._names
 
-    def _all_names(self, admin: AdminClient) -> Sequence[str]:
+    def _query_all_names(self, admin: AdminClient) -> Sequence[str]:
         try:
             return sorted(admin.list_topics(timeout=self.connection.timeout_s).topics)
         except KafkaException as error:
             where, reason = self.connection.bootstrap_servers, self.connection.redact(error.args[0].str())
             raise SourceUnavailable(f"the topics at {where} can't be listed: {reason}") from error
 
-    def _refuse_missing(self, admin: AdminClient, found: Mapping[str, Topic | None]) -> None:
-        for name, topic in found.items():
+    def _refuse_missing(self, admin: AdminClient, topics_by_name: Mapping[str, Topic | None]) -> None:
+        for name, topic in topics_by_name.items():
             if topic is None and self.subscription.names is not None:
                 raise ConfigError(
                     f"there is no topic {name!r} at {self.connection.bootstrap_servers}"
-                    f"{did_you_mean(name, self._all_names(admin))}; create it first"
+                    f"{did_you_mean(name, self._query_all_names(admin))}; create it first"
                 )
             if topic is not None and isinstance(self.subscription, TopicPartitions):
                 missing = sorted(set(self.subscription.partitions[name]) - set(topic.partitions))
@@ -87,30 +92,27 @@ class TopicWatch:
                         f"partitions, numbered from 0, and no partition {missing[0]}"
                     )
 
-    # --- compaction: it removes records from recorded ranges, so that they can't be replayed as they were
-    # --------------
-
-    def _is_fit(self, admin: AdminClient, name: str, topic: Topic) -> bool:
-        """Whether a topic that has come to match during the run may be read; the others were checked in `open`."""
-        problem = self._compaction(admin, name, topic) if isinstance(self.subscription, TopicPattern) else None
+    def _can_read(self, admin: AdminClient, name: str, topic: Topic) -> bool:
+        """True if a topic may be read that began to match during the run; the other topics were checked in `open`."""
+        problem = self._describe_compaction(admin, name, topic) if isinstance(self.subscription, TopicPattern) else None
         if problem is not None:
             self._warn(f"{problem}; it is skipped")
         return problem is None
 
-    def refuse_compacted(self, admin: AdminClient, topics: Mapping[str, Topic]) -> None:
+    def refuse_compacted_topics(self, admin: AdminClient, topics: Mapping[str, Topic]) -> None:
         """Raise `ConfigError` for a topic that a transactional spout could not read again."""
         for name, topic in topics.items():
-            problem = self._compaction(admin, name, topic)
+            problem = self._describe_compaction(admin, name, topic)
             if problem is not None:
                 raise ConfigError(problem)
 
-    def _compaction(self, admin: AdminClient, name: str, topic: Topic) -> str | None:
-        """What is wrong with the topic for a transactional spout. Queried once for each."""
+    def _describe_compaction(self, admin: AdminClient, name: str, topic: Topic) -> str | None:
+        """Return why a transactional spout can't read the topic, or None. Queries the cluster once for each topic."""
         if not self.replays_exactly:
             return None
-        if topic.source not in self._compacted:
-            self._compacted[topic.source] = self._policy(admin, name)
-        policy = self._compacted[topic.source]
+        if topic.source not in self._policies:
+            self._policies[topic.source] = self._query_policy(admin, name)
+        policy = self._policies[topic.source]
         if policy is None or "compact" not in policy:
             return None
         return (
@@ -118,7 +120,7 @@ class TopicWatch:
             "use OpaqueKafkaSpout, or a topic with cleanup.policy=delete"
         )
 
-    def _policy(self, admin: AdminClient, name: str) -> str | None:
+    def _query_policy(self, admin: AdminClient, name: str) -> str | None:
         resource = ConfigResource(ResourceType.TOPIC, name)
         [future] = admin.describe_configs([resource], request_timeout=self.connection.timeout_s).values()
         try:

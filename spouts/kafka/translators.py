@@ -1,7 +1,9 @@
-"""Record translators: from the contents of a Kafka record to the tuples of a spout.
+"""Record translators: they convert the contents of Kafka records to the tuples of a spout.
 
-A translator is a pure function of the record: the same record gives the same tuple, in every process and on every
-replay. A transactional spout checks that (by count and checksum), and fails a replay that differs.
+`Translator` is the port; `SimpleTranslator` calls a function per record, `ByTopicTranslator` chooses a translator by
+topic, and `spouts.decoding` has those for JSON and Avro. A translator must be a pure function of the record: the same
+record gives the same tuple, in every process and on every replay. A transactional spout checks that (by count and
+checksum), and fails a replay that differs.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.errors import BoltFailed, ConfigError, SchemaMismatch, TransactionalError
 from transactional.model.schema import Schema
 
-_NAME = "translator"
+_COMPONENT = "translator"
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Translator(ABC):
-    """Turns records into tuples. `output` declares their fields, `fields` the parts of a record that are needed."""
+    """Converts records to tuples. `output` declares the fields of the tuples, `fields` the parts of a record that it
+    needs."""
 
     def __init__(self, output: str | Schema, fields: Sequence[str]) -> None:
         self.output = output if isinstance(output, Schema) else Schema.parse(output)
@@ -36,7 +39,7 @@ class Translator(ABC):
 
     @abstractmethod
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The tuples of records of one partition, in order: at most one for each, in columns as declared by `output`.
+        """Return the tuples of records of one partition, in order: at most one for each, in the columns of `output`.
 
         `records` has the columns `fields`, in the types of a record's fields: key and value are binary.
         """
@@ -45,7 +48,7 @@ class Translator(ABC):
         """Raise `ConfigError` if there are no tuples for the records of a topic."""
 
     def knowing(self, facts: Collection[str]) -> Self:
-        """The translator for a batch of which these facts are recorded (see `PartitionReader.knowing`)."""
+        """Return the translator for a batch for which these facts are recorded (see `PartitionReader.knowing`)."""
         return self
 
     @property
@@ -59,7 +62,7 @@ class Translator(ABC):
         return True
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """As `translate`; and which records were refused: their positions, and why."""
+        """Return the tuples as `translate` does, and the refused records: their positions in `records`, and reasons."""
         return self.translate(records), ()
 
 
@@ -108,22 +111,22 @@ class SimpleTranslator(Translator):
         self._function = function
 
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The function's tuples."""
+        """Return the function's tuples. Raises `BoltFailed` or `SchemaMismatch`, which name the record."""
         schema = arrow_schema(self.output)
-        translated = [(record, self._tuple(record)) for record in _records(records)]
-        kept = [(record, values) for record, values in translated if values is not None]
+        translated = [(record, self._translate_one(record)) for record in _make_records(records)]
+        records_with_values = [(record, values) for record, values in translated if values is not None]
         try:
-            return batch_from_rows([values for _, values in kept], schema, component=_NAME)
+            return batch_from_rows([values for _, values in records_with_values], schema, component=_COMPONENT)
         except SchemaMismatch as error:
-            raise self._of_one(kept) or error from error
+            raise self._error_of_single_record(records_with_values) or error from error
 
     @property
     def sets_aside(self) -> bool:
-        """With `on_error="dead_letter"`."""
+        """True with `on_error="dead_letter"`: a record that can't be translated becomes a dead letter."""
         return self._on_error == "dead_letter"
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """The function's tuples, and the records that it can't translate."""
+        """Return the function's tuples, and the records that it can't translate."""
         try:
             return self.translate(records), ()
         except (BoltFailed, SchemaMismatch):
@@ -137,18 +140,20 @@ class SimpleTranslator(Translator):
                 refused.append((position, str(error)))
         schema = arrow_schema(self.output)
         table = pa.Table.from_batches(parts, schema=schema).combine_chunks()
-        return batch_from_rows([], schema, component=_NAME) if not len(table) else table.to_batches()[0], refused
+        return batch_from_rows([], schema, component=_COMPONENT) if not len(table) else table.to_batches()[0], refused
 
-    def _of_one(self, kept: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]) -> SchemaMismatch | None:
-        """The same error for the single record that caused it."""
-        for record, values in kept:
+    def _error_of_single_record(
+        self, records_with_values: Sequence[tuple[KafkaRecord, tuple[Any, ...]]]
+    ) -> SchemaMismatch | None:
+        """Return the error for the single record that caused it, or None if each record alone is right."""
+        for record, values in records_with_values:
             try:
-                batch_from_rows([values], arrow_schema(self.output), component=_NAME)
+                batch_from_rows([values], arrow_schema(self.output), component=_COMPONENT)
             except SchemaMismatch as error:
                 return SchemaMismatch(f"{error}; for {record}")
         return None
 
-    def _tuple(self, record: KafkaRecord) -> tuple[Any, ...] | None:
+    def _translate_one(self, record: KafkaRecord) -> tuple[Any, ...] | None:
         try:
             values = self._function(record)
         except TransactionalError:
@@ -177,10 +182,10 @@ class ByTopicTranslator(Translator):
 
     def __init__(self, default: Translator | None = None) -> None:
         self._routes: Mapping[str, Translator] = {}
-        self._set(default, {})
+        self._set_translators(default, {})
 
     def for_topic(self, topic: str, translator: Translator) -> ByTopicTranslator:
-        """A translator that uses `translator` for the records of `topic`, and is otherwise this one.
+        """Return a translator that uses `translator` for the records of `topic`, and is otherwise like this one.
 
         Raises `ConfigError` for a topic that already has one, and for fields that differ from the previous ones.
         """
@@ -193,65 +198,69 @@ class ByTopicTranslator(Translator):
                 f"the translator of topic {topic!r} has the fields '{translator.output}', the others "
                 f"'{self.output}'; all must have the same fields"
             )
-        more = ByTopicTranslator(self._default)
-        more._set(self._default, {**self._routes, topic: translator})
-        return more
+        extended = ByTopicTranslator(self._default)
+        extended._set_translators(self._default, {**self._routes, topic: translator})
+        return extended
 
-    def _set(self, default: Translator | None, routes: Mapping[str, Translator]) -> None:
+    def _set_translators(self, default: Translator | None, routes: Mapping[str, Translator]) -> None:
         self._default, self._routes = default, routes
-        used = self._used
-        self.output = used[0].output if used else Schema(())
-        self.fields = tuple(name for name in FIELD_TYPES if name == "topic" or any(name in t.fields for t in used))
+        translators = self._translators
+        self.output = translators[0].output if translators else Schema(())
+        self.fields = tuple(
+            name for name in FIELD_TYPES if name == "topic" or any(name in t.fields for t in translators)
+        )
 
     def check_topic(self, topic: str) -> None:
         """Raise `ConfigError` if the topic has no translator and there is no default."""
-        chosen = self._routes.get(topic, self._default)
-        if chosen is None:
+        translator = self._routes.get(topic, self._default)
+        if translator is None:
             raise ConfigError(
                 f"topic {topic!r} has no translator: add .for_topic({topic!r}, ...), or a default; there are some for: "
                 f"{', '.join(sorted(self._routes)) or 'none'}"
             )
-        chosen.check_topic(topic)
+        translator.check_topic(topic)
 
     def knowing(self, facts: Collection[str]) -> Self:
-        """Each of them."""
-        made = copy.copy(self)
-        made._routes = {topic: translator.knowing(facts) for topic, translator in self._routes.items()}
-        made._default = self._default and self._default.knowing(facts)
-        return made
+        """Return the same choice of translators, each for a batch for which these facts are recorded."""
+        configured = copy.copy(self)
+        configured._routes = {topic: translator.knowing(facts) for topic, translator in self._routes.items()}
+        configured._default = self._default and self._default.knowing(facts)
+        return configured
 
     @property
     def sets_aside(self) -> bool:
-        """If one of them does."""
-        return any(translator.sets_aside for translator in self._used)
+        """True if one of the translators sets records aside."""
+        return any(translator.sets_aside for translator in self._translators)
 
     @property
     def leaves_out(self) -> bool:
-        """If one of them does."""
-        return any(translator.leaves_out for translator in self._used)
+        """True if one of the translators leaves records out."""
+        return any(translator.leaves_out for translator in self._translators)
 
     @property
-    def _used(self) -> list[Translator]:
+    def _translators(self) -> list[Translator]:
         return [*self._routes.values(), *([self._default] if self._default else [])]
 
     def translate(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The records, translated by the topic's translator."""
-        return self._chosen(records).translate(records.select(list(self._chosen(records).fields)))
+        """Return the tuples that the topic's translator makes."""
+        return self._translator_of(records).translate(records.select(list(self._translator_of(records).fields)))
 
     def translate_or_refuse(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[tuple[int, str]]]:
-        """The records, translated by the topic's translator."""
-        return self._chosen(records).translate_or_refuse(records.select(list(self._chosen(records).fields)))
+        """Return the tuples that the topic's translator makes, and the records that it refuses."""
+        return self._translator_of(records).translate_or_refuse(
+            records.select(list(self._translator_of(records).fields))
+        )
 
-    def _chosen(self, records: pa.RecordBatch) -> Translator:
+    def _translator_of(self, records: pa.RecordBatch) -> Translator:
         topic = records.column("topic")[0].as_py()
         self.check_topic(topic)
-        chosen = self._routes.get(topic, self._default)
-        assert chosen is not None
-        return chosen
+        translator = self._routes.get(topic, self._default)
+        assert translator is not None
+        return translator
 
 
-def checked_translator(translator: Translator, topics: Sequence[str]) -> Translator:
-    """The translator. Raises `ConfigError` if it is not one, or has none for one of the topics."""
+def check_translator(translator: Translator, topics: Sequence[str]) -> Translator:
+    """Return the translator. Raises `ConfigError` if it is of another type, or can't translate one of the topics."""
     if not isinstance(translator, Translator):
         raise ConfigError(f"translator is a JsonTranslator, SimpleTranslator or ByTopicTranslator, not {translator!r}")
     if not len(translator.output):
@@ -262,7 +271,7 @@ def checked_translator(translator: Translator, topics: Sequence[str]) -> Transla
 
 
 class _TimelessRecord(KafkaRecord):
-    """A record whose timestamp Python can't represent: not an error as long as nobody reads it."""
+    """A record whose timestamp Python can't represent. Only reading the timestamp is an error."""
 
     __slots__ = ("_timestamp",)
     _timestamp: int
@@ -275,31 +284,31 @@ class _TimelessRecord(KafkaRecord):
         )
 
     @timestamp.setter
-    def timestamp(self, value: Any) -> None:
-        object.__setattr__(self, "_timestamp", value)
+    def timestamp(self, microseconds: Any) -> None:
+        object.__setattr__(self, "_timestamp", microseconds)
 
 
-def _records(records: pa.RecordBatch) -> Iterator[KafkaRecord]:
+def _make_records(records: pa.RecordBatch) -> Iterator[KafkaRecord]:
     names = [name for name in FIELD_TYPES if name not in ("timestamp", "headers", "source_id")]
     columns = [records.column(name).to_pylist() for name in names]
-    times, headers = _times(records.column("timestamp")), records.column("headers").to_pylist()
+    times, headers = _to_times(records.column("timestamp")), records.column("headers").to_pylist()
     source_id = records.column("source_id")[0].as_py() if records.num_rows else ""  # all are of one partition
-    for topic, partition, offset, key, value, time, given in zip(*columns, times, headers, strict=True):
-        named = tuple((header["key"], header["value"]) for header in given)
-        kind = _TimelessRecord if isinstance(time, int) else KafkaRecord
-        yield kind(topic, partition, offset, key, value, time, named, source_id)
+    for topic, partition, offset, key, value, time, header_list in zip(*columns, times, headers, strict=True):
+        headers_of_record = tuple((header["key"], header["value"]) for header in header_list)
+        record_class = _TimelessRecord if isinstance(time, int) else KafkaRecord
+        yield record_class(topic, partition, offset, key, value, time, headers_of_record, source_id)
 
 
-def _times(column: pa.Array) -> list[Any]:
-    """Times; those that Python can't represent as numbers."""
+def _to_times(column: pa.Array) -> list[Any]:
+    """Return the times of a column. A time that Python can't represent stays a number of microseconds."""
     try:
         times: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
-        return [_time(scalar) for scalar in column]
+        return [_to_time(scalar) for scalar in column]
     return times
 
 
-def _time(scalar: pa.Scalar) -> Any:
+def _to_time(scalar: pa.Scalar) -> Any:
     try:
         return scalar.as_py()
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The cluster behind a Kafka spout: how it is reached, and its topics, with the names of their partitions.
+"""Connects to the cluster behind a Kafka spout, describes its topics, and names the partitions of their batches.
 
 A topic that is deleted and recreated under its name is a different topic, with offsets from 0. Kafka distinguishes them
 by topic id, and so do we: the source of a partition is the topic's name, `#`, and the beginning of its id
@@ -30,8 +30,8 @@ _ID_CHARACTERS = 8
 _SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer\.config|\.pem$|ssl_key", re.IGNORECASE)
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""What librdkafka takes before an address."""
-_OURS = {
+"""The protocols that librdkafka accepts before an address."""
+_RESERVED_OPTIONS = {
     "bootstrap.servers": "set it with the first argument",
     "metadata.broker.list": "set it with the first argument",
     "isolation.level": "use isolation=",
@@ -44,9 +44,10 @@ _OURS = {
 
 @dataclass(frozen=True, slots=True)
 class KafkaConnection:
-    """How to reach a cluster. Equal connections share consumers. `options` are librdkafka's; secrets are hidden.
+    """The addresses and options for connecting to a cluster. Readers with equal connections share consumers.
 
-    Raises `ConfigError` for an option that is ours to set.
+    `options` are librdkafka's; the `repr` leaves them out, because they may hold secrets. Raises `ConfigError` for
+    an option that the spout sets itself.
     """
 
     bootstrap_servers: str
@@ -69,62 +70,62 @@ class KafkaConnection:
         if type(self.timeout_ms) is not int or self.timeout_ms < 1:
             raise ConfigError(f"timeout_ms takes a whole number of at least 1, got {self.timeout_ms!r}")
         for name, _ in self.options:
-            if name in _OURS:
-                raise ConfigError(f"the option {name!r} can't be set in options=: {_OURS[name]}")
+            if name in _RESERVED_OPTIONS:
+                raise ConfigError(f"the option {name!r} can't be set in options=: {_RESERVED_OPTIONS[name]}")
 
     @property
     def timeout_s(self) -> float:
-        """The maximum time for anything that waits for a broker, in seconds."""
+        """The maximum time that any request waits for a broker, in seconds."""
         return self.timeout_ms / 1000
 
-    def client(self, defaults: Mapping[str, Option] | None = None) -> dict[str, Option]:
-        """The settings of a librdkafka client: our defaults, overridden by the user's, overridden by the mandatory
-        ones."""
+    def client_settings(self, defaults: Mapping[str, Option] | None = None) -> dict[str, Option]:
+        """Return the settings of a librdkafka client: `defaults`, overridden by the user's options, overridden by the
+        mandatory ones."""
         base: dict[str, Option] = {"socket.timeout.ms": self.timeout_ms, "log_level": 0, **(defaults or {})}
         return {**base, **dict(self.options), "bootstrap.servers": self.bootstrap_servers}
 
     def redact(self, text: object) -> str:
-        """The text without the secrets of this connection, in case a library includes one."""
+        """Return the text without the secrets of this connection, in case a library includes one."""
         return without((value for name, value in self.options if is_secret(name)), str(text))
 
-    def shown_options(self) -> dict[str, Option]:
-        """The options as they may be displayed."""
+    def redacted_options(self) -> dict[str, Option]:
+        """Return the options with their secrets replaced, for display."""
         return {name: SHOWN_INSTEAD if is_secret(name) else value for name, value in self.options}
 
 
 def is_secret(option: str) -> bool:
-    """True for an option whose value must not be displayed."""
+    """Return True for an option whose value must not be displayed."""
     return _SECRET.search(option) is not None
 
 
 def source_of(topic: str, topic_id: str | None) -> str:
-    """The source of a topic's partitions: its name, and the beginning of its id if the cluster has ids."""
+    """Return the source of a topic's partitions: its name, and the beginning of its id if the cluster has ids."""
     return topic if topic_id is None else f"{topic}{_ID_SEPARATOR}{topic_id[:_ID_CHARACTERS]}"
 
 
 def topic_of(source: str) -> str:
-    """The topic's name."""
+    """Return the name of the topic that a source stands for."""
     return source.partition(_ID_SEPARATOR)[0]
 
 
 def id_of(source: str) -> str:
-    """The beginning of the topic's id, "" without one: two topics that have the same name have different ones."""
+    """Return the beginning of the topic's id, or "" without one. Two topics of the same name have different ids."""
     return source.partition(_ID_SEPARATOR)[2]
 
 
 def has_id(source: str) -> bool:
-    """True if the source identifies which topic of this name is meant."""
+    """Return True if the source identifies which topic of this name is meant."""
     return _ID_SEPARATOR in source
 
 
-def described(partition: PartitionId) -> str:
-    """The partition in words, for messages."""
+def describe_partition(partition: PartitionId) -> str:
+    """Return the partition in words, for messages."""
     return f"partition {partition.index} of topic {topic_of(partition.source)!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now: the source of its partitions, its id, and whether each partition has a leader."""
+    """A topic as the cluster describes it: the source of its partitions, its id, and whether each has a leader."""
 
     source: str
     id: str | None
@@ -133,31 +134,32 @@ class Topic:
 
 
 def make_client(make: partial[Client], connection: KafkaConnection) -> Client:
-    """A librdkafka client. Raises `ConfigError` if the options are invalid."""
+    """Return a librdkafka client. Raises `ConfigError` if the options are invalid."""
     try:
         return make()
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else error
-        raise ConfigError(f"options={connection.shown_options()}: {connection.redact(reason)}") from None
+        raise ConfigError(f"options={connection.redacted_options()}: {connection.redact(reason)}") from None
 
 
 def describe_topics(admin: AdminClient, connection: KafkaConnection, topics: Sequence[str]) -> dict[str, Topic | None]:
-    """The topics as they are now, None for one that does not exist. Raises `SourceUnavailable` within `timeout_ms`."""
+    """Return the topics by name, None for one that does not exist. Raises `SourceUnavailable` within `timeout_ms`."""
     futures = admin.describe_topics(TopicCollection(list(topics)), request_timeout=connection.timeout_s)
-    return {topic: _described(topic, future, connection) for topic, future in futures.items()}
+    return {topic: _await_description(topic, future, connection) for topic, future in futures.items()}
 
 
-def _described(topic: str, future: Future[Any], connection: KafkaConnection) -> Topic | None:
+def _await_description(topic: str, future: Future[Any], connection: KafkaConnection) -> Topic | None:
     try:
-        found = future.result()
+        description = future.result()
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
         reason = connection.redact(error.args[0].str())
-        where = connection.bootstrap_servers
-        raise SourceUnavailable(f"topic {topic!r} at {where} can't be described: {reason}") from error
-    # The library prints an id in plain base64, and one of zeros for a cluster without ids; Kafka's tools print it so:
-    text = str(found.topic_id).replace("/", "_").replace("+", "-")
+        address = connection.bootstrap_servers
+        raise SourceUnavailable(f"topic {topic!r} at {address} can't be described: {reason}") from error
+    # The library prints an id in plain base64, and one of zeros for a cluster without ids; Kafka's tools print it
+    # URL-safe.
+    text = str(description.topic_id).replace("/", "_").replace("+", "-")
     topic_id = text if text.strip("A") else None
-    led = {each.id: each.leader is not None for each in found.partitions}
-    return Topic(source_of(topic, topic_id), topic_id, led, bool(found.is_internal))
+    has_leader = {partition.id: partition.leader is not None for partition in description.partitions}
+    return Topic(source_of(topic, topic_id), topic_id, has_leader, bool(description.is_internal))

@@ -1,7 +1,9 @@
-"""Consumers that continue reading: Kafka's clients behind the Kafka spouts.
+"""Kafka's consumers behind the Kafka spouts, shared by the tasks of a process.
 
-One consumer fetches many partitions. It never seeks as long as ranges follow one another, and what it delivers beyond
-a range stays here until the next range takes it. None ever joins, or writes to, a consumer group.
+One `SharedConsumer` fetches many partitions. It never seeks as long as ranges follow one another: messages that it
+delivers beyond a range are buffered (`spouts.kafka.clients.fetched`) until the next range takes them. Readers are
+threads, and a lock serializes them: a reader that waits fetches for all others. No consumer ever joins a consumer
+group, or writes to one.
 """
 
 from __future__ import annotations
@@ -18,21 +20,23 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from spouts.kafka.clients.cluster import KafkaConnection, Option, described, make_client, topic_of
-from spouts.kafka.clients.fetched import PIECE_BYTES_MAX, PIECE_RECORDS_MAX, Fetched, Run
+from spouts.kafka.clients.cluster import KafkaConnection, Option, describe_partition, make_client, topic_of
+from spouts.kafka.clients.fetched import PIECE_BYTES_MAX, PIECE_RECORDS_MAX, FetchedPartition, Run
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import ReplayMismatch, SourceUnavailable, TransactionalError
 
 SKIP_MAX = 20_000
-"""Offsets that are read and discarded instead of seeking: that is faster, because they were prefetched."""
+"""The maximum number of offsets that are read and discarded instead of seeking, which is slower than prefetching."""
 
 PENDING_BYTES_MAX = 128 * 1024 * 1024
-"""What a consumer keeps that no range has taken. Above it, only what readers wait for is fetched."""
+"""The maximum size of a consumer's buffers, in bytes. Above it, only the partitions that readers wait for are
+fetched."""
 
-_WAIT_S = 0.1
-_TOGETHER_S = 1.0
-_EVENTS = 1_000
-"""So many are taken even if fewer records are due: the ends of logs are among them."""
+_POLL_TIMEOUT_S = 0.1
+_AT_ONCE_S = 1.0
+_EVENTS_MIN = 1_000
+"""The minimum number of messages and events to poll for, even if fewer records are due: the ends of logs are among
+them."""
 _QUEUED_BYTES = 8 * 1024 * 1024
 _QUEUED_RECORDS = 50_000
 
@@ -48,48 +52,49 @@ _CONSUMER: dict[str, Option] = {
     # that is moved away from the log's end waits for it, and each idle one sends a request this often.
     "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": _QUEUED_BYTES // 1024,
-    # Of all partitions. Of each one a response may bring whole record batches of a busy producer: with a lower limit
-    # for a partition than their size, it brings only one partition's.
+    # The limit of a response over all partitions. A busy producer writes large record batches, and a response brings
+    # whole ones: with a limit per partition below their size, it would bring those of one partition only.
     "fetch.max.bytes": _QUEUED_BYTES,
     "fetch.message.max.bytes": 1_000_000,
 }
 
-Place = tuple[str | None, int | None]
-"""A partition as messages name it: topic and number."""
+PartitionKey = tuple[str | None, int | None]
+"""A partition as Kafka's messages name it: topic and number."""
 Range = tuple[PartitionId, OffsetRange]
 
 
 @dataclass(slots=True)
 class _Reading:
-    """How far a reader is."""
+    """The progress of a reader in its range: `remaining` was not taken yet, below `delivered_until` all was yielded."""
 
     partition: PartitionId
     offsets: OffsetRange
-    rest: OffsetRange
+    remaining: OffsetRange
     delivered_until: int
-    begun_s: float = field(default_factory=time.monotonic)
+    started_s: float = field(default_factory=time.monotonic)
 
 
 class SharedConsumer:
     """A consumer of some partitions, for readers in several threads: while one of them waits, it fetches for all.
 
-    `places` are its partitions, and `leases` the ranges that are being read; the pool keeps both, with its own lock.
+    `keys_read` are its partitions, and `leases` the ranges that are being read. The pool changes both, under its own
+    lock.
     """
 
     def __init__(self, connection: KafkaConnection, partitions: int) -> None:
         self.connection = connection
         self.is_shared = partitions > 1
         self.is_retired = False
-        self.places: set[Place] = set()
-        self.leases: dict[Place, list[Range]] = {}
+        self.keys_read: set[PartitionKey] = set()
+        self.leases: dict[PartitionKey, list[Range]] = {}
         self._lock = Lock()
-        self._fetched: dict[Place, Fetched] = {}
-        self._due: dict[Place, Fetched] = {}
-        self._expected: set[Place] = set()
-        self._failed: dict[Place, KafkaError] = {}
+        self._partitions: dict[PartitionKey, FetchedPartition] = {}
+        self._due: dict[PartitionKey, FetchedPartition] = {}
+        self._expected: set[PartitionKey] = set()
+        self._failed: dict[PartitionKey, KafkaError] = {}
         self._is_full = False
         self._errors: deque[KafkaError] = deque(maxlen=1)
-        settings: dict[str, Any] = connection.client(
+        settings: dict[str, Any] = connection.client_settings(
             {**_CONSUMER, "queued.min.messages": max(_QUEUED_RECORDS // partitions, 200)}
         ) | {
             "isolation.level": connection.isolation,
@@ -98,247 +103,267 @@ class SharedConsumer:
         self._consumer = make_client(partial(Consumer, settings), connection)
 
     def is_free_for(self, partition: PartitionId, offsets: OffsetRange) -> bool:
-        """Whether nobody reads the partition elsewhere at the same time: they would send it to and fro."""
-        leases = self.leases.get(place_of(partition), ())
-        return all(other == partition and _is_near(offsets, read) for other, read in leases)
+        """Return True unless a range of the partition far from this one is being read: the two would seek in turn."""
+        leases = self.leases.get(partition_key(partition), ())
+        return all(
+            other_partition == partition and _is_near(offsets, offsets_read) for other_partition, offsets_read in leases
+        )
 
     def expect(self, ranges: Sequence[Range]) -> None:
-        """Begin to fetch these ranges, all at once."""
+        """Begin to fetch these ranges, all together."""
         with self._lock:
-            self._expected = {place_of(partition) for partition, _ in ranges}
-            self._begin(ranges)
+            self._expected = {partition_key(partition) for partition, _ in ranges}
+            self._start_fetching(ranges)
 
     def read(self, partition: PartitionId, offsets: OffsetRange) -> Iterator[list[Message]]:
-        """Yield the messages of the range in lists of bounded size. Ends only once `until` was definitely passed."""
+        """Yield the messages of the range in lists of bounded size. Ends only once `offsets.until` was passed for
+        certain."""
         with self._lock:
-            self._begin([(partition, offsets)])
+            self._start_fetching([(partition, offsets)])
         reading = _Reading(partition, offsets, offsets, offsets.start)
         ready: list[Message] = []
         size = 0
-        while len(reading.rest):
-            taken = self._step(reading)
-            ready += taken.messages
-            size += taken.size
-            reading.rest = OffsetRange(taken.offsets.until, offsets.until)
-            if ready and (not len(reading.rest) or len(ready) >= PIECE_RECORDS_MAX or size >= PIECE_BYTES_MAX):
+        while len(reading.remaining):
+            piece = self._take_piece(reading)
+            ready += piece.messages
+            size += piece.size
+            reading.remaining = OffsetRange(piece.offsets.until, offsets.until)
+            if ready and (not len(reading.remaining) or len(ready) >= PIECE_RECORDS_MAX or size >= PIECE_BYTES_MAX):
                 yield ready
-                reading.delivered_until, ready, size = reading.rest.start, [], 0
+                reading.delivered_until, ready, size = reading.remaining.start, [], 0
 
     def check_start(self, partition: PartitionId, offsets: OffsetRange) -> None:
         """Raise `ReplayMismatch` if the log may have lost the beginning of the range by now.
 
-        Called after reading, and only if offsets were missing: if all were there, nothing can have been lost. One
-        request answers for all partitions, as far as they have been fetched.
+        Called after reading, and only if offsets were missing: if there was a record for each, none can have been lost.
+        One request queries all partitions, and its answer counts for what each has fetched by then.
         """
-        place = place_of(partition)
+        key = partition_key(partition)
         with self._lock:
-            mine = self._fetched.get(place)
-            asked = {at: self._fetched[at] for at in self._expected if at in self._fetched and at not in self._due}
-            seen = {at: fetched.seen for at, fetched in asked.items()}
-        if mine is None or mine.low_until < offsets.until:
-            lows = self._lows(list({place: None, **seen}))
-            for at in lows.keys() & asked.keys():
-                asked[at].low, asked[at].low_until = lows[at], seen[at]
-            low = lows[place] if place in lows else self._watermarks(partition)[0]
+            partition_buffer = self._partitions.get(key)
+            buffers = {
+                other_key: self._partitions[other_key]
+                for other_key in self._expected
+                if other_key in self._partitions and other_key not in self._due
+            }
+            fetched_until = {other_key: buffer.fetched_until for other_key, buffer in buffers.items()}
+        if partition_buffer is None or partition_buffer.log_start_checked_until < offsets.until:
+            log_starts = self._query_log_starts(list({key: None, **fetched_until}))
+            for other_key in log_starts.keys() & buffers.keys():
+                buffers[other_key].log_start = log_starts[other_key]
+                buffers[other_key].log_start_checked_until = fetched_until[other_key]
+            log_start = log_starts[key] if key in log_starts else self._query_watermarks(partition)[0]
         else:
-            low = mine.low
-        if low > offsets.start:
-            raise _gone(partition, offsets, *self._watermarks(partition), read_until=offsets.until)
+            log_start = partition_buffer.log_start
+        if log_start > offsets.start:
+            raise _lost_range_error(partition, offsets, *self._query_watermarks(partition), read_until=offsets.until)
 
     def close(self) -> None:
-        """Stop its threads."""
+        """Close the client, and stop its threads."""
         with self._lock:
             self._consumer.close()
 
-    def _step(self, reading: _Reading) -> Run:
-        """What there is of the rest of a range; if nothing, what comes within a moment."""
-        place = place_of(reading.partition)
+    def _take_piece(self, reading: _Reading) -> Run:
+        """Return the next piece of a range. It may be empty, after a short wait. Raises `SourceUnavailable`."""
+        key = partition_key(reading.partition)
         with self._lock:
-            fetched = Fetched(reading.partition, 0) if place in self._failed else self._reached(place, reading)
-            error, taken = self._failed.get(place), fetched.take(reading.rest)
+            buffer = (
+                FetchedPartition(reading.partition, 0) if key in self._failed else self._fetch_if_needed(key, reading)
+            )
+            error, piece = self._failed.get(key), buffer.take(reading.remaining)
         if error is not None:
-            raise self._error(error, reading)
-        silent_s = time.monotonic() - max(fetched.heard_s, reading.begun_s)
-        if not len(taken.offsets) and silent_s >= self.connection.timeout_s:
-            raise self._silent(reading)
-        return taken
+            raise self._fetch_error(error, reading)
+        silent_s = time.monotonic() - max(buffer.last_answer_s, reading.started_s)
+        if not len(piece.offsets) and silent_s >= self.connection.timeout_s:
+            raise self._timeout_error(reading)
+        return piece
 
     # --- with the lock held ---------------------------------------------------------------------------------------
 
-    def _reached(self, place: Place, reading: _Reading) -> Fetched:
-        """What there is of the partition, after a moment if there was nothing to continue with."""
-        self._reach([(reading.partition, reading.rest)], begins=False)
-        fetched = self._fetched[place]
-        if fetched.seen <= reading.rest.start:
-            self._fetch()
-        return fetched
+    def _fetch_if_needed(self, key: PartitionKey, reading: _Reading) -> FetchedPartition:
+        """Return the partition's buffer, after a poll if it has nothing of the remaining range."""
+        self._ensure_fetching([(reading.partition, reading.remaining)], is_start=False)
+        buffer = self._partitions[key]
+        if buffer.fetched_until <= reading.remaining.start:
+            self._poll()
+        return buffer
 
-    def _begin(self, ranges: Sequence[Range]) -> None:
+    def _start_fetching(self, ranges: Sequence[Range]) -> None:
         self._errors.clear()
         for partition, _ in ranges:
-            self._failed.pop(place_of(partition), None)
-        self._reach(ranges, begins=True)
+            self._failed.pop(partition_key(partition), None)
+        self._ensure_fetching(ranges, is_start=True)
 
-    def _reach(self, ranges: Sequence[Range], *, begins: bool) -> None:
-        """Make sure that the ranges come. A partition that has to be moved loses what was fetched of it."""
-        leaving, places = list[Place](), dict[Place, None]()
+    def _ensure_fetching(self, ranges: Sequence[Range], *, is_start: bool) -> None:
+        """Assign the partitions of the ranges, at offsets from which the ranges will be delivered.
+
+        A partition that has to be moved to another offset loses its buffer.
+        """
+        moved_keys, keys = list[PartitionKey](), dict[PartitionKey, None]()
         for partition, offsets in ranges:
-            place = place_of(partition)
-            fetched = self._fetched.get(place)
-            # Nothing is skipped that another reader is waiting for, who is behind.
-            skip_max = SKIP_MAX if begins and len(self.leases.get(place, ())) <= 1 else math.inf
-            if fetched is None or not fetched.reaches(partition, offsets, skip_max):
-                leaving += [place] if fetched is not None and fetched.is_assigned else []
-                fetched = self._fetched[place] = Fetched(partition, offsets.start)
-            fetched.until = max(fetched.until, offsets.until)
-            places[place] = None
-            self._settle(place)
-        self._unassign(leaving)
-        self._assign(places)
+            key = partition_key(partition)
+            buffer = self._partitions.get(key)
+            # Offsets that another reader waits for, which is behind, must not be discarded.
+            skip_max = SKIP_MAX if is_start and len(self.leases.get(key, ())) <= 1 else math.inf
+            if buffer is None or not buffer.can_deliver(partition, offsets, skip_max):
+                moved_keys += [key] if buffer is not None and buffer.is_assigned else []
+                buffer = self._partitions[key] = FetchedPartition(partition, offsets.start)
+            buffer.expected_until = max(buffer.expected_until, offsets.until)
+            keys[key] = None
+            self._update_due(key)
+        self._unassign(moved_keys)
+        self._assign(keys)
 
-    def _assign(self, places: Iterable[Place]) -> None:
-        """Continue to fetch those that are due."""
-        due = ((place, self._due[place]) for place in places if place in self._due)
-        joining = [(place, fetched) for place, fetched in due if not fetched.is_assigned]
-        if joining:
-            self._consumer.incremental_assign([_at(place, fetched.seen) for place, fetched in joining])
-        for _, fetched in joining:
-            fetched.is_assigned = True
+    def _assign(self, keys: Iterable[PartitionKey]) -> None:
+        """Assign the partitions that are due."""
+        due_buffers = ((key, self._due[key]) for key in keys if key in self._due)
+        unassigned = [(key, buffer) for key, buffer in due_buffers if not buffer.is_assigned]
+        if unassigned:
+            self._consumer.incremental_assign(
+                [_topic_partition(key, buffer.fetched_until) for key, buffer in unassigned]
+            )
+        for _, buffer in unassigned:
+            buffer.is_assigned = True
 
-    def _unassign(self, places: Sequence[Place]) -> None:
-        if places:
-            self._consumer.incremental_unassign([_at(place) for place in places])
+    def _unassign(self, keys: Sequence[PartitionKey]) -> None:
+        if keys:
+            self._consumer.incremental_unassign([_topic_partition(key) for key in keys])
 
-    def _settle(self, place: Place) -> None:
-        """Note whether a partition is due."""
-        fetched = self._fetched[place]
-        if fetched.is_due:
-            self._due[place] = fetched
+    def _update_due(self, key: PartitionKey) -> None:
+        """Record whether a partition is due: whether a range expects messages that were not fetched yet."""
+        buffer = self._partitions[key]
+        if buffer.is_due:
+            self._due[key] = buffer
         else:
-            self._due.pop(place, None)
+            self._due.pop(key, None)
 
-    def _forget(self, place: Place) -> None:
-        """Its next range has to begin by itself."""
-        self._due.pop(place, None)
-        if self._fetched.pop(place).is_assigned:
-            self._unassign([place])
+    def _stop_fetching(self, key: PartitionKey) -> None:
+        """Unassign a partition and drop its buffer. Its next range starts fetching again."""
+        self._due.pop(key, None)
+        if self._partitions.pop(key).is_assigned:
+            self._unassign([key])
 
-    def _fetch(self) -> None:
-        """Add what has come, or comes within a moment."""
-        missing = sum(fetched.until - fetched.seen for fetched in self._due.values())
-        most = min(max(missing, _EVENTS), PIECE_RECORDS_MAX)
-        messages = self._consumer.consume(most, 0) or self._consumer.consume(1, _WAIT_S)
-        begin = 0
+    def _poll(self) -> None:
+        """Add the messages and events that have arrived, or arrive within `_POLL_TIMEOUT_S`, to the buffers."""
+        missing = sum(buffer.expected_until - buffer.fetched_until for buffer in self._due.values())
+        messages_max = min(max(missing, _EVENTS_MIN), PIECE_RECORDS_MAX)
+        messages = self._consumer.consume(messages_max, 0) or self._consumer.consume(1, _POLL_TIMEOUT_S)
+        start = 0
         if any(map(Message.error, messages)):
-            for at in (at for at, message in enumerate(messages) if message.error() is not None):
-                self._add(messages[begin:at])
-                self._note(messages[at])
-                begin = at + 1
-        self._add(messages[begin:])
-        self._relieve()
+            for index in (index for index, message in enumerate(messages) if message.error() is not None):
+                self._add_messages(messages[start:index])
+                self._handle_event(messages[index])
+                start = index + 1
+        self._add_messages(messages[start:])
+        self._limit_buffers()
 
-    def _add(self, messages: list[Message]) -> None:
-        begin = 0
-        for place, group in groupby(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)):
-            end = begin + len(list(group))
-            fetched = self._fetched.get(place)
-            if fetched is not None and fetched.is_assigned:
-                fetched.add(messages[begin:end])
-                self._settle(place)
-            begin = end
+    def _add_messages(self, messages: list[Message]) -> None:
+        start = 0
+        for key, group in groupby(zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)):
+            end = start + len(list(group))
+            buffer = self._partitions.get(key)
+            if buffer is not None and buffer.is_assigned:
+                buffer.add(messages[start:end])
+                self._update_due(key)
+            start = end
 
-    def _note(self, event: Message) -> None:
-        """The end of a log; or an error of a partition, or of all that are due."""
-        place, error = (event.topic(), event.partition()), event.error()
+    def _handle_event(self, event: Message) -> None:
+        """Handle a message without a record: the end of a log, or an error of a partition or of all that are due."""
+        key, error = (event.topic(), event.partition()), event.error()
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
-            if place in self._fetched:
-                self._fetched[place].add_end(event.offset() or 0)
-                self._settle(place)
+            if key in self._partitions:
+                self._partitions[key].add_end(event.offset() or 0)
+                self._update_due(key)
             return
-        for failed in [place] if place in self.places else list(self._due):
-            if failed in self._fetched:
-                self._failed[failed] = error
-                self._forget(failed)
+        for failed_key in [key] if key in self.keys_read else list(self._due):
+            if failed_key in self._partitions:
+                self._failed[failed_key] = error
+                self._stop_fetching(failed_key)
 
-    def _relieve(self) -> None:
-        """Bound what is here: while a reader waits for a partition without leader, all others continue to deliver."""
-        size = sum(fetched.size for fetched in self._fetched.values())
+    def _limit_buffers(self) -> None:
+        """Bound the buffers: while a reader waits for a partition without a leader, the other partitions deliver."""
+        size = sum(buffer.size for buffer in self._partitions.values())
         if size > PENDING_BYTES_MAX:
             self._is_full = True
-            self._park()
+            self._pause_unread()
         elif self._is_full and size < PENDING_BYTES_MAX // 2:
             self._is_full = False
             self._assign(list(self._due))
 
-    def _park(self) -> None:
-        """Fetch only what readers wait for, and forget what nobody expects."""
-        parked = {place: fetched for place, fetched in self._fetched.items() if place not in self.leases}
-        self._unassign([place for place, fetched in parked.items() if fetched.is_assigned])
-        for place, fetched in parked.items():
-            fetched.is_assigned = False
-            fetched.keep_last(1)
-            if place not in self._expected:
-                self._forget(place)
+    def _pause_unread(self) -> None:
+        """Fetch only the partitions that readers wait for, and drop the buffers that no range expects."""
+        unread = {key: buffer for key, buffer in self._partitions.items() if key not in self.leases}
+        self._unassign([key for key, buffer in unread.items() if buffer.is_assigned])
+        for key, buffer in unread.items():
+            buffer.is_assigned = False
+            buffer.keep_last(1)
+            if key not in self._expected:
+                self._stop_fetching(key)
 
     # --- errors ---------------------------------------------------------------------------------------------------
 
-    def _error(self, error: KafkaError, reading: _Reading) -> TransactionalError:
+    def _fetch_error(self, error: KafkaError, reading: _Reading) -> TransactionalError:
         partition, offsets = reading.partition, reading.offsets
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            # What was fetched before the error is delivered first, or not at all: the range is then read from `low`.
-            low, high = self._watermarks(partition)
-            return _gone(partition, offsets, low, high, read_until=reading.delivered_until)
+            # Messages fetched before the error are delivered first, or not at all: the range is then read from `low`.
+            low, high = self._query_watermarks(partition)
+            return _lost_range_error(partition, offsets, low, high, read_until=reading.delivered_until)
         reason = self.connection.redact(error.str())
-        return SourceUnavailable(f"{described(partition)} can't be read over {offsets}: {reason}")
+        return SourceUnavailable(f"{describe_partition(partition)} can't be read over {offsets}: {reason}")
 
-    def _silent(self, reading: _Reading) -> SourceUnavailable:
-        last = f" (the last error: {self.connection.redact(self._errors[0].str())})" if self._errors else ""
+    def _timeout_error(self, reading: _Reading) -> SourceUnavailable:
+        last_error = f" (the last error: {self.connection.redact(self._errors[0].str())})" if self._errors else ""
         return SourceUnavailable(
-            f"{described(reading.partition)} at {self.connection.bootstrap_servers} was read up to offset "
-            f"{reading.rest.start} of {reading.offsets}, then nothing arrived for {self.connection.timeout_ms} ms{last}"
+            f"{describe_partition(reading.partition)} at {self.connection.bootstrap_servers} was read up to offset "
+            f"{reading.remaining.start} of {reading.offsets}, then nothing arrived for {self.connection.timeout_ms} ms"
+            f"{last_error}"
         )
 
-    def _lows(self, places: Sequence[Place]) -> dict[Place, int]:
-        """The earliest offsets. None is here if a leader does not answer within a moment."""
-        queried = [_at(place, OFFSET_BEGINNING) for place in places]
+    def _query_log_starts(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
+        """Return the earliest offsets by partition; none at all unless all leaders answer within `_AT_ONCE_S`."""
+        queried = [_topic_partition(key, OFFSET_BEGINNING) for key in keys]
         try:
-            found = self._consumer.offsets_for_times(queried, timeout=min(_TOGETHER_S, self.connection.timeout_s))
+            answers = self._consumer.offsets_for_times(queried, timeout=min(_AT_ONCE_S, self.connection.timeout_s))
         except KafkaException:
             return {}
-        return {(each.topic, each.partition): each.offset for each in found if each.error is None}
+        return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.error is None}
 
-    def _watermarks(self, partition: PartitionId) -> tuple[int, int]:
-        queried = _at(place_of(partition))
+    def _query_watermarks(self, partition: PartitionId) -> tuple[int, int]:
+        queried = _topic_partition(partition_key(partition))
         try:
             low, high = self._consumer.get_watermark_offsets(queried, timeout=self.connection.timeout_s)
         except KafkaException as error:
-            raise SourceUnavailable(f"{described(partition)}: {self.connection.redact(error.args[0].str())}") from error
+            raise SourceUnavailable(
+                f"{describe_partition(partition)}: {self.connection.redact(error.args[0].str())}"
+            ) from error
         return low, high
 
 
-def place_of(partition: PartitionId) -> Place:
-    """The partition as messages name it."""
+def partition_key(partition: PartitionId) -> PartitionKey:
+    """Return the partition as messages name it."""
     return topic_of(partition.source), partition.index
 
 
-def _at(place: Place, offset: int | None = None) -> TopicPartition:
-    topic, index = place
+def _topic_partition(key: PartitionKey, offset: int | None = None) -> TopicPartition:
+    topic, index = key
     assert topic is not None
     assert index is not None
     return TopicPartition(topic, index) if offset is None else TopicPartition(topic, index, offset)
 
 
-def _is_near(one: OffsetRange, other: OffsetRange) -> bool:
-    """Whether one of them begins soon after the other's end."""
-    first, second = sorted((one, other), key=lambda offsets: offsets.start)
-    return 0 <= second.start - first.until <= SKIP_MAX
+def _is_near(first_range: OffsetRange, second_range: OffsetRange) -> bool:
+    """Return True if one of the ranges begins at most `SKIP_MAX` offsets after the end of the other."""
+    earlier, later = sorted((first_range, second_range), key=lambda offsets: offsets.start)
+    return 0 <= later.start - earlier.until <= SKIP_MAX
 
 
-def _gone(partition: PartitionId, offsets: OffsetRange, low: int, high: int, *, read_until: int) -> ReplayMismatch:
+def _lost_range_error(
+    partition: PartitionId, offsets: OffsetRange, low: int, high: int, *, read_until: int
+) -> ReplayMismatch:
     return ReplayMismatch(
-        f"{described(partition)}: the offsets {offsets} were planned, but the available ones are [{low}, {high}): "
-        "retention or deletion came first",
+        f"{describe_partition(partition)}: the offsets {offsets} were planned, but the available ones are "
+        f"[{low}, {high}): retention or deletion came first",
         available_from=low,
         read_until=read_until,
     )

@@ -1,4 +1,8 @@
-"""What a consumer has fetched of a partition, and no range has taken yet. Pure."""
+"""Buffers the messages that a consumer has fetched of a partition until a range takes them.
+
+A `FetchedPartition` holds runs of offsets that follow one another. It is pure but for a clock: it knows no consumer and
+no lock. It must never deliver a message twice, nor an offset as fetched that was not.
+"""
 
 from __future__ import annotations
 
@@ -13,136 +17,139 @@ from transactional.model.batch import Offset, OffsetRange, PartitionId
 
 PIECE_RECORDS_MAX = 10_000
 PIECE_BYTES_MAX = 8 * 1024 * 1024
-"""A range is read in pieces of about this size at most."""
+"""The maximum size of a piece of a range, about, in bytes. A range is read in pieces."""
 
 _RUNS_MAX = 8
-_MEASURED = 64
+_SAMPLED_MESSAGES = 64
 _OVERHEAD_BYTES = 300
-"""What a message takes beside its value."""
+"""The memory that a message takes beside its value, in bytes."""
 
 
 @dataclass(slots=True)
 class Run:
-    """Offsets that follow one another, all of which were fetched, and the messages at them: control records and aborted
-    ones leave gaps."""
+    """A range of offsets, all of which were fetched, and its messages. Control records and aborted ones leave gaps."""
 
     offsets: OffsetRange
     messages: list[Message]
     size: int
-    """Bytes, about."""
+    """The memory that the messages take, about, in bytes."""
 
-    def part(self, offsets: OffsetRange, begin: int, end: int) -> Run:
-        """A part of the offsets, with the messages from one position to another."""
+    def slice(self, offsets: OffsetRange, begin: int, end: int) -> Run:
+        """Return a part of the run: these offsets, with the messages at the positions `begin` to `end`."""
         messages = self.messages[begin:end]
         return Run(offsets, messages, self.size * len(messages) // max(1, len(self.messages)))
 
 
 @dataclass(slots=True)
-class Fetched:
-    """The messages of one partition from `start` on, as a consumer has fetched them: up to `seen` so far.
+class FetchedPartition:
+    """The messages of one partition that a consumer has fetched and no range has taken, up to `fetched_until`.
 
     Ranges may take them in any order, since attempts in flight come in any order. A range that another one has taken,
     or that was given up, has to be fetched again.
     """
 
     partition: PartitionId
-    seen: int
-    until: int = 0
-    """Up to where there are ranges that expect something."""
+    fetched_until: int
+    expected_until: int = 0
+    """The offset up to which ranges expect messages."""
     is_assigned: bool = False
-    """Whether the consumer continues to fetch it."""
-    heard_s: float = field(default_factory=time.monotonic)
-    """When it was last heard of."""
+    """True while the consumer fetches the partition."""
+    last_answer_s: float = field(default_factory=time.monotonic)
+    """The time of the last message or end of log, by the monotonic clock."""
     runs: list[Run] = field(default_factory=list)
     size: int = 0
-    """Bytes, about."""
-    low: int = 0
-    low_until: int = 0
-    """The log's earliest offset, as it was queried when everything below `low_until` had been fetched."""
+    """The memory that all runs take, about, in bytes."""
+    log_start: int = 0
+    log_start_checked_until: int = 0
+    """The earliest offset of the log, as queried when all offsets below `log_start_checked_until` had been fetched."""
 
     @property
     def is_due(self) -> bool:
-        """Whether a range expects more of it."""
-        return self.seen < self.until
+        """True if a range expects messages that were not fetched yet."""
+        return self.fetched_until < self.expected_until
 
-    def reaches(self, partition: PartitionId, offsets: OffsetRange, skip_max: float) -> bool:
-        """Whether the range is here, or comes if the consumer continues: after at most `skip_max` offsets before it."""
+    def can_deliver(self, partition: PartitionId, offsets: OffsetRange, skip_max: float) -> bool:
+        """Return True if the range was fetched, or will be after at most `skip_max` offsets that nobody expects."""
         if self.partition != partition:
             return False  # the topic was deleted and created again
-        if offsets.start >= self.seen:
-            return offsets.start - self.seen <= skip_max
-        until = min(offsets.until, self.seen)
+        if offsets.start >= self.fetched_until:
+            return offsets.start - self.fetched_until <= skip_max
+        until = min(offsets.until, self.fetched_until)
         return any(run.offsets.start <= offsets.start and until <= run.offsets.until for run in self.runs)
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Messages that have come, in order."""
-        size = _bytes_of(messages)
-        tail = self._extended(offset_of(messages[-1]) + 1)
+        """Add messages that the consumer has delivered, in order."""
+        size = _estimate_bytes(messages)
+        tail = self._extend_last_run(offset_of(messages[-1]) + 1)
         tail.messages += messages
         tail.size += size
         self.size += size
 
     def add_end(self, offset: int) -> None:
-        """The log has no more below this offset."""
-        if offset > self.seen:
-            self._extended(offset)
+        """Record that the log has no more records below this offset."""
+        if offset > self.fetched_until:
+            self._extend_last_run(offset)
 
-    def _extended(self, until: int) -> Run:
-        """The last run, up to this offset from now on."""
-        if not self.runs or self.runs[-1].offsets.until < self.seen:
+    def _extend_last_run(self, until: int) -> Run:
+        """Extend the last run up to this offset, and return it. A new run begins where the last one was taken."""
+        if not self.runs or self.runs[-1].offsets.until < self.fetched_until:
             self.keep_last(_RUNS_MAX - 1)
-            self.runs.append(Run(_range(self.seen, self.seen), [], 0))
+            self.runs.append(Run(_make_range(self.fetched_until, self.fetched_until), [], 0))
         tail = self.runs[-1]
-        tail.offsets = _range(tail.offsets.start, until)
-        self.seen, self.heard_s = until, time.monotonic()
+        tail.offsets = _make_range(tail.offsets.start, until)
+        self.fetched_until, self.last_answer_s = until, time.monotonic()
         return tail
 
     def keep_last(self, count: int) -> None:
-        """Forget what was skipped longest ago: the range that expected it was read elsewhere."""
-        forgotten = self.runs[: max(0, len(self.runs) - count)]
-        del self.runs[: len(forgotten)]
-        self.size -= sum(run.size for run in forgotten)
+        """Drop the oldest runs but `count`: the ranges that expected them were read by another consumer."""
+        forgotten_runs = self.runs[: max(0, len(self.runs) - count)]
+        del self.runs[: len(forgotten_runs)]
+        self.size -= sum(run.size for run in forgotten_runs)
 
     def take(self, offsets: OffsetRange) -> Run:
-        """The beginning of a range, as far as it is here, and no more than a piece. It is here no longer."""
-        place = next((n for n, run in enumerate(self.runs) if offsets.start in _span(run.offsets)), None)
-        if place is None:
-            return Run(_range(offsets.start, offsets.start), [], 0)
-        run = self.runs[place]
-        begin, end = (bisect_left(run.messages, at, key=offset_of) for at in (int(offsets.start), int(offsets.until)))
-        end = min(end, begin + _piece_of(run))
+        """Remove and return the beginning of a range, as far as it was fetched, but no more than a piece."""
+        index = next((n for n, run in enumerate(self.runs) if offsets.start in _as_python_range(run.offsets)), None)
+        if index is None:
+            return Run(_make_range(offsets.start, offsets.start), [], 0)
+        run = self.runs[index]
+        begin, end = (
+            bisect_left(run.messages, offset, key=offset_of) for offset in (int(offsets.start), int(offsets.until))
+        )
+        end = min(end, begin + _count_piece_messages(run))
         until = min(offsets.until, run.offsets.until, *map(offset_of, run.messages[end : end + 1]))
-        behind = run.size * (len(run.messages) - end) // max(1, len(run.messages))
-        before = run.part(_range(run.offsets.start, offsets.start), 0, begin)
-        taken = Run(_range(offsets.start, until), run.messages[begin:end], run.size - before.size - behind)
-        # What is left is not copied: of many partitions it is much more than what is taken.
+        remaining_size = run.size * (len(run.messages) - end) // max(1, len(run.messages))
+        skipped_run = run.slice(_make_range(run.offsets.start, offsets.start), 0, begin)
+        piece = Run(
+            _make_range(offsets.start, until), run.messages[begin:end], run.size - skipped_run.size - remaining_size
+        )
+        # The remaining messages are not copied: with many partitions they are far more than the piece.
         del run.messages[:end]
-        run.offsets, run.size = _range(until, run.offsets.until), behind
-        self.runs[place : place + 1] = [part for part in (before, run) if len(part.offsets)]
-        self.size -= taken.size
-        return taken
+        run.offsets, run.size = _make_range(until, run.offsets.until), remaining_size
+        self.runs[index : index + 1] = [run_part for run_part in (skipped_run, run) if len(run_part.offsets)]
+        self.size -= piece.size
+        return piece
 
 
 def offset_of(message: Message) -> int:
-    """Its offset."""
+    """Return the offset of a message, as a number that is never None."""
     return message.offset() or 0
 
 
-def _piece_of(run: Run) -> int:
-    """How many of its messages are a piece."""
-    mean = run.size // max(1, len(run.messages))
-    return min(PIECE_RECORDS_MAX, PIECE_BYTES_MAX // max(1, mean) + 1)
+def _count_piece_messages(run: Run) -> int:
+    """Return how many messages of the run make a piece."""
+    mean_bytes = run.size // max(1, len(run.messages))
+    return min(PIECE_RECORDS_MAX, PIECE_BYTES_MAX // max(1, mean_bytes) + 1)
 
 
-def _bytes_of(messages: Sequence[Message]) -> int:
-    """With many only a sample is measured, since even that takes time."""
-    step = len(messages) // _MEASURED + 1
+def _estimate_bytes(messages: Sequence[Message]) -> int:
+    """Return the size of the messages in memory, about. Of many messages only a sample is measured, to save time."""
+    step = len(messages) // _SAMPLED_MESSAGES + 1
     return sum(map(len, messages[::step])) * step + _OVERHEAD_BYTES * len(messages)
 
 
-def _range(start: int, until: int) -> OffsetRange:
+def _make_range(start: int, until: int) -> OffsetRange:
     return OffsetRange(Offset(start), Offset(until))
 
 
-def _span(offsets: OffsetRange) -> range:
+def _as_python_range(offsets: OffsetRange) -> range:
     return range(offsets.start, offsets.until)

@@ -1,4 +1,9 @@
-"""Which consumer reads which partition: the consumers of this process."""
+"""The pool of a process's consumers: it decides which consumer reads which partition.
+
+A few partitions have a consumer each; many share one. A consumer that has read a partition reads its next range, too,
+because it has fetched ahead. After an error a consumer is closed and replaced. `consumer_pool` returns the pool of this
+process; a forked process gets an empty one.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,17 @@ from os import getpid
 from threading import RLock
 
 from spouts.kafka.clients.cluster import KafkaConnection
-from spouts.kafka.clients.consumers import Place, Range, SharedConsumer, place_of
+from spouts.kafka.clients.consumers import PartitionKey, Range, SharedConsumer, partition_key
 from transactional.model.batch import OffsetRange, PartitionId
 from transactional.model.errors import ReplayMismatch
 
-ALONE_MAX = 7
-"""Up to this number, partitions have a consumer each: one that is shared delivers each partition's records in a burst,
-and with four of them one transaction in a hundred took three times as long. With more, the threads cost more than that:
-each consumer has four."""
+UNSHARED_MAX = 7
+"""The maximum number of partitions that have a consumer each. A shared consumer delivers the records of each partition
+in a burst: with four partitions one transaction in a hundred took three times as long. With more partitions the threads
+cost more than that, since each consumer has four."""
 
-Placed = Mapping[SharedConsumer, list[Range]]
-"""Ranges, by what reads them."""
+RangesByConsumer = Mapping[SharedConsumer, list[Range]]
+"""The ranges to read, by the consumer that reads them."""
 
 
 class ConsumerPool:
@@ -35,98 +40,114 @@ class ConsumerPool:
 
     def expect(self, connection: KafkaConnection, ranges: Sequence[Range]) -> None:
         """Begin to fetch ranges that are going to be read."""
-        with self._leased(connection, ranges) as placed:
-            for consumer, expected in placed.items():
+        with self._leasing(connection, ranges) as ranges_by_consumer:
+            for consumer, expected in ranges_by_consumer.items():
                 consumer.expect(expected)
 
     @contextmanager
-    def leased(
+    def leasing(
         self, connection: KafkaConnection, partition: PartitionId, offsets: OffsetRange
     ) -> Iterator[SharedConsumer]:
-        """The consumer for one read."""
-        with self._leased(connection, [(partition, offsets)]) as placed:
-            [consumer] = placed
+        """Return the consumer for one range, which is leased until the context ends."""
+        with self._leasing(connection, [(partition, offsets)]) as ranges_by_consumer:
+            [consumer] = ranges_by_consumer
             yield consumer
 
     def close(self, connection: KafkaConnection | None = None) -> None:
-        """Close the consumers of a connection, or all: one that is being read, afterwards."""
+        """Close the consumers of a connection, or all of them. A consumer that is in use is closed after its use."""
         with self._lock:
-            closing = [each for each in self._consumers if connection in (None, each.connection)]
-            idle = self._retired(closing)
+            to_close = [consumer for consumer in self._consumers if connection in (None, consumer.connection)]
+            idle = self._retire(to_close)
         for consumer in idle:
             consumer.close()
 
     @contextmanager
-    def _leased(self, connection: KafkaConnection, ranges: Sequence[Range]) -> Iterator[Placed]:
-        """After an error a consumer is given up, since a new one connects at once; unless only offsets were gone."""
+    def _leasing(self, connection: KafkaConnection, ranges: Sequence[Range]) -> Iterator[RangesByConsumer]:
+        """Lease the consumers of the ranges until the context ends.
+
+        After an error the consumers are closed, since a new one connects at once; but not if only offsets were lost.
+        """
         with self._lock:
-            placed = self._placed(connection, ranges)
-            _lease(placed)
+            ranges_by_consumer = self._assign_consumers(connection, ranges)
+            _lease(ranges_by_consumer)
         retiring = list[SharedConsumer]()
         try:
-            yield placed
+            yield ranges_by_consumer
         except ReplayMismatch:
             raise
         except Exception:
-            retiring += placed
+            retiring += ranges_by_consumer
             raise
         finally:
             with self._lock:
-                _release(placed)
-                retiring += [each for each in placed if each.is_retired and each not in retiring]
-                idle = self._retired(retiring)
+                _release(ranges_by_consumer)
+                retiring += [
+                    consumer for consumer in ranges_by_consumer if consumer.is_retired and consumer not in retiring
+                ]
+                idle = self._retire(retiring)
             for consumer in idle:
                 consumer.close()
 
-    def _retired(self, consumers: Sequence[SharedConsumer]) -> list[SharedConsumer]:
-        """Take them out of the pool. Returns those that can be closed now."""
+    def _retire(self, consumers: Sequence[SharedConsumer]) -> list[SharedConsumer]:
+        """Take consumers out of the pool, and return those that can be closed now."""
         for consumer in consumers:
             consumer.is_retired = True
-        self._consumers = [each for each in self._consumers if not each.is_retired]
+        self._consumers = [consumer for consumer in self._consumers if not consumer.is_retired]
         return [consumer for consumer in consumers if not consumer.leases]
 
-    def _placed(self, connection: KafkaConnection, ranges: Sequence[Range]) -> Placed:
-        """With the lock held: what has a partition reads on, unless it is being read elsewhere at the same time."""
-        ours = [each for each in self._consumers if each.connection == connection]
-        placed, rest = dict[SharedConsumer, list[Range]](), dict[Place, list[Range]]()
-        for lease in ranges:
-            place = place_of(lease[0])
-            consumer = next((each for each in ours if place in each.places and each.is_free_for(*lease)), None)
-            if consumer is None:
-                rest.setdefault(place, []).append(lease)
-            else:
-                placed.setdefault(consumer, []).append(lease)
-        others = [lease for leases in rest.values() for lease in leases]
-        free = (each for each in ours if each.is_shared and all(each.is_free_for(*lease) for lease in others))
-        shared = next(free, None)
-        if shared is None and len(ours) + len(rest) <= ALONE_MAX:
-            return placed | {self._opened(connection, 1): leases for leases in rest.values()}
-        if others:
-            shared = shared or self._opened(connection, max(len(rest), ALONE_MAX + 1))
-            placed[shared] = placed.get(shared, []) + others
-        return placed
+    def _assign_consumers(self, connection: KafkaConnection, ranges: Sequence[Range]) -> RangesByConsumer:
+        """Choose a consumer for each range, with the lock held.
 
-    def _opened(self, connection: KafkaConnection, partitions: int) -> SharedConsumer:
+        A consumer that has a partition continues to read it, unless another range of the partition is being read far
+        from this one.
+        """
+        candidates = [candidate for candidate in self._consumers if candidate.connection == connection]
+        ranges_by_consumer, unplaced = dict[SharedConsumer, list[Range]](), dict[PartitionKey, list[Range]]()
+        for lease in ranges:
+            key = partition_key(lease[0])
+            consumer = next(
+                (candidate for candidate in candidates if key in candidate.keys_read and candidate.is_free_for(*lease)),
+                None,
+            )
+            if consumer is None:
+                unplaced.setdefault(key, []).append(lease)
+            else:
+                ranges_by_consumer.setdefault(consumer, []).append(lease)
+        unplaced_leases = [lease for leases in unplaced.values() for lease in leases]
+        free_consumers = (
+            candidate
+            for candidate in candidates
+            if candidate.is_shared and all(candidate.is_free_for(*lease) for lease in unplaced_leases)
+        )
+        shared = next(free_consumers, None)
+        if shared is None and len(candidates) + len(unplaced) <= UNSHARED_MAX:
+            return ranges_by_consumer | {self._open_consumer(connection, 1): leases for leases in unplaced.values()}
+        if unplaced_leases:
+            shared = shared or self._open_consumer(connection, max(len(unplaced), UNSHARED_MAX + 1))
+            ranges_by_consumer[shared] = ranges_by_consumer.get(shared, []) + unplaced_leases
+        return ranges_by_consumer
+
+    def _open_consumer(self, connection: KafkaConnection, partitions: int) -> SharedConsumer:
         consumer = SharedConsumer(connection, partitions)
         self._consumers.append(consumer)
         return consumer
 
 
-def _lease(placed: Placed) -> None:
-    for consumer, leases in placed.items():
+def _lease(ranges_by_consumer: RangesByConsumer) -> None:
+    for consumer, leases in ranges_by_consumer.items():
         for lease in leases:
-            place = place_of(lease[0])
-            consumer.places.add(place)
-            consumer.leases.setdefault(place, []).append(lease)
+            key = partition_key(lease[0])
+            consumer.keys_read.add(key)
+            consumer.leases.setdefault(key, []).append(lease)
 
 
-def _release(placed: Placed) -> None:
-    for consumer, leases in placed.items():
+def _release(ranges_by_consumer: RangesByConsumer) -> None:
+    for consumer, leases in ranges_by_consumer.items():
         for lease in leases:
-            place = place_of(lease[0])
-            consumer.leases[place].remove(lease)
-            if not consumer.leases[place]:
-                del consumer.leases[place]
+            key = partition_key(lease[0])
+            consumer.leases[key].remove(lease)
+            if not consumer.leases[key]:
+                del consumer.leases[key]
 
 
 # A forked process inherits consumers without their threads: they must neither be used nor destroyed there.

@@ -38,8 +38,10 @@ class OneAway(OpaqueKafkaSpout):
 
     away: int | None = None
 
-    def _led(self, sources: Any) -> Any:
-        return {at: is_led and at.index != self.away for at, is_led in super()._led(sources).items()}
+    def _list_partitions(self, sources: Any) -> Any:
+        return {
+            at: has_leader and at.index != self.away for at, has_leader in super()._list_partitions(sources).items()
+        }
 
 
 class Windows:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spouts.contract_reader import ROWS_PER_BATCH
-from spouts.contract_spout import METADATA_CHARACTERS_MAX, as_json
+from spouts.contract_spout import METADATA_CHARACTERS_MAX, to_json_and_back
 from spouts.contracts import PartitionedTransactionalSpout, TransactionalSpout
 from tests.unit.own_spouts import Numbers, WordLists, Words, span
 from transactional import TransactionalTopologyBuilder
@@ -135,7 +135,7 @@ def test_a_batch_that_was_recorded_by_something_else_is_refused() -> None:
 )
 def test_what_json_keeps_is_kept(value: Any) -> None:
     """Storm row T58."""
-    assert as_json("Spout.next_batch", value) == value
+    assert to_json_and_back("Spout.next_batch", value) == value
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_json_keeps_is_kept(value: Any) -> None:
 def test_what_json_does_not_keep_is_reported(value: Any, message: str) -> None:
     """Storm row T58."""
     with pytest.raises(ConfigError, match=message):
-        as_json("Spout.next_batch", value)
+        to_json_and_back("Spout.next_batch", value)
 
 
 class Answers(WordLists):

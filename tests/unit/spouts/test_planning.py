@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.planning import Gap, Limits, Logs, PartitionLog, Plan, check_ranges, lag, listed, plan_batch, share
+from spouts.planning import (
+    Gap,
+    Limits,
+    Logs,
+    PartitionLog,
+    Plan,
+    check_ranges,
+    compute_lag,
+    list_partitions,
+    plan_batch,
+    share_records,
+)
 from transactional.core.machine.coordinator import Coordinator
 from transactional.core.machine.protocol import (
     AbortAttempt,
@@ -179,17 +190,21 @@ def test_a_recorded_batch_that_is_not_there_is_reported(logs: Logs, error: type[
 def test_every_partition_of_the_source_is_listed_with_what_there_is_to_read() -> None:
     after = BatchMetadata({A: span(0, 5)})
     empty, unread, away = Listing.EMPTY, Listing.UNREAD, Listing.AWAY
-    assert listed(after, {A: log(0, 9), B: log(3, 3), C: None}) == {A: unread, B: empty, C: away}
-    assert listed(after, {A: log(0, 5), B: log(3, 4), C: log(0, 7, start=7)}) == {A: empty, B: unread, C: empty}
-    assert listed(after, {A: log(5, 5), C: log(4, 7, start=2)}) == {A: empty, C: unread}
-    assert listed(after, {}) == {}
+    assert list_partitions(after, {A: log(0, 9), B: log(3, 3), C: None}) == {A: unread, B: empty, C: away}
+    assert list_partitions(after, {A: log(0, 5), B: log(3, 4), C: log(0, 7, start=7)}) == {
+        A: empty,
+        B: unread,
+        C: empty,
+    }
+    assert list_partitions(after, {A: log(5, 5), C: log(4, 7, start=2)}) == {A: empty, C: unread}
+    assert list_partitions(after, {}) == {}
 
 
 def test_lag_is_what_is_there_and_not_read() -> None:
     after = BatchMetadata({A: span(0, 5), B: span(0, 2), C: span(0, 9)})
-    assert lag(after, {A: log(0, 9), B: log(3, 4)}) == 4 + 1
-    assert lag(EMPTY_BATCH, {A: log(2, 9), B: log(0, 4, start=4)}) == 7
-    assert lag(after, {A: None, B: log(3, 4)}) is None
+    assert compute_lag(after, {A: log(0, 9), B: log(3, 4)}) == 4 + 1
+    assert compute_lag(EMPTY_BATCH, {A: log(2, 9), B: log(0, 4, start=4)}) == 7
+    assert compute_lag(after, {A: None, B: log(3, 4)}) is None
 
 
 # --- limits and fairness ------------------------------------------------------------------------------------------
@@ -215,7 +230,9 @@ def test_a_limit_is_a_whole_number(wrong: object) -> None:
     ],
 )
 def test_shares_are_fair(backlog: tuple[int, ...], limits: Limits, expected: tuple[int, ...]) -> None:
-    assert share(dict(zip((A, B, C), backlog, strict=True)), limits) == dict(zip((A, B, C), expected, strict=True))
+    assert share_records(dict(zip((A, B, C), backlog, strict=True)), limits) == dict(
+        zip((A, B, C), expected, strict=True)
+    )
 
 
 @given(
@@ -228,7 +245,7 @@ def test_shares_use_the_limit_and_leave_nobody_behind(
     backlog: dict[PartitionId, int], most: int, each: int | None, turn: int
 ) -> None:
     wanted = {p: count if each is None else min(count, each) for p, count in backlog.items()}
-    shares = share(backlog, Limits(most, each), turn=turn)
+    shares = share_records(backlog, Limits(most, each), turn=turn)
     assert sum(shares.values()) == min(most, sum(wanted.values()))
     assert all(0 <= shares[p] <= wanted[p] for p in wanted)
     largest = max(shares.values(), default=0)

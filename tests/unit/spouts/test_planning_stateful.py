@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spouts.planning import Limits, Logs, PartitionLog, check_ranges, lag, plan_batch
+from spouts.planning import Limits, Logs, PartitionLog, check_ranges, compute_lag, plan_batch
 from transactional.errors import BatchLost, SourceUnavailable
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Digest, Offset, PartitionId
 
@@ -174,7 +174,7 @@ class Planning(RuleBasedStateMachine):
 
     def until_drained(self) -> Iterator[None]:
         for _ in range(2 + sum(log.end for log in self.there.values())):
-            if not self.recorded and lag(self.committed, self.logs()) == 0:
+            if not self.recorded and compute_lag(self.committed, self.logs()) == 0:
                 return
             yield
         raise AssertionError("batches go on without end")

@@ -14,7 +14,7 @@ import pytest
 
 from spouts import ByTopicTranslator, JsonTranslator, KafkaRecord, OpaqueKafkaSpout, Registry, SimpleTranslator
 from spouts.kafka.clients.cluster import KafkaConnection
-from spouts.kafka.reader import KafkaPartitionReader, _as_text
+from spouts.kafka.reader import KafkaPartitionReader, _try_text
 from spouts.kafka.records import FIELD_TYPES, record_schema
 from spouts.kafka.translators import Translator
 from spouts.memory import OpaqueMemoryTransactionalSpout
@@ -48,8 +48,8 @@ class RecordReader(PartitionReader):
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         for batch in self.records.read(partition, offsets, metadata):
             rows = batch.to_pylist()
-            texts = [{**row, "key": _as_text(row["key"]), "value": _as_text(row["value"])} for row in rows]
-            yield from self.kafka._translated(batch, texts.__getitem__)
+            texts = [{**row, "key": _try_text(row["key"]), "value": _try_text(row["value"])} for row in rows]
+            yield from self.kafka._translate(batch, texts.__getitem__)
 
     def read_again(
         self, values: Mapping[str, Any], stream: str = "default"

@@ -56,7 +56,7 @@ class Cluster:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> Cluster:
         """Connect clients that are made from now on."""
         monkeypatch.setattr(consumers, "make_client", self._connect)
-        monkeypatch.setattr(consumers, "_WAIT_S", 0)
+        monkeypatch.setattr(consumers, "_POLL_TIMEOUT_S", 0)
         return self
 
     def _connect(self, make: Any, connection: KafkaConnection) -> Client:

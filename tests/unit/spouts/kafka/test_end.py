@@ -11,7 +11,7 @@ import pytest
 from spouts.kafka.end import EndPositions
 from spouts.kafka.offsets import OffsetReader, Queried
 from spouts.kafka.subscription import TopicNames
-from spouts.planning import Limits, PartitionLog, bounded, plan_batch
+from spouts.planning import Limits, PartitionLog, cap_log_end, plan_batch
 from transactional.errors import BatchLost, ConfigError
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
 
@@ -25,7 +25,7 @@ class Broker(OffsetReader):
     def __init__(self, at: Mapping[PartitionId, int | None] | None = None) -> None:
         self.at, self.asked = dict(at or {}), list[str]()
 
-    def at_time(self, queried: Queried, time_ms: int) -> dict[PartitionId, Offset | None]:
+    def query_offsets_at_time(self, queried: Queried, time_ms: int) -> dict[PartitionId, Offset | None]:
         self.asked += [f"{partition} at {time_ms}" for partition in queried]
         found = {p: self.at[p] for p in queried if p in self.at}
         return {p: None if offset is None else Offset(offset) for p, offset in found.items()}
@@ -41,13 +41,13 @@ def after(**positions: int) -> BatchMetadata:
 
 
 def ends(end: Any, logs: Any, batch: BatchMetadata = EMPTY_BATCH, broker: Broker | None = None) -> dict[str, Any]:
-    found = EndPositions(end, NAMES).bound(broker or Broker(), batch, logs)
+    found = EndPositions(end, NAMES).apply(broker or Broker(), batch, logs)
     return {str(partition): log and log.end for partition, log in found.items()}
 
 
 def test_without_an_end_nothing_is_asked() -> None:
     broker, logs = Broker(), {A: log(0, 9)}
-    assert EndPositions(None, NAMES).bound(broker, EMPTY_BATCH, logs) is logs
+    assert EndPositions(None, NAMES).apply(broker, EMPTY_BATCH, logs) is logs
     assert broker.asked == []
 
 
@@ -69,13 +69,13 @@ def test_a_time_ends_at_the_first_record_that_is_not_earlier(time: Any) -> None:
 def test_an_end_by_time_stays_where_it_was_found() -> None:
     """And where there was none yet, it is looked for again."""
     broker, positions = Broker({A: 5, B: None}), EndPositions(2_000, NAMES)
-    positions.bound(broker, EMPTY_BATCH, {A: log(0, 9), B: log(0, 8)})
+    positions.apply(broker, EMPTY_BATCH, {A: log(0, 9), B: log(0, 8)})
     broker.at, broker.asked = {A: 7, B: 8}, []
-    found = positions.bound(broker, EMPTY_BATCH, {A: log(0, 9), B: log(0, 10)})
+    found = positions.apply(broker, EMPTY_BATCH, {A: log(0, 9), B: log(0, 10)})
     assert {p: each and each.end for p, each in found.items()} == {A: 5, B: 8}
     assert broker.asked == [f"{B} at 2000"]
     positions.forget()
-    assert positions.bound(broker, EMPTY_BATCH, {A: log(0, 9)})[A] == log(0, 7)
+    assert positions.apply(broker, EMPTY_BATCH, {A: log(0, 9)})[A] == log(0, 7)
 
 
 def test_a_partition_whose_end_is_not_known_waits() -> None:
@@ -97,17 +97,17 @@ def test_a_partition_whose_end_is_not_known_waits() -> None:
     ids=["ahead", "already beyond", "gone by now", "begins beyond", "cut off", "still to come", "nothing"],
 )
 def test_an_end_is_never_before_what_was_read(found: PartitionLog, end: int, position: int | None, then: int) -> None:
-    assert bounded(found, Offset(end), None if position is None else Offset(position)).end == then
+    assert cap_log_end(found, Offset(end), None if position is None else Offset(position)).end == then
 
 
 def test_what_is_lost_before_the_end_is_lost() -> None:
-    logs = EndPositions({"flights": {0: 150}}, NAMES).bound(Broker(), after(a=100), {A: log(200, 300)})
+    logs = EndPositions({"flights": {0: 150}}, NAMES).apply(Broker(), after(a=100), {A: log(200, 300)})
     with pytest.raises(BatchLost):
         plan_batch(after(a=100), logs, Limits(), replays_exactly=True, replay=False)
 
 
 def test_at_its_end_there_is_nothing_to_plan() -> None:
-    logs = EndPositions({"flights": {0: 5}}, NAMES).bound(Broker(), after(a=5), {A: log(0, 9)})
+    logs = EndPositions({"flights": {0: 5}}, NAMES).apply(Broker(), after(a=5), {A: log(0, 9)})
     assert plan_batch(after(a=5), logs, Limits(), replays_exactly=True, replay=False) is None
 
 

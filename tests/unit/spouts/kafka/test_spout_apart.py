@@ -33,9 +33,9 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     pool = Pool()
     topics = {"flights": Topic("flights#1", "1", {})}
     monkeypatch.setattr(module, "consumer_pool", lambda: pool)
-    monkeypatch.setattr(KafkaSpout, "_connect", lambda self, admin, errors: "a cluster")
+    monkeypatch.setattr(KafkaSpout, "_query_cluster_id", lambda self, admin, errors: "a cluster")
     monkeypatch.setattr(TopicWatch, "open", lambda self, admin: topics)
-    monkeypatch.setattr(TopicWatch, "look", lambda self, admin: topics)
+    monkeypatch.setattr(TopicWatch, "list_existing", lambda self, admin: topics)
     return pool
 
 
@@ -63,14 +63,16 @@ def test_an_examination_closes_nothing_of_the_run(kind: type[KafkaSpout], pool: 
 def test_what_was_decided_about_a_start_is_the_runs_own(kind: type[KafkaSpout], pool: Pool) -> None:
     spout = kind("localhost:1", ["flights"], start="latest")
     spout.open()
-    spout._starts._found[PartitionId("flights#1", 0)] = None
+    spout._starts._pinned_starts[PartitionId("flights#1", 0)] = None
     apart = spout.apart()
     apart.open()
-    assert apart._starts._found == {}
-    assert spout._starts._found == {PartitionId("flights#1", 0): None}
+    assert apart._starts._pinned_starts == {}
+    assert spout._starts._pinned_starts == {PartitionId("flights#1", 0): None}
     spout.close()
     assert spout.logs(EMPTY_BATCH) == {}
-    assert spout._starts._found == {PartitionId("flights#1", 0): None}, "it connects again, and begins nowhere else"
+    assert spout._starts._pinned_starts == {PartitionId("flights#1", 0): None}, (
+        "it connects again, and begins nowhere else"
+    )
 
 
 @BOTH

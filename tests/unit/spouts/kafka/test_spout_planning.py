@@ -11,7 +11,7 @@ import pytest
 
 from spouts.kafka.clients.cluster import Topic
 from spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout, TransactionalKafkaSpout
-from spouts.planning import FIRST_RECORD_BYTES, Limits, Logs, PartitionLog, plan_batch, record_bytes, share_bytes
+from spouts.planning import FIRST_RECORD_BYTES, Limits, Logs, PartitionLog, mean_record_bytes, plan_batch, share_bytes
 from tests.unit.spouts.test_planning import Run
 from transactional.core.machine.protocol import BatchPlanned, Event
 from transactional.core.ports import Spout
@@ -129,7 +129,7 @@ class Leaders(OpaqueKafkaSpout):
     def __init__(self, **ends: tuple[int | None, int]) -> None:
         super().__init__("localhost:9092", ["tuples"])
         self.asked, self.cut = list[Mapping[PartitionId, tuple[Offset, int]]](), set[PartitionId]()
-        self._offsets = SimpleNamespace(cut_off=self.cut_off)  # type: ignore[assignment]
+        self._offsets = SimpleNamespace(find_truncated=self.find_truncated)  # type: ignore[assignment]
         self.lead(**ends)
 
     def lead(self, **ends: tuple[int | None, int]) -> None:
@@ -138,7 +138,7 @@ class Leaders(OpaqueKafkaSpout):
     def logs(self, after: BatchMetadata) -> Logs:
         return {at: replace(log(0, end), leader_epoch=epoch) for at, (epoch, end) in self.ends.items()}
 
-    def cut_off(self, positions: Mapping[PartitionId, tuple[Offset, int]]) -> frozenset[PartitionId]:
+    def find_truncated(self, positions: Mapping[PartitionId, tuple[Offset, int]]) -> frozenset[PartitionId]:
         self.asked.append(positions)
         return frozenset(self.cut & positions.keys())
 
@@ -266,7 +266,9 @@ def test_the_limits_hold_together() -> None:
 def test_only_batches_that_were_read_show_sizes() -> None:
     ranges = {A: span(0, 4), B: span(0, 4), C: span(0, 4)}
     digests = {A: Digest(2, 0, 50), B: Digest(0, 0, 0), C: Digest(4, 0)}
-    assert record_bytes(BatchMetadata(ranges, digests)) == {A: 25.0}, "nothing was read of B, nothing measured of C"
+    assert mean_record_bytes(BatchMetadata(ranges, digests)) == {A: 25.0}, (
+        "nothing was read of B, nothing measured of C"
+    )
 
 
 def test_shares_that_fit_stay_what_they_are() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from spouts.kafka.offsets import OffsetReader, Queried
 from spouts.kafka.start import GroupOffsets, StartPositions
-from spouts.kafka.subscription import TopicNames, TopicPartitions, TopicPattern, subscription_of
+from spouts.kafka.subscription import TopicNames, TopicPartitions, TopicPattern, parse_subscription
 from spouts.planning import Limits, Logs, PartitionLog, plan_batch
 from transactional.errors import ConfigError
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata, Offset, OffsetRange, PartitionId
@@ -28,11 +28,11 @@ class Teller(OffsetReader):
     def __init__(self, times: Mapping[PartitionId, int | None] | None = None) -> None:
         self.times, self.committed, self.asked = dict(times or {}), dict(times or {}), list[str]()
 
-    def at_time(self, asked: Queried, time_ms: int) -> dict[PartitionId, Offset | None]:
+    def query_offsets_at_time(self, asked: Queried, time_ms: int) -> dict[PartitionId, Offset | None]:
         self.asked += [f"{partition} at {time_ms}" for partition in asked]
         return {p: self._told_offset(self.times[p]) for p in asked if p in self.times}
 
-    def of_group(self, asked: Queried, group_id: str) -> dict[PartitionId, Offset | None]:
+    def query_committed_offsets(self, asked: Queried, group_id: str) -> dict[PartitionId, Offset | None]:
         self.asked += [f"{partition} of {group_id}" for partition in asked]
         return {p: self._told_offset(self.committed.get(p)) for p in asked}
 
@@ -63,7 +63,7 @@ def _nothing_told() -> None:
 
 def begins(starts: StartPositions, batch: BatchMetadata, logs: Logs, teller: Teller | None = None) -> dict[str, Any]:
     """Where the next batch would begin in each partition that it has; the planning itself says so."""
-    pinned = starts.pin(teller or Teller(), batch, logs)
+    pinned = starts.add_starts(teller or Teller(), batch, logs)
     plan = plan_batch(batch, pinned, Limits(), replays_exactly=False, replay=True)
     assert plan is not None
     return {str(partition): offsets.start for partition, offsets in plan.batch.ranges.items()}
@@ -165,13 +165,15 @@ def test_a_position_in_the_store_always_wins(start: Any) -> None:
     """Storm row K4: never the start, for a partition that any batch has named; also after a restart."""
     starts = starting(start, group_id="g")
     assert begins(starts, after(a=8), {A: log(3, 9)}, Teller({A: 6})) == {"flights#old[0]": 8}
-    assert starts.pin(Teller(), after(a=8), {A: log(3, 9)}) == {A: log(3, 9)}, "and all that is there can be read"
+    assert starts.add_starts(Teller(), after(a=8), {A: log(3, 9)}) == {A: log(3, 9)}, (
+        "and all that is there can be read"
+    )
 
 
 @pytest.mark.parametrize("start", ["latest", 5, "group", {"flights": {0: 5}}])
 def test_the_start_is_recorded_although_there_is_nothing_to_read(start: Any) -> None:
     """Storm row K7c."""
-    pinned = starting(start, group_id="g").pin(Teller({A: 9}), EMPTY_BATCH, {A: log(5, 9)})
+    pinned = starting(start, group_id="g").add_starts(Teller({A: 9}), EMPTY_BATCH, {A: log(5, 9)})
     plan = plan_batch(EMPTY_BATCH, pinned, Limits(), replays_exactly=True)
     assert plan is not None
     assert A in plan.batch.ranges
@@ -257,13 +259,13 @@ def test_a_given_offset_of_a_partition_that_is_not_read_is_reported() -> None:
 def test_a_pattern_matches_whole_names() -> None:
     """Storm row K8."""
     pattern = TopicPattern("flights-.*")
-    assert [pattern.could_have(name) for name in ("flights-de", "my-flights-de", "flights")] == [True, False, False]
+    assert [pattern.can_have_topic(name) for name in ("flights-de", "my-flights-de", "flights")] == [True, False, False]
 
 
 def test_partitions_are_sorted_and_distinct() -> None:
     chosen = TopicPartitions({"b": [2, 0, 2], "a": (1,)})
     assert (chosen.names, str(chosen)) == (("a", "b"), "a[1],b[0],b[2]")
-    assert [chosen.takes("b", index) for index in range(3)] == [True, False, True]
+    assert [chosen.has_partition("b", index) for index in range(3)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -277,9 +279,9 @@ def test_partitions_are_sorted_and_distinct() -> None:
         (lambda: TopicPartitions({"a": [-1]}), "got -1"),
         (lambda: TopicPartitions({"a": "0"}), "got '0'"),  # type: ignore[dict-item]
         (lambda: TopicPartitions(["a"]), "topic -> partition numbers"),  # type: ignore[arg-type]
-        (lambda: subscription_of(re.compile("a.*")), r"pass a pattern of topics as TopicPattern\('a\.\*'\)"),
-        (lambda: subscription_of({"a": [0]}), r"pass partitions of topics as TopicPartitions\(\{'a': \[0\]\}\)"),
-        (lambda: subscription_of(7), "topics takes names, a TopicPattern or TopicPartitions, got 7"),
+        (lambda: parse_subscription(re.compile("a.*")), r"pass a pattern of topics as TopicPattern\('a\.\*'\)"),
+        (lambda: parse_subscription({"a": [0]}), r"pass partitions of topics as TopicPartitions\(\{'a': \[0\]\}\)"),
+        (lambda: parse_subscription(7), "topics takes names, a TopicPattern or TopicPartitions, got 7"),
     ],
 )
 def test_a_subscription_that_can_not_be_right_is_reported(given: Any, message: str) -> None:

@@ -156,9 +156,9 @@ def test_the_time_of_an_event_comes_back_though_ticks_are_left_out(journal: Jour
     topology = world.topology(spout)
     planned = spout.plan
 
-    def plan(after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+    def plan(previous_batch: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         gate.pass_through()
-        return planned(after, replay=replay)
+        return planned(previous_batch, replay=replay)
 
     spout.plan = plan  # type: ignore[method-assign]
     hold = Gate()

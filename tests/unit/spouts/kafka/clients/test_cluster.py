@@ -70,7 +70,7 @@ def test_secrets_are_not_shown(option: str) -> None:
 def test_users_options_win_over_ours_but_not_over_the_address() -> None:
     """Storm row K2."""
     connection = KafkaConnection("here:1", options=(("socket.timeout.ms", 7),))
-    assert connection.client({"log_level": 3}) == {
+    assert connection.client_settings({"log_level": 3}) == {
         "bootstrap.servers": "here:1",
         "log_level": 3,
         "socket.timeout.ms": 7,

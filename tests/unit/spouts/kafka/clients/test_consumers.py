@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spouts.kafka.clients.consumers as consumers
-from spouts.kafka.clients.consumers import SKIP_MAX, SharedConsumer, place_of
+from spouts.kafka.clients.consumers import SKIP_MAX, SharedConsumer, partition_key
 from tests.examples import examples
 from tests.unit.spouts.kafka.fetching import ONE, Client, Cluster, Log, partition, span
 from transactional.errors import ReplayMismatch, SourceUnavailable
@@ -27,7 +27,7 @@ class Reading:
     def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, timeout_ms: int = 2_000) -> None:
         self.cluster = cluster.install(monkeypatch)
         self.consumer = SharedConsumer(replace(ONE, timeout_ms=timeout_ms), len(cluster.logs))
-        self.consumer.places = {("t", index) for index in cluster.logs}
+        self.consumer.keys_read = {("t", index) for index in cluster.logs}
 
     @property
     def client(self) -> Client:
@@ -186,7 +186,7 @@ def test_threads_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held(reading: Reading) -> int:
-    return sum(fetched.size for fetched in reading.consumer._fetched.values())
+    return sum(fetched.size for fetched in reading.consumer._partitions.values())
 
 
 def test_without_a_leader_the_others_fill_no_more_than_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_what_nobody_expects_any_longer_makes_room(monkeypatch: pytest.MonkeyPat
         assert reading.read(0, start, start + 10) == list(range(start, start + 10))
         reading.consumer.leases.clear()
     assert set(reading.client.at) == {0}
-    assert set(reading.consumer._fetched) == {("t", 0)}
+    assert set(reading.consumer._partitions) == {("t", 0)}
 
 
 def test_a_large_range_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,7 @@ def test_an_error_of_no_partition_of_ours_is_the_waiting_readers(monkeypatch: py
     """As of the connection."""
     cluster = Cluster.of(10, 10)
     reading = Reading(cluster, monkeypatch)
-    reading.consumer.places = set()
+    reading.consumer.keys_read = set()
     cluster.logs[1].error = KafkaError._AUTHENTICATION
     reading.expect((0, 0, 20), (1, 0, 20))
     with pytest.raises(SourceUnavailable, match="partition 0 of topic 't' can't be read"):
@@ -335,4 +335,4 @@ def test_the_partition_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_places_are_topics_and_numbers() -> None:
-    assert place_of(PartitionId("flights#gDKxAGA4", 3)) == ("flights", 3)
+    assert partition_key(PartitionId("flights#gDKxAGA4", 3)) == ("flights", 3)

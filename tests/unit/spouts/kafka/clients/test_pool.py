@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from spouts.kafka.clients.cluster import KafkaConnection
-from spouts.kafka.clients.pool import ALONE_MAX, ConsumerPool, consumer_pool
+from spouts.kafka.clients.pool import UNSHARED_MAX, ConsumerPool, consumer_pool
 from spouts.kafka.reader import KafkaPartitionReader
 from spouts.kafka.records import output_schema
 from spouts.kafka.translators import SimpleTranslator
 from tests.unit.spouts.kafka.fetching import ONE, OTHER, Cluster, partition, span
 from transactional.errors import ReplayMismatch
 
-MANY = ALONE_MAX + 5
+MANY = UNSHARED_MAX + 5
 
 
 @pytest.fixture
@@ -33,17 +33,17 @@ def expect(pool: ConsumerPool, indexes: range, start: int = 0, connection: Kafka
 
 def read(pool: ConsumerPool, index: int, start: int = 0, connection: KafkaConnection = ONE) -> list[int]:
     offsets = span(start, start + 10)
-    with pool.leased(connection, partition(index), offsets) as consumer:
+    with pool.leasing(connection, partition(index), offsets) as consumer:
         pieces = list(consumer.read(partition(index), offsets))
     return [message.offset() or 0 for piece in pieces for message in piece]
 
 
 def test_a_few_partitions_have_a_consumer_each(pool: ConsumerPool) -> None:
     for start in (0, 10, 20):
-        expect(pool, range(ALONE_MAX), start)
-        for index in range(ALONE_MAX):
+        expect(pool, range(UNSHARED_MAX), start)
+        for index in range(UNSHARED_MAX):
             assert read(pool, index, start) == list(range(start, start + 10))
-    assert len(pool) == ALONE_MAX
+    assert len(pool) == UNSHARED_MAX
 
 
 def test_many_partitions_share_one(pool: ConsumerPool, cluster: Cluster) -> None:
@@ -67,7 +67,7 @@ def test_partitions_that_come_later_join_the_others(pool: ConsumerPool) -> None:
 def test_one_by_one_they_share_one_too_in_the_end(pool: ConsumerPool) -> None:
     for index in range(MANY):
         assert read(pool, index) == list(range(10))
-    assert len(pool) == ALONE_MAX + 1
+    assert len(pool) == UNSHARED_MAX + 1
 
 
 def test_each_connection_has_its_own(pool: ConsumerPool, cluster: Cluster) -> None:
@@ -83,21 +83,21 @@ def test_each_connection_has_its_own(pool: ConsumerPool, cluster: Cluster) -> No
 def test_a_partition_that_is_read_elsewhere_at_the_same_time_gets_another(pool: ConsumerPool, start: int) -> None:
     """As by an attempt that goes on after it was aborted, or by another topology."""
     with (
-        pool.leased(ONE, partition(0), span(0, 10)) as one,
-        pool.leased(ONE, partition(0), span(start, start + 10)) as it,
+        pool.leasing(ONE, partition(0), span(0, 10)) as one,
+        pool.leasing(ONE, partition(0), span(start, start + 10)) as it,
     ):
         assert one is not it
     with (
-        pool.leased(ONE, partition(0), span(0, 10)) as one,
-        pool.leased(ONE, partition(0), span(20, 30)) as it,
-        pool.leased(ONE, partition(0, "t#anew"), span(30, 40)) as anew,
+        pool.leasing(ONE, partition(0), span(0, 10)) as one,
+        pool.leasing(ONE, partition(0), span(20, 30)) as it,
+        pool.leasing(ONE, partition(0, "t#anew"), span(30, 40)) as anew,
     ):
         assert one is it
         assert one is not anew
 
 
 def test_a_consumer_is_closed_once_nobody_reads(pool: ConsumerPool, cluster: Cluster) -> None:
-    with pool.leased(ONE, partition(0), span(0, 10)) as consumer:
+    with pool.leasing(ONE, partition(0), span(0, 10)) as consumer:
         pool.close()
         assert [client.is_closed for client in cluster.clients] == [False]
         assert len(list(consumer.read(partition(0), span(0, 10)))) > 0
@@ -109,8 +109,8 @@ def test_after_an_error_a_new_one_connects(pool: ConsumerPool, cluster: Cluster)
     offsets = span(0, 10)
     with (
         pytest.raises(ZeroDivisionError),
-        pool.leased(ONE, partition(0), offsets),
-        pool.leased(ONE, partition(1), offsets),
+        pool.leasing(ONE, partition(0), offsets),
+        pool.leasing(ONE, partition(1), offsets),
     ):
         raise ZeroDivisionError
     assert [client.is_closed for client in cluster.clients] == [True, True]
@@ -118,13 +118,13 @@ def test_after_an_error_a_new_one_connects(pool: ConsumerPool, cluster: Cluster)
 
 
 def test_offsets_that_are_gone_are_no_reason_to_connect_again(pool: ConsumerPool) -> None:
-    with pytest.raises(ReplayMismatch), pool.leased(ONE, partition(0), span(0, 10)):
+    with pytest.raises(ReplayMismatch), pool.leasing(ONE, partition(0), span(0, 10)):
         raise ReplayMismatch("retention came first", available_from=5, read_until=0)
     assert len(pool) == 1
 
 
 def test_a_reader_that_is_given_up_gives_its_consumer_back(pool: ConsumerPool, cluster: Cluster) -> None:
-    with pytest.raises(GeneratorExit), pool.leased(ONE, partition(0), span(0, 10)):
+    with pytest.raises(GeneratorExit), pool.leasing(ONE, partition(0), span(0, 10)):
         raise GeneratorExit
     assert read(pool, 0, 10) == list(range(10, 20))
     assert len(cluster.clients) == 1
@@ -132,7 +132,7 @@ def test_a_reader_that_is_given_up_gives_its_consumer_back(pool: ConsumerPool, c
 
 def test_a_reader_may_be_closed_while_its_thread_looks_for_a_consumer(pool: ConsumerPool, cluster: Cluster) -> None:
     """As by the garbage collector, which comes at any time."""
-    given_up = pool.leased(ONE, partition(0), span(0, 10))
+    given_up = pool.leasing(ONE, partition(0), span(0, 10))
     given_up.__enter__()
     cluster.before_connecting = lambda: given_up.__exit__(None, None, None)
     assert read(pool, 1) == list(range(10))
