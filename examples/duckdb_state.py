@@ -229,7 +229,7 @@ class DuckDBMapState(TableState[RowTable]):
         super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
 
     @property
-    def place(self) -> str:
+    def storage_path(self) -> str:
         """The file."""
         return str(self._path)
 
@@ -240,8 +240,8 @@ class DuckDBMapState(TableState[RowTable]):
 
     def identity(self) -> Mapping[str, str]:
         """File, table, key, values, kind."""
-        place = {"duckdb": str(self._path), "table": self._table_name}
-        return {**place, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+        table = {"duckdb": str(self._path), "table": self._table_name}
+        return {**table, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Take the file, and create the table in it, or check the one that is there (see the port)."""

@@ -21,7 +21,7 @@ class ExaminedTable:
 
     def __init__(
         self,
-        place: str,
+        location: str,
         component_id: str,
         version: AttemptId | None = None,
         *,
@@ -29,7 +29,7 @@ class ExaminedTable:
         rewound_to: TxId | None = None,
         store_id: str | None = None,
     ) -> None:
-        self.where, self._component = in_words(component_id, place), component_id
+        self.where, self._component = in_words(component_id, location), component_id
         self.version, self.store_id = version, store_id
         self._refusal, self._rewound_to = refusal, rewound_to
 

@@ -199,7 +199,7 @@ class MemoryMapState(TableState[RowTable]):
         return ValueLimits(self.table)
 
     @property
-    def place(self) -> str | None:
+    def storage_path(self) -> str | None:
         """For a table without a name, the object itself: two such tables are different ones."""
         return f"memory:{id(self.stored)}" if self.stored.name == UNNAMED else None
 

@@ -105,7 +105,7 @@ class DeltaMapState(TableState[Layout]):
     """Nothing else may lie in the table's folder."""
 
     @property
-    def place(self) -> str | None:
+    def storage_path(self) -> str | None:
         """The path or URI of the table; None for a name in a catalog."""
         return None if self.location.is_catalog_name else self.location.uri
 

@@ -40,7 +40,7 @@ class Server:
             raise ConfigError(
                 f"state {state} needs redis-py: install {DISTRIBUTION}[redis] (pip install '{DISTRIBUTION}[redis]')"
             ) from error
-        self.place, self._state, self._errors = without_login(url), state, redis.exceptions
+        self.location, self._state, self._errors = without_login(url), state, redis.exceptions
         wait_s = timeout_ms / 1_000
         # What is repeated is a whole write, once it is known what has become of it.
         options: dict[str, Any] = {"socket_timeout": wait_s, "socket_connect_timeout": wait_s}
@@ -48,7 +48,8 @@ class Server:
             self.client: Any = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
         except ValueError as error:
             raise ConfigError(
-                f"state {state}: {self.place!r} is no URL of a Redis server, such as redis://localhost:6379/0: {error}"
+                f"state {state}: {self.location!r} is no URL of a Redis server, such as "
+                f"redis://localhost:6379/0: {error}"
             ) from error
 
     @contextmanager

@@ -64,8 +64,8 @@ class RedisMapState(TableState[RowTable]):
         expires: str | None = None,
         after: Duration | None = None,
     ) -> None:
-        self._place, self._table_name, self._durability = without_login(url), table, "disk"
-        name = f"{table!r} in {self._place}"
+        self._location, self._table_name, self._durability = without_login(url), table, "disk"
+        name = f"{table!r} in {self._location}"
         super().__init__(name, key, values, kind=kind, columns=None, deletes=deletes, expires=expires, after=after)
         if not table.strip() or "{" in table or "}" in table:
             raise ConfigError(f"state {self.table}: a name in Redis must not be empty and has no braces")
@@ -83,8 +83,8 @@ class RedisMapState(TableState[RowTable]):
 
     def identity(self) -> Mapping[str, str]:
         """Server without user and password, table, key, values, kind."""
-        place = {"redis": self._place, "table": self._table_name}
-        return {**place, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+        table = {"redis": self._location, "table": self._table_name}
+        return {**table, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known (see `TableState`)."""

@@ -82,7 +82,7 @@ class SqlMapState(TableState[RowTable]):
         return f"SqlMapState({self.table})"
 
     @property
-    def place(self) -> str | None:
+    def storage_path(self) -> str | None:
         """The path of a SQLite file."""
         return self._database.file
 
@@ -111,8 +111,8 @@ class SqlMapState(TableState[RowTable]):
 
     def identity(self) -> Mapping[str, str]:
         """Database without user and password, table, key, values, kind."""
-        place = {"sql": self._database.place, "table": self._table_name}
-        return {**place, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
+        table = {"sql": self._database.identity, "table": self._table_name}
+        return {**table, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known (see `TableState`)."""

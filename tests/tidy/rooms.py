@@ -125,7 +125,7 @@ PURE = {
     *("spouts.planning", "state.rows.values"),
 }
 """Functions of their arguments: no clock, no chance, no thread, no file, no process, no network."""
-ASKS_THE_DISK = {"transactional.topology.places"}
+ASKS_THE_DISK = {"transactional.topology.locations"}
 """In a pure folder, and yet: two paths are one place only by what lies there."""
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "signal", "subprocess", "sys", "threading"),

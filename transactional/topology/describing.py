@@ -88,7 +88,7 @@ class Described:
 
 def in_lines(topology: Topology) -> list[Described]:
     """The components of a topology, each after those that it reads from."""
-    movable = {step.component for step in plan_steps(topology) if not step.stays}
+    movable = {step.component for step in plan_steps(topology) if not step.driver_reason}
     return [_in_lines(each, can_move=each["id"] in movable) for each in described(topology)["components"]]
 
 

@@ -2,7 +2,7 @@
 
 A *step* is one component that finishes in the commit phase. Steps follow one another; the tasks of one step may run
 side by side, as a Spark job, where no task can see what another one has written: that is so if each key of the state
-belongs to one task, by the grouping. All other steps run in the driver, where the tasks of a component share its state.
+belongs to one task, by the grouping. All other steps run on the driver, where the tasks of a component share its state.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from transactional.topology.topology import CLOSED, Component, Topology, WorkPha
 class Step:
     """One component in the commit phase.
 
-    `stays` is why it always runs in the driver; empty: it may run as a Spark job over its tasks. Its keys are then
-    split among them by `split_by`, columns of its state's key; a bolt without a state has none.
-    `splits_partials`: it is a state's update that emits what it changes, and its tasks combine partial aggregates, each
-    those of its keys. `in_order`: somebody reads what it emits to whom the order of keys may matter.
+    `driver_reason` says why the step always runs on the driver. If it is empty, the step may run as a Spark job, whose
+    tasks each have some of the keys: keys are split by `split_by`, columns of the state's key, which are empty for a
+    bolt without a state. With `splits_partials` the step is a state's update that emits its changes, and its tasks
+    combine the partial aggregates of their keys. With `in_order` a subscriber may depend on the order of keys.
     """
 
     component: str
     tasks: int
     split_by: tuple[str, ...] = ()
-    stays: str = ""
+    driver_reason: str = ""
     splits_partials: bool = False
     in_order: bool = False
 
     def __str__(self) -> str:
-        if self.stays:
-            return f"in the driver: {self.stays}"
+        if self.driver_reason:
+            return f"in the driver: {self.driver_reason}"
         by = f", its keys split by ({', '.join(self.split_by)})" if self.split_by else ""
         return f"in the driver, or as a job of {self.tasks} tasks{by}: by measured cost"
 
@@ -53,9 +53,9 @@ def _step(topology: Topology, component: Component) -> Step:
         return _closing_step(topology, component, component.update)
     if component.is_update and emitted_by(component):
         return _changing_step(topology, component)
-    stays = _why_it_stays(topology, component)
-    split_by = () if stays or component.state is None else component.inputs[0].fields
-    return Step(component.id, component.parallelism, split_by, stays)
+    driver_reason = _reason_for_driver(topology, component)
+    split_by = () if driver_reason or component.state is None else component.inputs[0].fields
+    return Step(component.id, component.parallelism, split_by, driver_reason)
 
 
 def emitted_by(component: Component) -> tuple[str, ...]:
@@ -67,40 +67,40 @@ def _closing_step(topology: Topology, component: Component, update: PersistentAg
     """Windows that close are read, made and passed on by as many tasks as fill the windows; the state is written by the
     driver, of what those tasks have staged."""
     tasks = _feeding(topology, component)
-    stays, split_by = "", update.split_by
+    driver_reason, split_by = "", update.split_by
     if emitted_by(component) != (CLOSED,):
-        stays = "it emits what it changes"
+        driver_reason = "it emits what it changes"
     elif update.update_kind is UpdateKind.REPLACED:
-        stays = "its windows depend on one another"
+        driver_reason = "its windows depend on one another"
     elif not split_by:
-        stays = "its windows have no key"
+        driver_reason = "its windows have no key"
     elif tasks == 1:
-        stays = "it has one task"
+        driver_reason = "it has one task"
     elif component.state is None or not component.state.serves_tasks:
-        stays = "its state can be read in the driver only"
+        driver_reason = "its state can be read in the driver only"
     in_order = bool(update.window_key) and any(
         _depends_on_order(each) and not _has_one_row_of_each(each, update.window_key)
         for each in topology.subscribers(component.id)
     )
-    return Step(component.id, tasks, () if stays else split_by, stays, in_order=in_order)
+    return Step(component.id, tasks, () if driver_reason else split_by, driver_reason, in_order=in_order)
 
 
 def _changing_step(topology: Topology, component: Component) -> Step:
     """Partial aggregates are split by key among as many tasks as make them, combined, and passed on as what changes."""
     assert component.state is not None
     assert component.update is not None
-    tasks, stays = _feeding(topology, component), ""
+    tasks, driver_reason = _feeding(topology, component), ""
     if component.update.update_kind is UpdateKind.REPLACED:
-        stays = "its windows depend on one another"
+        driver_reason = "its windows depend on one another"
     elif not component.state.serves_tasks:
-        stays = "its state can be read in the driver only"
+        driver_reason = "its state can be read in the driver only"
     elif not component.state.key.names:
-        stays = "its state has no key"
+        driver_reason = "its state has no key"
     elif tasks == 1:
-        stays = "it has one task"
-    split_by = () if stays else tuple(component.state.key.names)
-    in_order = not stays and any(map(_depends_on_order, topology.subscribers(component.id)))
-    return Step(component.id, tasks, split_by, stays, splits_partials=not stays, in_order=in_order)
+        driver_reason = "it has one task"
+    split_by = () if driver_reason else tuple(component.state.key.names)
+    in_order = not driver_reason and any(map(_depends_on_order, topology.subscribers(component.id)))
+    return Step(component.id, tasks, split_by, driver_reason, splits_partials=not driver_reason, in_order=in_order)
 
 
 def _depends_on_order(component: Component) -> bool:
@@ -122,8 +122,8 @@ def _feeding(topology: Topology, component: Component) -> int:
     return max(component.parallelism, *(of or [topology.spout_parallelism]))
 
 
-def _why_it_stays(topology: Topology, component: Component) -> str:
-    """Why a component runs in the driver; empty if it need not."""
+def _reason_for_driver(topology: Topology, component: Component) -> str:
+    """Return why a component has to run on the driver, or an empty text if it need not."""
     if not isinstance(component.bolt, Bolt):
         return "it has no code with a state" if component.is_update else "it is a function"
     if component.reads:

@@ -15,7 +15,7 @@ from transactional.model.plumbing.tracebacks import ends_with_place
 from transactional.model.schema import Field, Schema, did_you_mean
 from transactional.topology.bolts.bolts import Bolt
 from transactional.topology.bolts.functions import BoltFunction, parse_output
-from transactional.topology.places import check_places, table_of
+from transactional.topology.locations import check_locations, table_of
 from transactional.topology.topology import (
     CLOSED,
     NEW_AND_OLD,
@@ -129,7 +129,7 @@ def check_states(topology: Topology, *, strict: bool) -> None:
         tables[table] = component.id
         _check_guarantee(topology, component.id, component.state.kind, strict=strict)
         _check_order(topology, component)
-    check_places(topology)
+    check_locations(topology)
 
 
 def _check_order(topology: Topology, committer: Component) -> None:

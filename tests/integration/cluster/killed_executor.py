@@ -30,7 +30,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.batch import BatchMetadata
 from transactional.operations.cli.display import Display
 from transactional.operations.launch.running import make_executor
-from transactional.runtime.executors.auto.choice import ProcessingPlace, ProcessingPlaces
+from transactional.runtime.executors.auto.choice import ExecutorChoice, ExecutorChooser
 from transactional.runtime.executors.auto.executor import GearedExecutor
 from transactional.runtime.executors.spark.executor import SparkExecutor
 from transactional.runtime.executors.workers.executor import WorkerExecutor
@@ -100,14 +100,14 @@ class PlacedTokens(Tokens):
             wait_at(f"{folder}/gate-on-spark")
 
 
-class ByTurns(ProcessingPlaces):
+class ByTurns(ExecutorChooser):
     """Each second attempt is processed on Spark."""
 
     number = 0
 
-    def place(self, records: int) -> ProcessingPlace:
+    def choose(self, records: int) -> ExecutorChoice:
         self.number += 1
-        return ProcessingPlace(self.number % 2 == 0, "by turns")
+        return ExecutorChoice(self.number % 2 == 0, "by turns")
 
 
 class StartedExecutor(GearedExecutor):

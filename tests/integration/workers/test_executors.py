@@ -140,7 +140,7 @@ def test_what_is_made_is_what_this_process_makes(one_bolt: OneBoltMaker) -> None
     local = LocalExecutor(one.topology)
     batch = one.topology.spout.plan(EMPTY_BATCH, replay=False)
     assert batch is not None
-    assert replace(one.start(FIRST).result(60), place="") == replace(local.run(FIRST, batch), place="")
+    assert replace(one.start(FIRST).result(60), executor="") == replace(local.run(FIRST, batch), executor="")
 
 
 class CountsWords(BasicBolt):

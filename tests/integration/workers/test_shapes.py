@@ -18,7 +18,7 @@ from transactional import TopologyConfig
 from transactional.core.ports import JobExecutor
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.driver import TopologyDriver
-from transactional.runtime.executors.auto.choice import ProcessingPlace, ProcessingPlaces
+from transactional.runtime.executors.auto.choice import ExecutorChoice, ExecutorChooser
 from transactional.runtime.executors.auto.executor import GearedExecutor
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.executors.workers.executor import WorkerExecutor
@@ -35,13 +35,13 @@ class Noon(SystemClock):
         return 1_588_334_400_000
 
 
-class Drawn(ProcessingPlaces):
+class Drawn(ExecutorChooser):
     """Draws a place for each attempt."""
 
     draw = random.Random(5)
 
-    def place(self, records: int) -> ProcessingPlace:
-        return ProcessingPlace(self.draw.random() < 0.5, "drawn")
+    def choose(self, records: int) -> ExecutorChoice:
+        return ExecutorChoice(self.draw.random() < 0.5, "drawn")
 
 
 def in_workers(topology: Topology) -> WorkerExecutor:

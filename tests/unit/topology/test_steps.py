@@ -101,7 +101,7 @@ def test_a_stateful_bolt_that_is_grouped_by_exactly_its_key() -> None:
 )
 def test_what_stays_in_the_driver_and_why(step: Any, why: str) -> None:
     with pytest.raises(AssertionError, match=why):
-        assert step().stays == "", step().stays
+        assert step().driver_reason == "", step().driver_reason
 
 
 def test_a_committer_may_be_grouped_more_coarsely_than_its_key() -> None:
@@ -116,7 +116,7 @@ def test_every_input_has_to_split_the_keys_alike() -> None:
             "other", lambda row: row.values, 2, output="word string, number long, small int"
         ).shuffle_grouping("spout")
 
-    assert "not all grouped by the same fields" in step_of(declare).stays
+    assert "not all grouped by the same fields" in step_of(declare).driver_reason
 
 
 def test_an_update_and_a_function_stay_and_a_bolt_without_a_state_need_not() -> None:
@@ -125,8 +125,8 @@ def test_an_update_and_a_function_stay_and_a_bolt_without_a_state_need_not() -> 
     topology.set_bolt("function", lambda row: row.values, 2, output="word string").shuffle_grouping("count")
     topology.set_bolt("behind", Passing(), 2).shuffle_grouping("count")
     topology.set_committer_bolt("update", MemoryMapState("word").count()).fields_grouping("behind", "word")
-    stays = {step.component: bool(step.stays) for step in plan_steps(topology.build())}
-    assert stays == {"count": False, "function": True, "behind": False, "update": True}
+    driver_reason = {step.component: bool(step.driver_reason) for step in plan_steps(topology.build())}
+    assert driver_reason == {"count": False, "function": True, "behind": False, "update": True}
 
 
 class Emitting(Stateful):

@@ -55,5 +55,5 @@ class CommitReport:
         return f"{count} tuple{'' if count == 1 else 's'} set aside, of {components}" if count else ""
 
     def __str__(self) -> str:
-        places = [f"processed {self.processing}"] if ": " in self.processing else []
-        return "; ".join([*places, *(f"{component}: {place}" for component, place in self.steps.items())])
+        executors = [f"processed {self.processing}"] if ": " in self.processing else []
+        return "; ".join([*executors, *(f"{component}: {executor}" for component, executor in self.steps.items())])

@@ -209,9 +209,9 @@ class Examined(Protocol):
         """
 
 
-def in_words(component_id: str, place: object) -> str:
+def in_words(component_id: str, location: object) -> str:
     """The name of a committer's table in messages."""
-    return f"table of {component_id!r} ({place})"
+    return f"table of {component_id!r} ({location})"
 
 
 # --- spouts -----------------------------------------------------------------------------------------------------

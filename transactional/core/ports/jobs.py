@@ -81,8 +81,8 @@ class Processed:
     """What bolts count themselves, by component and name."""
     batch: BatchMetadata | None = None
     """What was processed."""
-    place: str = ""
-    """Where: in the driver, in workers or on Spark; and why there, if there was a choice."""
+    executor: str = ""
+    """The executor, `in the driver`, `in workers` or `on Spark`, followed by the reason if there was a choice."""
     split: Mapping[str, Sequence[pa.Table | SplitRows]] = field(default_factory=dict)
     """Partial aggregates that follow those in `parts`, in order, where a task has left some split by key."""
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class NeedsDriver(BoltFailed):
     """A bolt uses its state in a way that only the driver can serve, or only the driver has it."""
 
-    def __init__(self, text: str, stays: str) -> None:
+    def __init__(self, text: str, reason: str) -> None:
         super().__init__(text)
-        self.stays = stays
-        """Why it has to run in the driver."""
+        self.reason = reason
+        """Why the bolt's step has to run on the driver, as part of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

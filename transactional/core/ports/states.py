@@ -292,13 +292,13 @@ class State(ABC):
     # --- where it lies, and who else reads it -----------------------------------------------------------------------
 
     @property
-    def place(self) -> str | None:
-        """The path or URI that it is stored at; None: it is not stored in files of its own."""
+    def storage_path(self) -> str | None:
+        """The path or URI of the state's table, or None if the state has no files of its own."""
         return None
 
     @property
     def owns_folder(self) -> bool:
-        """Whether its place is a folder in which nothing else may be stored."""
+        """Whether its location is a folder in which nothing else may be stored."""
         return False
 
     def address(self) -> TableAddress | None:

@@ -194,13 +194,13 @@ def status(
     print_statuses(found)
     for line in (*troubles_of(found, retries), *upkeep_lines(upkeep)):
         plain_line(line)
-    for topology, place in processing.items():
-        if ": " in place:
-            plain_line(f"{topology}: the last transaction was processed {place}")
-    for topology, places in steps.items():
-        for component, place in places.items():
-            if ": " in place:  # without a reason it is where it is because nothing is measured
-                plain_line(f"{topology}: step {component} of the last transaction: {place}")
+    for topology, executor in processing.items():
+        if ": " in executor:
+            plain_line(f"{topology}: the last transaction was processed {executor}")
+    for topology, executors in steps.items():
+        for component, executor in executors.items():
+            if ": " in executor:  # there is no reason before anything is measured
+                plain_line(f"{topology}: step {component} of the last transaction: {executor}")
     for topology, partitions in waits.items():
         if partitions:
             plain_line(f"{topology}: windows wait for {shown(partitions)}, no record yet")

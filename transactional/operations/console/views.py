@@ -24,7 +24,7 @@ from transactional.operations.console.data.figures import (
     tuples_by_edge,
 )
 from transactional.operations.console.data.live import Live
-from transactional.operations.console.data.places import places_of
+from transactional.operations.console.data.phase_executors import phase_executors_of
 from transactional.operations.console.data.tiles import letters_tiles, of_run, tiles_of
 from transactional.operations.console.drawing import charts
 from transactional.operations.console.drawing.staircase import bars_of, draw_staircase
@@ -100,7 +100,7 @@ def topology(
         "title": status.topology_id,
         "tab": "overview",
         "graph_svg": draw_graph(graph),
-        "places": places_of(overview.newest.details) if overview.newest is not None else [],
+        "executors": phase_executors_of(overview.newest.details) if overview.newest is not None else [],
         "staircase": draw_staircase(recent, overview.runs, now_ms, _link_from(status)),
         "charts": _charts(history.series(store, status.topology_id, span, now_ms) if span in SPANS else series_of(own)),
         "span": span if span in SPANS else "",
@@ -180,7 +180,7 @@ def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: 
     for record, times in zip(found.attempts, found.times, strict=True):
         waited = before is not None and _waited(times, before)
         edges = [(s, stream, t, n) for s, stream, t, n in (record.details or {}).get("edges", ())]
-        tries.append((record, times, phases_of(times), waited, edges, places_of(record.details)))
+        tries.append((record, times, phases_of(times), waited, edges, phase_executors_of(record.details)))
     return {
         "title": f"Transaction {txid} of {status.topology_id}",
         "tab": "attempts",

@@ -15,7 +15,7 @@ from transactional.core.store import StoreReader, TopologyStatus
 from transactional.model.attempt import NO_TRANSACTION, TxId
 from transactional.operations.doctor.source import examine_source
 from transactional.operations.doctor.store import examine_logs, examine_store
-from transactional.runtime.engine.fencing import known_txid, wrong_place, wrong_without
+from transactional.runtime.engine.fencing import find_disagreement, known_txid, wrong_without
 from transactional.topology.topology import Topology
 
 UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE, Problem.TABLE_FOREIGN)
@@ -57,10 +57,10 @@ def examine_tables(topology: Topology, store: StoreReader, status: TopologyStatu
     for table in tables_of(topology):
         of_table = list(table.found.diagnoses())
         if not any(each.problem in UNREADABLE for each in of_table):
-            of_table += _examine_place(table, topology, store, status)
+            of_table += _examine_version(table, topology, store, status)
         torn = table.found.torn
         if torn is not None and (wrong := wrong_without(torn, store, topology.id, table.component, _committed(status))):
-            of_table = [replace(_misplaced(table, wrong), attempt_id=torn.lost)]
+            of_table = [replace(_diagnosis_of(table, wrong), attempt_id=torn.lost)]
         found += [_with_way_back(each, topology, store) for each in of_table]
     return found
 
@@ -87,25 +87,25 @@ def tables_of(topology: Topology) -> list[Table]:
     return [Table(component, examined) for component, examined in found if examined is not None]
 
 
-def _examine_place(
+def _examine_version(
     table: Table, topology: Topology, store: StoreReader, status: TopologyStatus | None
 ) -> Iterator[Diagnosis]:
     """Compare a table's transaction with the one that the store expects, and whose it is, as a start does."""
     has_joined = store.has_fence(topology.id, table.component)
-    wrong = wrong_place(
+    wrong = find_disagreement(
         *(store, topology.id, table.component, table.found.version, _committed(status)), has_joined=has_joined
     )
     store_id = None if status is None else status.store_id
     wrong = wrong or of_another_store(table.found.store_id, table.found.version, store_id, store)
     if wrong is not None:
-        yield _misplaced(table, wrong)
+        yield _diagnosis_of(table, wrong)
 
 
 def _committed(status: TopologyStatus | None) -> TxId:
     return NO_TRANSACTION if status is None else TxId(status.committed_txid)
 
 
-def _misplaced(table: Table, wrong: Disagreement) -> Diagnosis:
+def _diagnosis_of(table: Table, wrong: Disagreement) -> Diagnosis:
     return Diagnosis(
         *(wrong.problem, table.found.where, wrong.what, wrong.remedy, table.component),
         can_repair=wrong.can_repair,

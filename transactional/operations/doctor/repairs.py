@@ -157,9 +157,9 @@ def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Tabl
     again. Raises `StoreMismatch` if the journal is not of
     these tables, or if the tables differ by more than a crash can cause.
     """
-    places = {table.component: standing_of(table, journal) for table in tables}
+    standings = {table.component: standing_of(table, journal) for table in tables}
     _check_rewound_together(tables, journal)
-    last, ahead = _last_and_ahead(places)
+    last, ahead = _last_and_ahead(standings)
     with _lease(topology, store) as lease:
         before, since = lease.progress.committed_txid, _committed_last(store, lease, journal)
         if before > last.txid or (before == last.txid > 0 and since != last.attempt_id):
@@ -206,15 +206,17 @@ def standing_of(table: Table, journal: Journal) -> Standing:
     raise StoreMismatch(f"{where}: none of the attempts in the journal has written it; pass another journal")
 
 
-def _last_and_ahead(places: Mapping[str, Standing]) -> tuple[Standing, Standing | None]:
+def _last_and_ahead(standings: Mapping[str, Standing]) -> tuple[Standing, Standing | None]:
     """The transaction that all tables contain, and the one that some already contain. Raises `StoreMismatch`."""
-    lowest, highest = min(places.values(), key=_by_txid), max(places.values(), key=_by_txid)
-    shown = ", ".join(f"{name}: {place.txid}:{place.attempt_id}" for name, place in sorted(places.items()))
+    lowest, highest = min(standings.values(), key=_by_txid), max(standings.values(), key=_by_txid)
+    shown = ", ".join(f"{name}: {standing.txid}:{standing.attempt_id}" for name, standing in sorted(standings.items()))
     if highest.txid > lowest.txid + 1:
         raise StoreMismatch(
             f"the tables are at {shown}: they differ by more than a crash can cause; restore those that are behind"
         )
-    if any(place.txid == lowest.txid and place.attempt_id != lowest.attempt_id for place in places.values()):
+    if any(
+        standing.txid == lowest.txid and standing.attempt_id != lowest.attempt_id for standing in standings.values()
+    ):
         raise StoreMismatch(
             f"the tables are at {shown}: they hold transaction {lowest.txid} as two attempts wrote it, and only the "
             "store knew the batch before it; restore the store"
@@ -235,8 +237,8 @@ def _check_rewound_together(tables: Sequence[Table], journal: Journal) -> None:
         )
 
 
-def _by_txid(place: Standing) -> TxId:
-    return place.txid
+def _by_txid(standing: Standing) -> TxId:
+    return standing.txid
 
 
 def _committed_last(store: CoordinatorStore, lease: Lease, journal: Journal) -> AttemptId:

@@ -8,7 +8,7 @@ from transactional.core.store import CoordinatorStore
 from transactional.model.errors import StoreMismatch, TransactionalError
 from transactional.topology.topology import Topology
 
-OUT_OF_PLACE = (Problem.STORE_WIPED, Problem.TABLE_AHEAD, Problem.TABLE_BEHIND, Problem.TABLE_MISSING)
+DISAGREEMENTS = (Problem.STORE_WIPED, Problem.TABLE_AHEAD, Problem.TABLE_BEHIND, Problem.TABLE_MISSING)
 """Why `fencing` refuses a table: the store and the table are at different transactions."""
 
 
@@ -27,7 +27,7 @@ def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
     except TransactionalError:
         return  # the start itself says why, or gets through
     for each in every:
-        if each.problem in OUT_OF_PLACE:
-            tables = [component.state.place for component in topology.committers if component.state is not None]
-            experiment = removal(getattr(store, "place", None), tables)
+        if each.problem in DISAGREEMENTS:
+            tables = [component.state.storage_path for component in topology.committers if component.state is not None]
+            experiment = removal(getattr(store, "storage_path", None), tables)
             raise StoreMismatch(refusal(each.component, each.where, each.what, each.remedy, experiment))

@@ -251,18 +251,18 @@ def make_executor(
 
 def _geared(topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None) -> JobExecutor:
     """Workers and Spark; Spark alone if the topology needs it, which is logged."""
-    from transactional.runtime.executors.auto.choice import ProcessingPlaces
+    from transactional.runtime.executors.auto.choice import ExecutorChooser
     from transactional.runtime.executors.auto.executor import GearedExecutor
     from transactional.runtime.executors.workers.executor import WorkerExecutor
-    from transactional.runtime.executors.workers.staying import why_on_spark
+    from transactional.runtime.executors.workers.spark_requirement import reason_for_spark
 
     spark = _on_spark(topology, session, master, spark_log)
     conf = {} if session is None else dict(session.sparkContext.getConf().getAll())
-    if (why := why_on_spark(topology, conf)) is not None:
+    if (why := reason_for_spark(topology, conf)) is not None:
         _log.warning("topology %r is processed on Spark throughout: %s", topology.id, why)
         return spark
-    workers, places = WorkerExecutor(topology), ProcessingPlaces(_expected_slots(session, master))
-    return GearedExecutor(workers, spark, places, workers_find_tuples=workers.finds_tuples)
+    workers, chooser = WorkerExecutor(topology), ExecutorChooser(_expected_slots(session, master))
+    return GearedExecutor(workers, spark, chooser, workers_find_tuples=workers.finds_tuples)
 
 
 def _expected_slots(session: SparkSession | None, master: str) -> int:

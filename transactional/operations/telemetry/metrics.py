@@ -159,8 +159,8 @@ class Metrics:
             self._of("dead_letters_total", component).inc(letters)
         for component, name, number in details.get("counters", ()):
             self._of("bolt_counter_total", component, self._counter_of(component, name)).inc(number)
-        if (place := str(details.get("processing", "")).partition(":")[0]) in _PLACES:
-            self._of("processed_transactions_total", _PLACES[place]).inc()
+        if (executor := str(details.get("processing", "")).partition(":")[0]) in _EXECUTORS:
+            self._of("processed_transactions_total", _EXECUTORS[executor]).inc()
         self._event_time(details.get("event_time", {}), details.get("late", {}))
         if batch.lost:
             self._of("lost_messages_total").inc(batch.lost)
@@ -226,7 +226,7 @@ def _version(distribution: str) -> str:
         return ""
 
 
-_PLACES: Final = {IN_DRIVER: "driver", IN_WORKERS: "workers", ON_SPARK: "spark"}
+_EXECUTORS: Final = {IN_DRIVER: "driver", IN_WORKERS: "workers", ON_SPARK: "spark"}
 _TIMED: Final[Mapping[str, Any]] = {"buckets": BUCKETS_S}
 _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[str, Any]]]] = (
     (Counter, "attempts_total", "Attempts that have ended", ("outcome", "phase"), {}),

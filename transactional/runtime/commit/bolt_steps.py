@@ -20,7 +20,7 @@ from transactional.runtime.commit.passing import Passing
 from transactional.runtime.commit.step_tasks import BoltWork
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.tasks.map_state import MapStateView
-from transactional.runtime.tasks.placing import TaskInfo
+from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.stateful import KeyValues, StatefulOperator, overrides_rollback
 from transactional.runtime.tasks.step_work import StepWork, TaskInput, Waiting, batches_of, bytes_of
 from transactional.runtime.tasks.task_loop import Received, run_through
@@ -48,8 +48,8 @@ class BoltStep(CommitStep):
         except SchemaMismatch as refused:
             raise self._error_of_refused(info, passing, received, refused) from refused
         passing.written[component.id] = len(written)
-        if not self.plan.stays and (why := view.needs_driver):
-            self.context.places.keep_in_driver(self.plan, why)
+        if not self.plan.driver_reason and (why := view.needs_driver):
+            self.context.executor_chooser.require_driver(self.plan, why)
         view.close()
 
     def _work(self, passing: Passing) -> StepWork | None:

@@ -13,10 +13,10 @@ from transactional.core.ports.split import TaskState, WrittenPart
 from transactional.core.ports.staged import Scratch
 from transactional.model.errors import TransactionalError, TuplesLost, WorkerDied, by_code
 from transactional.model.user_code.failures import TaskFailed, error_of, rank_failure, summed_up
+from transactional.runtime.commit.executor_choice import StepExecutorChoice, StepExecutorChooser
 from transactional.runtime.commit.passing import Passing
-from transactional.runtime.commit.step_places import StepPlace, StepPlaces
 from transactional.runtime.processing.staging import scratch_of
-from transactional.runtime.tasks.placing import TaskInfo
+from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.program import TaskProgram
 from transactional.runtime.tasks.step_work import StepExecutor, StepFailure, StepWork, TaskDone
 from transactional.topology.steps import Step
@@ -24,15 +24,16 @@ from transactional.topology.topology import Component, Topology
 
 
 class CommitContext:
-    """What the steps of a topology's commit phase have in common. `choice` says where they run, as for `StepPlaces`."""
+    """What the steps of a topology's commit phase have in common. `choice` says which executors they
+    use, as for `StepExecutorChooser`."""
 
     def __init__(self, topology: Topology, program: TaskProgram, jobs: StepExecutor | None, choice: str) -> None:
         self.topology, self.program, self.jobs, self._choice = topology, program, jobs, choice
 
     @cached_property
-    def places(self) -> StepPlaces:
-        """Where steps run. The executor of jobs has to be open."""
-        return StepPlaces(self._choice, None if self.jobs is None else self.jobs.slots())
+    def executor_chooser(self) -> StepExecutorChooser:
+        """Chooses the executors of steps. The executor of jobs has to be open when this is first read."""
+        return StepExecutorChooser(self._choice, None if self.jobs is None else self.jobs.slots())
 
     @cached_property
     def scratch(self) -> Scratch | None:
@@ -46,32 +47,33 @@ class CommitStep(ABC):
     def __init__(self, plan: Step, component: Component, context: CommitContext) -> None:
         self.plan, self.component, self.context = plan, component, context
 
-    def run(self, passing: Passing) -> StepPlace:
-        """Finish the component: write its state, and pass on what it emits. Says where that was done, and why.
+    def run(self, passing: Passing) -> StepExecutorChoice:
+        """Finish the component: write its state, and pass on what it emits. Returns the executor, and why it was
+        chosen.
 
         Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
-        place = self._place(passing)
-        if place.is_job:
+        choice = self._choose_executor(passing)
+        if choice.is_job:
             if (work := self._work(passing)) is not None:
                 self._run_job(work, passing)
-                return place
-            place = StepPlace(False, "its state can be read in the driver only")
+                return choice
+            choice = StepExecutorChoice(False, "its state can be read in the driver only")
         self._run_in_driver(passing)
-        return place
+        return choice
 
-    def _place(self, passing: Passing) -> StepPlace:
-        places, plan = self.context.places, self.plan
-        if plan.stays or not places.has_jobs:
-            return places.place(plan, 0, 0)
+    def _choose_executor(self, passing: Passing) -> StepExecutorChoice:
+        chooser, plan = self.context.executor_chooser, self.plan
+        if plan.driver_reason or not chooser.has_jobs:
+            return chooser.choose(plan, 0, 0)
         rows, size_bytes = self._size(passing)
-        place = places.place(plan, rows, size_bytes)
+        choice = chooser.choose(plan, rows, size_bytes)
         # Without rows a bolt still finishes its batch, but an update has nothing to do for tasks.
-        return place if rows or not self.component.is_update else StepPlace(False, place.why)
+        return choice if rows or not self.component.is_update else StepExecutorChoice(False, choice.reason)
 
     @abstractmethod
     def _run_in_driver(self, passing: Passing) -> None:
-        """Finish the component here."""
+        """Finish the component on the driver."""
 
     def _size(self, passing: Passing) -> tuple[int, int]:
         """How many rows its tasks would have to work on, and about how many bytes."""
@@ -86,11 +88,11 @@ class CommitStep(ABC):
 
     def _run_job(self, work: StepWork, passing: Passing) -> None:
         jobs = self.context.jobs
-        assert jobs is not None, "where there is no executor no step is placed in a job"
+        assert jobs is not None, "without an executor of jobs no step runs as one"
         try:
             answers = sorted(jobs.run_step(work), key=lambda answer: answer.task)
         except WorkerDied:
-            self.context.places.keep_from_driver(self.plan)
+            self.context.executor_chooser.require_job(self.plan)
             raise
         self._check(work, answers)
         for answer in answers:
@@ -107,8 +109,8 @@ class CommitStep(ABC):
     def _check(self, work: StepWork, answers: Sequence[TaskDone]) -> None:
         """Every task has answered once, none has failed, and nothing was lost on the way."""
         if failures := [answer.failure for answer in answers if answer.failure is not None]:
-            for stays in (failure.stays for failure in failures if failure.stays):
-                self.context.places.keep_in_driver(self.plan, stays)
+            for reason in (failure.driver_reason for failure in failures if failure.driver_reason):
+                self.context.executor_chooser.require_driver(self.plan, reason)
             raise _error_of_job(failures)
         state, given = self.component.state, [each.task for each in work.inputs]
         step = f"step {self.component.id!r}" + ("" if state is None else f", which writes the state {state.table}")

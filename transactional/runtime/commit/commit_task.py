@@ -12,8 +12,8 @@ from transactional.core.ports import DeadLetter
 from transactional.model.attempt import TransactionAttempt
 from transactional.runtime.tasks.emitting import Emitter, make_emitter
 from transactional.runtime.tasks.map_state import MapStateView, ReadState
+from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.operators import Operator
-from transactional.runtime.tasks.placing import TaskInfo
 from transactional.runtime.tasks.program import TaskProgram
 from transactional.runtime.tasks.stateful import KeyValues
 from transactional.runtime.tasks.task_loop import TaskLoop

@@ -15,8 +15,8 @@ from transactional.model.plumbing.syncing import sync
 from transactional.model.user_code.failures import TaskFailed
 from transactional.runtime.commit.bolt_steps import BoltStep
 from transactional.runtime.commit.commit_steps import CommitContext, CommitStep, error_of_tasks
+from transactional.runtime.commit.executor_choice import StepExecutorChoice
 from transactional.runtime.commit.passing import Passing
-from transactional.runtime.commit.step_places import StepPlace
 from transactional.runtime.commit.update_steps import update_step
 from transactional.runtime.tasks.program import NoReader, Record, make_program
 from transactional.runtime.tasks.step_work import StepExecutor
@@ -74,19 +74,19 @@ class CommitPhase:
             state.begin(attempt, processed.facts_of(committer))
         passing = Passing.of(attempt, processed)
         self._take_letters(passing)
-        states, places = dict[str, dict[str, int]](), dict[str, str]()
+        states, step_executors = dict[str, dict[str, int]](), dict[str, str]()
         phase_began_s = time.monotonic()
         for step in self.steps:
             component = step.component
             began_s = time.monotonic()
             with naive_times_in(self.topology.naive_times):
-                place = _run_step(step, passing)
+                choice = _run_step(step, passing)
             elapsed_ms = 1_000 * (time.monotonic() - began_s)
             if component.is_committer:
                 states[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}
-            if not step.plan.stays:
-                self.context.places.learn(step.plan, place, passing.rows[component.id], elapsed_ms)
-                places[component.id] = str(place)
+            if not step.plan.driver_reason:
+                self.context.executor_chooser.record_duration(step.plan, choice, passing.rows[component.id], elapsed_ms)
+                step_executors[component.id] = str(choice)
         if self.topology.dead_letters is not None:
             self.topology.dead_letters.put(attempt, letter_rows(attempt, passing.letters, processed.tried_again))
         self._make_durable()
@@ -103,7 +103,7 @@ class CommitPhase:
         letters = Counter(letter.exclusion.component for letter in passing.letters)
         late = Counter(processed.left_out) + passing.left_out
         passing.counted.update(processed.counted)
-        return CommitReport(edges, states, letters, places, late, processed.place, passing.counted)
+        return CommitReport(edges, states, letters, step_executors, late, processed.executor, passing.counted)
 
     def _is_fed_before(self, component: str) -> bool:
         """Whether it has had, in the processing phase, whatever does not come from steps."""
@@ -131,7 +131,7 @@ class CommitPhase:
                     passing.put(letter.component, task, ([batch], letter.source, letter.stream), batch.num_rows)
 
 
-def _run_step(step: CommitStep, passing: Passing) -> StepPlace:
+def _run_step(step: CommitStep, passing: Passing) -> StepExecutorChoice:
     """Run a step, whose name an error is given that a state raises: the state does not know it."""
     try:
         return step.run(passing)

@@ -18,7 +18,7 @@ from transactional.model.user_code.failures import TaskFailed
 from transactional.runtime.commit.commit_task import CommitTask
 from transactional.runtime.tasks.failing.faults import Faults
 from transactional.runtime.tasks.map_state import MapStateView, ReadState
-from transactional.runtime.tasks.placing import TaskInfo
+from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.task_loop import Received
 
 Check = Callable[[Mapping[Any, Any]], None]

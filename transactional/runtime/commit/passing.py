@@ -21,7 +21,7 @@ from transactional.runtime.tasks.items import (
     StagedAggregates,
     TuplesToCommit,
 )
-from transactional.runtime.tasks.placing import TaskInfo
+from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.stateful import StatefulOperator
 from transactional.runtime.tasks.step_work import Waiting
 from transactional.topology.stages import StageEdge

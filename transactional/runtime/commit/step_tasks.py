@@ -24,8 +24,8 @@ from transactional.runtime.processing.split_rows import in_order
 from transactional.runtime.processing.staging import staged
 from transactional.runtime.tasks.emitting import Emitter
 from transactional.runtime.tasks.items import Item, PartialAggregates, SetAside, TaskFailure, TuplesToCommit
+from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.part_of_state import PartOfState
-from transactional.runtime.tasks.placing import TaskInfo
 from transactional.runtime.tasks.program import TaskProgram
 from transactional.runtime.tasks.step_work import StepFailure, StepWork, TaskDone, TaskInput, batches_of, bytes_of
 from transactional.runtime.tasks.task_loop import run_through
@@ -161,5 +161,7 @@ def _failure(info: TaskInfo, failed: TaskFailed) -> StepFailure:
     cause = failed.__cause__
     if isinstance(cause, OperatingError) and not failed.at_fault:
         return StepFailure.of_state(cause)
-    stays = cause.stays if isinstance(cause, NeedsDriver) else ""
-    return StepFailure(failed.code, f"{info}, in the commit phase: {failed}", failed.at_fault, stays=stays)
+    driver_reason = cause.reason if isinstance(cause, NeedsDriver) else ""
+    return StepFailure(
+        failed.code, f"{info}, in the commit phase: {failed}", failed.at_fault, driver_reason=driver_reason
+    )

@@ -27,7 +27,7 @@ from transactional.runtime.commit.commit_task import emit_tables
 from transactional.runtime.commit.passing import Passing
 from transactional.runtime.commit.step_tasks import ChangingWork, ClosingWork
 from transactional.runtime.processing.split_rows import in_order_of_tasks, inputs_of, size_of, whole
-from transactional.runtime.tasks.placing import TaskInfo
+from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.step_work import StepWork, TaskInput
 from transactional.topology.steps import Step, emitted_by
 from transactional.topology.topology import CLOSED, Component

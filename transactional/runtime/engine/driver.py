@@ -62,7 +62,7 @@ from transactional.runtime.engine.savepoints import Savepoints
 from transactional.runtime.engine.sizing import sizer_of
 from transactional.runtime.tasks.step_work import StepExecutor
 from transactional.topology.closing import windows_left_open
-from transactional.topology.places import check_places
+from transactional.topology.locations import check_locations
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class TopologyDriver:
                 f"topology {topology.id!r} has queries alone ({', '.join(topology.queries)}), so there is nothing to "
                 "run: `transactional query` and QueryClient answer them"
             )
-        check_places(topology, store, observers)
+        check_locations(topology, store, observers)
         self.topology, self.store, self.executor = topology, store, executor
         resolved = config if isinstance(config, ResolvedConfig) else ResolvedConfig(config or TopologyConfig(), ())
         self.config = resolved.config

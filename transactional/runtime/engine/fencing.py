@@ -180,7 +180,7 @@ def _table_txid(
     """The transaction that the table is at. Raises `StoreMismatch` if the store says that it should be elsewhere."""
     committed, version = lease.progress.committed_txid, state.version()
     txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
-    wrong = wrong_place(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
+    wrong = find_disagreement(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
     if wrong is not None and not _may_lack(wrong, version, store, lease.topology_id, component_id, goes_back_to):
         raise _mismatch(component_id, state, store, wrong)
     wrong = of_another_store(state.created_for(), version, lease.store_id, store)
@@ -191,11 +191,11 @@ def _table_txid(
 
 def _mismatch(component_id: str, state: State, store: StoreReader, wrong: Disagreement) -> StoreMismatch:
     where = f"its table ({' '.join(f'{name}={value}' for name, value in state.identity().items())})"
-    experiment = removal(getattr(store, "place", None), [state.place])
+    experiment = removal(getattr(store, "storage_path", None), [state.storage_path])
     return StoreMismatch(refusal(component_id, where, wrong.what, wrong.remedy, experiment))
 
 
-def wrong_place(
+def find_disagreement(
     store: StoreReader,
     topology_id: str,
     component_id: str,
@@ -205,9 +205,10 @@ def wrong_place(
     has_joined: bool,
     after: TxId | None = None,
 ) -> Disagreement | None:
-    """Why a committer's table can't be gone on from with such a version, by what the store knows; None if it can.
+    """Compare the version of a committer's table with the store; None if a run may continue from it.
 
-    `after` is where it was with a later version. Only a rewind takes a table from what is not committed to what is.
+    `after` is the transaction that the table was at with a later version. Only a rewind takes a table back from a
+    transaction that is not committed to a committed one.
     """
     txid = None if version is None else known_txid(store, topology_id, component_id, version)
     is_back = txid is not None and after is not None and after <= committed < txid
@@ -227,7 +228,7 @@ def wrong_without(
     None if they may. That goes for a store, too, that does not know the version: it knows of no commit either.
     """
     lost, has_joined = torn.lost, store.has_fence(topology_id, component_id)
-    wrong = wrong_place(
+    wrong = find_disagreement(
         *(store, topology_id, component_id, torn.version, committed),
         has_joined=has_joined,
         after=None if lost is None else known_txid(store, topology_id, component_id, lost),

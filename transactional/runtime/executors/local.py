@@ -52,7 +52,7 @@ class LocalExecutor:
         with self._lock:
             self._done[attempt] = 0
         try:
-            return gather(self.program, batch, self._run_levels(attempt, batch, lookups), place=IN_DRIVER)
+            return gather(self.program, batch, self._run_levels(attempt, batch, lookups), executor=IN_DRIVER)
         finally:
             with self._lock:
                 del self._done[attempt]

@@ -33,8 +33,8 @@ from transactional.runtime.tasks.items import (
 from transactional.runtime.tasks.program import TaskProgram
 
 
-def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *, place: str = "") -> Processed:
-    """Check the items of an attempt that was processed at `place`, and combine them.
+def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *, executor: str = "") -> Processed:
+    """Check the items of an attempt that was processed by `executor`, and combine them.
 
     Raises the error of the first failure among them, `TuplesLost` if tuples were lost or duplicated in transit, or
     something else than the batch was read, `ReplayMismatch` if the batch was recorded with other contents.
@@ -72,7 +72,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *,
         left_out=sum((Counter(report.left_out) for report in reports), Counter()),
         counted=_counted(reports),
         batch=batch,
-        place=place,
+        executor=executor,
         split=split,
     )
 

@@ -88,14 +88,14 @@ def stagers_of_steps(topology: Topology) -> dict[str, Stager]:
     for step in plan_steps(topology):
         state = topology.component(step.component).state
         stager = None if state is None else state.stager(owner_of(topology.id, step.component))
-        if not step.stays and stager is not None:
+        if not step.driver_reason and stager is not None:
             found[step.component] = stager
     return found
 
 
 def scratch_of(topology: Topology) -> Scratch | None:
     """Where tasks of a topology leave something for later steps; None: nowhere, or nobody would take it there."""
-    if all(step.stays for step in plan_steps(topology)):
+    if all(step.driver_reason for step in plan_steps(topology)):
         return None
     for component in topology.components:
         state = component.state

@@ -42,8 +42,8 @@ from transactional.runtime.tasks.items import (
     is_for_level,
     is_for_task,
 )
+from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.operators import Operator
-from transactional.runtime.tasks.placing import TaskInfo
 from transactional.runtime.tasks.program import AttemptInput, TaskProgram
 from transactional.runtime.tasks.task_loop import Received, TaskLoop, run_through
 from transactional.runtime.tasks.trying_again import (

@@ -37,20 +37,21 @@ class TaskInput:
 
 @dataclass(frozen=True, slots=True)
 class StepFailure:
-    """Why a task of a step has failed. `stays`: why the step has to run in the driver, if that is the reason."""
+    """Why a task of a step has failed. `driver_reason` says why the step
+    has to run on the driver, and is empty if the failure has another cause."""
 
     code: str
     text: str
     at_fault: tuple[Exclusion, ...] = ()
     is_own: bool = True
     """Whether `text` is of the task; otherwise it is the text of an error of the state."""
-    stays: str = ""
+    driver_reason: str = ""
 
     @classmethod
     def of_state(cls, error: TransactionalError) -> StepFailure:
         """An error that the driver raises as it is."""
-        stays = error.stays if isinstance(error, NeedsDriver) else ""
-        return cls(error.code, str(error), error.at_fault, is_own=False, stays=stays)
+        driver_reason = error.reason if isinstance(error, NeedsDriver) else ""
+        return cls(error.code, str(error), error.at_fault, is_own=False, driver_reason=driver_reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def bytes_of(data: bytes | StagedBytes, scratch: Scratch | None) -> bytes:
     """The bytes, wherever they are. Raises `OperatingError`."""
     if isinstance(data, bytes):
         return data
-    assert scratch is not None, "a task has left something, so there is a place for it"
+    assert scratch is not None, "a task has staged batches, so the topology has scratch storage"
     return scratch.read(data)
 
 

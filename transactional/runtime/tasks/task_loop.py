@@ -16,8 +16,8 @@ import pyarrow as pa
 from transactional.model.user_code.failures import TaskFailed, guarded
 from transactional.runtime.tasks.emitting import Emitter, make_emitter
 from transactional.runtime.tasks.failing.faults import Faults
+from transactional.runtime.tasks.operator_factory import TaskInfo, UpdateGate, load_operator, make_gates, make_operator
 from transactional.runtime.tasks.operators import Operator
-from transactional.runtime.tasks.placing import TaskInfo, UpdateGate, load_operator, make_gates, make_operator
 
 Received = Iterable[tuple[pa.RecordBatch, str, str]]
 """Record batches with the component and stream they are from."""

@@ -16,8 +16,8 @@ from transactional.model.arrow import from_ipc, to_ipc
 from transactional.model.arrow.zones import naive_times_in
 from transactional.model.user_code.failures import TaskFailed
 from transactional.runtime.tasks.emitting import make_emitter
+from transactional.runtime.tasks.operator_factory import TaskInfo, make_operator
 from transactional.runtime.tasks.operators import Operator, TupleOperator
-from transactional.runtime.tasks.placing import TaskInfo, make_operator
 from transactional.runtime.tasks.program import AttemptInput, TaskProgram
 
 

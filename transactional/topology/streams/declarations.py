@@ -9,7 +9,7 @@ from typing import Any
 from transactional.core.ports import State
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
-from transactional.topology.places import table_of
+from transactional.topology.locations import table_of
 from transactional.topology.streams.graph import Cut, Persisted, StreamGraph, StreamNode
 from transactional.topology.wiring import check_id
 

@@ -26,7 +26,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.facts import BatchFacts
 from transactional.model.user_code.tuples import Tuple
-from transactional.runtime.commit import step_places
+from transactional.runtime.commit import executor_choice
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.tasks.step_work import StepWork, TaskDone
@@ -220,7 +220,7 @@ def test_a_committer_with_code_and_the_bolt_behind_it_may_be_jobs(tmp_path: Path
     assert left == {".parquet"}, "what was for one attempt only, pickled bolts among it, is gone"
 
 
-def test_a_replay_replaces_what_a_dead_attempt_has_staged(tmp_path: Path) -> None:
+def test_a_replay_reexecutors_what_a_dead_attempt_has_staged(tmp_path: Path) -> None:
     state = log(tmp_path / "t")
     topology = counting(WordCount(), state)
     executor = LocalExecutor(topology)
@@ -280,14 +280,14 @@ def test_after_a_process_has_died_of_it_a_step_stays_a_job(tmp_path: Path, monke
     topology = counting(WordCount(), log(tmp_path / "t"))
     executor = Executor(topology, died)
     phase = CommitPhase(topology, jobs=executor, choice="auto")
-    [step] = [each for each in phase.steps if not each.plan.stays]
+    [step] = [each for each in phase.steps if not each.plan.driver_reason]
     batch = BatchMetadata({PartitionId("memory", n): OffsetRange(Offset(0), Offset(150)) for n in (0, 1)})
     processed = executor.run(attempt(1, 10), batch)
     with monkeypatch.context() as patch:
-        patch.setattr(step_places, "DRIVER_BYTES_MAX", 0)
+        patch.setattr(executor_choice, "DRIVER_BYTES_MAX", 0)
         with pytest.raises(WorkerDied):
             phase.run(attempt(1, 10), processed)
-    assert phase.context.places.place(step.plan, 1, 0).is_job
+    assert phase.context.executor_chooser.choose(step.plan, 1, 0).is_job
 
 
 def both(executor: Executor, work: StepWork) -> list[TaskDone]:
@@ -384,7 +384,7 @@ def test_what_only_the_driver_can_do_is_refused_and_named(bolt: StatefulBolt, na
 
 
 def test_a_bolt_that_needs_the_driver_gets_it_at_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_places, "DRIVER_BYTES_MAX", -1)
+    monkeypatch.setattr(executor_choice, "DRIVER_BYTES_MAX", -1)
     table = MemoryTable("t")
     topology = counting(Total(), counts(table))
     executor = Executor(topology, Executor.as_it_is)
@@ -412,11 +412,11 @@ def test_what_a_bolt_has_used_in_the_driver_is_known_before_it_would_be_a_job(
     """So that no attempt has to fail for it."""
     topology = counting(bolt, counts(MemoryTable("t")))
     executor = Executor(topology, Executor.as_it_is)
-    phase, places = CommitPhase(topology, jobs=executor), list[str]()
+    phase, executors = CommitPhase(topology, jobs=executor), list[str]()
     for txid in (1, 2):
         ranges = {PartitionId("memory", 0): OffsetRange(Offset(50 * (txid - 1)), Offset(50 * txid))}
         report = phase.run(attempt(txid, 10 * txid), executor.run(attempt(txid, 10 * txid), BatchMetadata(ranges)))
-        places.append(report.steps["count"])
-        monkeypatch.setattr(step_places, "DRIVER_BYTES_MAX", -1)
-    assert places[1].startswith("driver" if why else "job")
-    assert why in places[1]
+        executors.append(report.steps["count"])
+        monkeypatch.setattr(executor_choice, "DRIVER_BYTES_MAX", -1)
+    assert executors[1].startswith("driver" if why else "job")
+    assert why in executors[1]

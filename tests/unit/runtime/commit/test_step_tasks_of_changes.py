@@ -24,7 +24,7 @@ from transactional.errors import AttemptLost, BoltFailed, SumOverflow, TableConf
 from transactional.model.aggregates import StoredColumns
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.user_code.tuples import Tuple
-from transactional.runtime.commit import step_places
+from transactional.runtime.commit import executor_choice
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.tasks.step_work import StepWork, TaskDone
@@ -185,14 +185,14 @@ def test_nothing_of_what_changes_passes_the_driver(tmp_path: Path) -> None:
 def test_what_is_too_large_for_the_driver_is_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = changing(in_delta(tmp_path, STAGED))
     executor = Executor(topology)
-    phase, places = CommitPhase(topology, jobs=executor), list[str]()
+    phase, executors = CommitPhase(topology, jobs=executor), list[str]()
     for txid in (1, 2):
         of = (40 * (txid - 1), 40 * txid)
         report = phase.run(attempt(txid, 10 * txid), processed(executor, txid, 10 * txid, of))
-        places.append(report.steps["counts"])
-        monkeypatch.setattr(step_places, "DRIVER_BYTES_MAX", 0)
-    assert [place.split(":")[0] for place in places] == ["driver", "job"]
-    assert "too many for the driver" in places[1]
+        executors.append(report.steps["counts"])
+        monkeypatch.setattr(executor_choice, "DRIVER_BYTES_MAX", 0)
+    assert [executor.split(":")[0] for executor in executors] == ["driver", "job"]
+    assert "too many for the driver" in executors[1]
 
 
 # --- an executor that does what it must not -------------------------------------------------------------------------
@@ -285,5 +285,5 @@ def step(state: Any, parallelism: int = 3) -> Step:
 
 def test_where_an_update_that_emits_may_run() -> None:
     assert step(MemoryMapState("word")) == Step("counts", 3, ("word",), splits_partials=True, in_order=True)
-    assert step(MemoryMapState("word"), 1).stays == "it has one task"
-    assert step(MemoryMapState(())).stays == "its state has no key"
+    assert step(MemoryMapState("word"), 1).driver_reason == "it has one task"
+    assert step(MemoryMapState(())).driver_reason == "its state has no key"

@@ -223,13 +223,13 @@ def test_what_was_lost_or_closed_twice_fails_the_attempt(change: Change, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("stays", "wire"),
+    ("driver_reason", "wire"),
     [
         ("it emits what it changes", lambda counts: counts.new_values()),
         ("", lambda counts: None),
     ],
 )
-def test_where_windows_close_is_known_before(stays: str, wire: Any) -> None:
+def test_where_windows_close_is_known_before(driver_reason: str, wire: Any) -> None:
     topology = TridentTopology("windows", parallelism=2)
     stream = topology.new_stream("clicks", OpaqueMemoryTransactionalSpout([[]], FIELDS, take=1), event_time="at")
     counts = (
@@ -240,17 +240,20 @@ def test_where_windows_close_is_known_before(stays: str, wire: Any) -> None:
     if more is not None:
         more.group_by("page").persistent_aggregate(MemoryMapState(), Count(), name="changes")
     step = next(step for step in plan_steps(topology.build()) if step.component == "open")
-    assert (step.stays, step.split_by) == (stays, () if stays else ("page",))
+    assert (step.driver_reason, step.split_by) == (driver_reason, () if driver_reason else ("page",))
 
 
 def test_windows_without_a_key_and_of_one_task_stay_in_the_driver() -> None:
-    for tasks, key, stays in ((1, ("page",), "it has one task"), (2, (), "its windows have no key")):
+    for tasks, key, driver_reason in ((1, ("page",), "it has one task"), (2, (), "its windows have no key")):
         topology = TridentTopology("windows", parallelism=tasks)
         stream = topology.new_stream("clicks", OpaqueMemoryTransactionalSpout([[]], FIELDS, take=1), event_time="at")
         counts = stream.group_by(*key).window(WINDOWS["tumbling"]) if key else stream.window(WINDOWS["tumbling"])
         state = counts.persistent_aggregate(MemoryMapState(), Count(), name="open")
         state.closed().persist(MemoryMapState((*key, "window_start")), name="closed")
-        assert next(step for step in plan_steps(topology.build()) if step.component == "open").stays == stays
+        assert (
+            next(step for step in plan_steps(topology.build()) if step.component == "open").driver_reason
+            == driver_reason
+        )
 
 
 def test_transactions_that_close_no_window_run_no_job() -> None:

@@ -141,8 +141,8 @@ class Database:
                 )
 
     @property
-    def place(self) -> str:
-        """The database, and the schemas to search, without the rest: independent of the login."""
+    def identity(self) -> str:
+        """The URL of the database with the schemas to search, without the login and all other options."""
         if self.is_sqlite:
             return str(self._url) if self.file is None else f"sqlite:///{self.file}"
         host, port, options = (_joined(self._url.query.get(name, "")) for name in ("host", "port", "options"))

@@ -44,7 +44,7 @@ class SqlStoreReader:
         return f"{type(self).__name__}({str(self._database)!r})"
 
     @property
-    def place(self) -> str | None:
+    def storage_path(self) -> str | None:
         """The path of a SQLite file."""
         return self._database.file
 

@@ -114,7 +114,7 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.place = str(path)
+        self.storage_path = str(path)
         try:
             self._file: TextIO = open(path, "a", encoding="utf-8", opener=_open_private)  # noqa: SIM115 - see close
             if _is_torn(Path(path)):
@@ -141,7 +141,7 @@ class JournalWriter:
         self._write({"at_ms": at_ms, "run": run.to_json()})
         self._is_durable = config.durability == "disk"
         if self._is_durable:
-            sync([Path(self.place), Path(self.place).absolute().parent])
+            sync([Path(self.storage_path), Path(self.storage_path).absolute().parent])
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Write one line."""
@@ -154,13 +154,13 @@ class JournalWriter:
         self._write_event(at_ms, event, actions)
         # While the commit phase is running: it ends with another event, so this is done by then.
         if self._is_durable and any(isinstance(action, protocol.StartCommit) for action in actions):
-            sync([Path(self.place)])
+            sync([Path(self.storage_path)])
 
     def take_back(self, at_ms: int, taken: TakenBack) -> None:
         """Write what a rewind is about to do; it is durable afterwards."""
         self._last_tick = None
         self._write({"at_ms": at_ms, "rewind": taken.to_json()})
-        sync([Path(self.place), Path(self.place).absolute().parent])
+        sync([Path(self.storage_path), Path(self.storage_path).absolute().parent])
 
     def close(self) -> None:
         """Close the file."""

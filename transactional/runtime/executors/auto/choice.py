@@ -1,9 +1,10 @@
-"""Where a processing phase runs: in workers beside the driver, or on Spark. Chosen per transaction, by measured cost.
+"""Chooses per transaction whether a processing phase runs in workers beside the driver or on Spark.
 
-A batch takes a while on Spark however small it is, and then less per record than in workers if there are more cores.
-Both are measured as transactions go by; what is not measured yet is estimated from the other. A change costs something,
-too: consumers start again elsewhere. So a change has to be worth it for several batches in a row, and for a while after
-it there is no other.
+The choice follows measured cost. On Spark a batch has a fixed cost however small it is, and then takes less time per
+record than in workers if Spark has more cores. Both are measured in every transaction, as medians. An executor that has
+not been measured is estimated from the other one. A change of the executor has a price, too, because consumers start
+again in other processes. Therefore the other executor has to be quicker for several batches in a row, and for some
+batches after a change there is no further one. This module only decides; `auto.executor` runs transactions.
 """
 
 from __future__ import annotations
@@ -15,76 +16,79 @@ from transactional.core.machine.report import IN_WORKERS, ON_SPARK
 from transactional.model.plumbing.moving_median import MovingMedian
 
 JOB_MS: Final = 40.0
-"""What a Spark job costs before its first record."""
+"""Fixed cost of a Spark job, before its first record."""
 WORKERS_MS: Final = 4.0
-"""What a request to workers costs before the first record."""
+"""Fixed cost of a request to workers, before the first record."""
 RECORDS_MIN: Final = 1_000
-"""Smaller batches measure other things than records."""
+"""Smaller batches are not measured: their time depends on other things than records."""
 MARGIN: Final = 0.8
-"""The other place has to be so much quicker."""
-IN_A_ROW: Final = 3
-"""So many batches in a row have to be quicker elsewhere: one that is large alone is not worth two changes."""
+"""The other executor counts as quicker if its expected time is below this share of the current one's."""
+QUICKER_IN_A_ROW: Final = 3
+"""Number of batches in a row for which the other executor has to be quicker: a single large one is not worth two
+changes."""
 BATCHES_BETWEEN: Final = 20
-"""So many batches stay where they are after a change."""
+"""Number of batches after a change for which there is no other change."""
 FORGOTTEN_AFTER: Final = 2_000
-"""What was measured in the other place so many batches ago is estimated again: it may have been busy then."""
+"""After this many batches the other executor is estimated again: it may have been busy when it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessingPlace:
-    """Where a processing phase runs, and why."""
+class ExecutorChoice:
+    """Whether a processing phase runs on Spark or in workers, with the reason."""
 
     is_spark: bool
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{ON_SPARK if self.is_spark else IN_WORKERS}: {self.why}"
+        return f"{ON_SPARK if self.is_spark else IN_WORKERS}: {self.reason}"
 
 
 @dataclass(slots=True)
-class ProcessingPlaces:
-    """Chooses where batches are processed. `slots` and `workers` are how many tasks run at a time on Spark and in
-    workers. Starts with workers. Not thread-safe."""
+class ExecutorChooser:
+    """Chooses the executor of each batch, beginning with workers. Not thread-safe.
+
+    `slots` is the number of tasks that run at a time on Spark, `workers` the number in workers.
+    """
 
     slots: int
     workers: int = 1
-    _of_workers: MovingMedian = field(default_factory=MovingMedian)
-    _of_spark: MovingMedian = field(default_factory=MovingMedian)
+    _workers_ms_per_record: MovingMedian = field(default_factory=MovingMedian)
+    _spark_ms_per_record: MovingMedian = field(default_factory=MovingMedian)
     _is_spark: bool = False
-    _since: int = BATCHES_BETWEEN
-    _elsewhere: int = 0
+    _batches_since_change: int = BATCHES_BETWEEN
+    _quicker_in_a_row: int = 0
 
-    def place(self, records: int) -> ProcessingPlace:
-        """Where a batch of this many records is processed."""
-        self._since += 1
-        if self._since == FORGOTTEN_AFTER and self._is_spark:
-            self._of_workers = MovingMedian()
-        elif self._since == FORGOTTEN_AFTER:
-            self._of_spark = MovingMedian()
+    def choose(self, records: int) -> ExecutorChoice:
+        """Choose the executor of a batch with this many records."""
+        self._batches_since_change += 1
+        if self._batches_since_change == FORGOTTEN_AFTER and self._is_spark:
+            self._workers_ms_per_record = MovingMedian()
+        elif self._batches_since_change == FORGOTTEN_AFTER:
+            self._spark_ms_per_record = MovingMedian()
         if (expected := self._expected(records)) is None:
-            return ProcessingPlace(self._is_spark, "nothing is measured yet")
-        in_workers_ms, on_spark_ms = expected
-        here_ms, there_ms = (on_spark_ms, in_workers_ms) if self._is_spark else (in_workers_ms, on_spark_ms)
-        self._elsewhere = self._elsewhere + 1 if there_ms < MARGIN * here_ms else 0
-        if self._elsewhere >= IN_A_ROW and self._since > BATCHES_BETWEEN:
-            self._is_spark, self._since, self._elsewhere = not self._is_spark, 0, 0
-        return ProcessingPlace(
-            self._is_spark, f"about {in_workers_ms:.0f} ms in workers, {on_spark_ms:.0f} ms on Spark"
-        )
+            return ExecutorChoice(self._is_spark, "nothing is measured yet")
+        workers_ms, spark_ms = expected
+        current_ms, other_ms = (spark_ms, workers_ms) if self._is_spark else (workers_ms, spark_ms)
+        self._quicker_in_a_row = self._quicker_in_a_row + 1 if other_ms < MARGIN * current_ms else 0
+        if self._quicker_in_a_row >= QUICKER_IN_A_ROW and self._batches_since_change > BATCHES_BETWEEN:
+            self._is_spark, self._batches_since_change, self._quicker_in_a_row = not self._is_spark, 0, 0
+        return ExecutorChoice(self._is_spark, f"about {workers_ms:.0f} ms in workers, {spark_ms:.0f} ms on Spark")
 
-    def learn(self, place: ProcessingPlace, records: int, took_ms: float) -> None:
-        """A batch of this many records took this long."""
+    def record_duration(self, choice: ExecutorChoice, records: int, elapsed_ms: float) -> None:
+        """Record how long a batch of this many records took on the executor that was chosen."""
         if records >= RECORDS_MIN:
-            measured, fixed_ms = (self._of_spark, JOB_MS) if place.is_spark else (self._of_workers, WORKERS_MS)
-            measured.add(max(0.0, took_ms - fixed_ms) / records)
+            if choice.is_spark:
+                self._spark_ms_per_record.add(max(0.0, elapsed_ms - JOB_MS) / records)
+            else:
+                self._workers_ms_per_record.add(max(0.0, elapsed_ms - WORKERS_MS) / records)
 
     def _expected(self, records: int) -> tuple[float, float] | None:
-        """In workers, and on Spark, in milliseconds; None: neither is measured."""
-        in_workers, on_spark = self._of_workers.value, self._of_spark.value
-        if in_workers is None:
-            if on_spark is None:
+        """Return the expected milliseconds in workers and on Spark, or None if neither is measured."""
+        workers, spark = self._workers_ms_per_record.value, self._spark_ms_per_record.value
+        if workers is None:
+            if spark is None:
                 return None
-            in_workers = on_spark * self.slots / self.workers
-        if on_spark is None:
-            on_spark = in_workers * self.workers / self.slots
-        return WORKERS_MS + in_workers * records, JOB_MS + on_spark * records
+            workers = spark * self.slots / self.workers
+        if spark is None:
+            spark = workers * self.workers / self.slots
+        return WORKERS_MS + workers * records, JOB_MS + spark * records

@@ -120,7 +120,7 @@ class SparkExecutor:
             self._refuse_repeated_stages(attempt, tag)
         with self._lock:
             self._packing.learn(records, sum(item.elapsed_ms for item in items if isinstance(item, TaskTime)))
-        return gather(self.program, batch, items, place=ON_SPARK)
+        return gather(self.program, batch, items, executor=ON_SPARK)
 
     def slots(self) -> int:
         """How many tasks Spark runs at a time."""

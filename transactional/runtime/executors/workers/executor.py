@@ -19,7 +19,7 @@ from transactional.model.errors import ConfigError, WorkerDied
 from transactional.model.guarantees import Guarantee
 from transactional.runtime.executors.workers.deadly_tuples import deadly_tuple, naming
 from transactional.runtime.executors.workers.pool import Piece, WorkerPool
-from transactional.runtime.executors.workers.staying import why_on_spark
+from transactional.runtime.executors.workers.spark_requirement import reason_for_spark
 from transactional.runtime.executors.workers.work import BoltAlone, LevelWork, PartOfStep
 from transactional.runtime.processing.gathering import gather
 from transactional.runtime.processing.staging import scratch_of, stagers_of
@@ -44,7 +44,7 @@ class WorkerExecutor:
     """
 
     def __init__(self, topology: Topology, *, processes: int | None = None) -> None:
-        if (why := why_on_spark(topology)) is not None:
+        if (why := reason_for_spark(topology)) is not None:
             raise ConfigError(f"topology {topology.id!r} can't run in workers: {why}. Run it on Spark")
         self._topology = topology
         self.program = make_program(topology, topology.spout.reader())
@@ -95,7 +95,7 @@ class WorkerExecutor:
             self._died.discard(attempt.txid)
             elapsed_ms = sum(item.elapsed_ms for item in items if isinstance(item, TaskTime))
             self._packing.learn(records, elapsed_ms)
-        return gather(self.program, batch, [item for item in items if not is_for_task(item)], place=IN_WORKERS)
+        return gather(self.program, batch, [item for item in items if not is_for_task(item)], executor=IN_WORKERS)
 
     def _level(
         self, inputs: AttemptInput, level: int, items: Sequence[Item], processes: int, *, is_watched: bool

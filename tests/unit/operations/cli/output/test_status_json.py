@@ -24,7 +24,7 @@ from transactional.operations.cli.output.statuses import upkeep_lines
 from transactional.operations.telemetry.metrics import Metrics
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.history.journal import JournalWriter, read_journal
-from transactional.runtime.executors.auto.choice import ProcessingPlaces
+from transactional.runtime.executors.auto.choice import ExecutorChooser
 from transactional.runtime.executors.auto.executor import GearedExecutor
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
@@ -67,7 +67,7 @@ def test_where_a_transaction_was_processed() -> None:
     made, store = builder(words()), MemoryCoordinatorStore()
     made.set_committer_bolt("count", counts(MemoryTable("t")).count()).fields_grouping("spout", "word")
     topology = made.build()
-    executor = GearedExecutor(LocalExecutor(topology), LocalExecutor(topology), ProcessingPlaces(4))
+    executor = GearedExecutor(LocalExecutor(topology), LocalExecutor(topology), ExecutorChooser(4))
     TopologyDriver(topology, store, executor, DRAINED).run()
     said = "in workers: nothing is measured yet"
     [status] = store.status(topology.id)

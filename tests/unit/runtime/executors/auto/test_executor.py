@@ -17,22 +17,22 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.runtime.engine.driver import TopologyDriver
-from transactional.runtime.executors.auto.choice import ProcessingPlace, ProcessingPlaces
+from transactional.runtime.executors.auto.choice import ExecutorChoice, ExecutorChooser
 from transactional.runtime.executors.auto.executor import GearedExecutor
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 
 
-class Drawn(ProcessingPlaces):
-    """Draws a place for each attempt."""
+class Drawn(ExecutorChooser):
+    """Draws an executor for each attempt."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(4)
         self.draw = random.Random(seed)
 
-    def place(self, records: int) -> ProcessingPlace:
-        return ProcessingPlace(self.draw.random() < 0.5, "drawn")
+    def choose(self, records: int) -> ExecutorChoice:
+        return ExecutorChoice(self.draw.random() < 0.5, "drawn")
 
 
 class Loses(LocalExecutor):
@@ -59,7 +59,7 @@ class Loses(LocalExecutor):
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("spout", [words, opaque_words])
-def test_whatever_place_is_drawn_each_tuple_counts_once(seed: int, spout: Any) -> None:
+def test_whatever_executor_is_drawn_each_tuple_counts_once(seed: int, spout: Any) -> None:
     table, draw = MemoryTable("counts"), random.Random(seed)
     made = builder(spout(take=1), parallelism=2)
     made.set_committer_bolt("count", counts(table).count()).fields_grouping("spout", "word")
@@ -96,11 +96,11 @@ class Slow(LocalExecutor):
         self.closed.set()
 
 
-class OnSpark(ProcessingPlaces):
+class OnSpark(ExecutorChooser):
     """Everything is quicker there."""
 
-    def place(self, records: int) -> ProcessingPlace:
-        return ProcessingPlace(True, "always")
+    def choose(self, records: int) -> ExecutorChoice:
+        return ExecutorChoice(True, "always")
 
 
 def topology_of_words(table: MemoryTable, take: int = 1) -> Topology:
@@ -143,7 +143,7 @@ def test_a_spark_that_is_never_needed_is_never_started() -> None:
     table = MemoryTable("counts")
     topology = topology_of_words(table)
     spark = Slow(topology)
-    executor = GearedExecutor(LocalExecutor(topology), spark, ProcessingPlaces(4))
+    executor = GearedExecutor(LocalExecutor(topology), spark, ExecutorChooser(4))
     TopologyDriver(topology, MemoryCoordinatorStore(), executor, TopologyConfig(stop_when_drained=True)).run()
     assert stored(table) == WORD_COUNTS
     assert not spark.closed.is_set()
@@ -174,10 +174,12 @@ class Dies(LocalExecutor):
         return super().run(attempt, batch)
 
 
-@pytest.mark.parametrize(("workers_find_tuples", "place"), [(True, "in workers: a pro"), (False, "on Spark: always")])
+@pytest.mark.parametrize(
+    ("workers_find_tuples", "expected"), [(True, "in workers: a pro"), (False, "on Spark: always")]
+)
 def test_what_a_process_has_died_of_is_processed_where_tuples_are_found(
     workers_find_tuples: bool,  # noqa: FBT001
-    place: str,
+    expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Dies, "has_died", False)
@@ -192,5 +194,5 @@ def test_what_a_process_has_died_of_is_processed_where_tuples_are_found(
     first, second, other = (TransactionAttempt(TxId(txid), AttemptId(n)) for txid, n in ((1, 1), (1, 2), (2, 3)))
     with pytest.raises(WorkerDied):
         executor.run(first, batch)
-    assert executor.run(second, batch).place.startswith(place)
-    assert executor.run(other, batch).place == "on Spark: always"
+    assert executor.run(second, batch).executor.startswith(expected)
+    assert executor.run(other, batch).executor == "on Spark: always"

@@ -82,8 +82,8 @@ def test_a_state_is_seen_after_its_transaction_or_before_it(
     assert plan_stages(topology).shown(bolt) == "processing + commit", (
         "it takes its tuples in its tasks, and looks up in the commit phase"
     )
-    [stays] = [step.stays for step in plan_steps(topology) if step.component == bolt]
-    assert stays == "it looks up states"
+    [driver_reason] = [step.driver_reason for step in plan_steps(topology) if step.component == bolt]
+    assert driver_reason == "it looks up states"
 
 
 def test_a_state_of_one_row() -> None:

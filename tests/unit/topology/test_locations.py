@@ -20,7 +20,7 @@ from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.builder import TransactionalTopologyBuilder
-from transactional.topology.places import real_path
+from transactional.topology.locations import real_path
 from transactional.topology.topology import Topology
 
 AnyState = DeltaMapState | SqlMapState | MemoryMapState

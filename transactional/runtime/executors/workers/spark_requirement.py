@@ -13,7 +13,7 @@ _SHIPPED = ("spark.files", "spark.archives", "spark.submit.pyFiles", "spark.pysp
 """Settings that give executors what the driver's own process may lack."""
 
 
-def why_on_spark(topology: Topology, conf: Mapping[str, str] | None = None) -> str | None:
+def reason_for_spark(topology: Topology, conf: Mapping[str, str] | None = None) -> str | None:
     """The reason, as part of a sentence; None if it can run in workers. `conf` are the settings of a session that is
     there already. Raises `ConfigError` for what can't be sent to either."""
     if sys.platform != "linux":
