@@ -17,11 +17,15 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tools.make_reference import COMMITTED, PAGES, reference_page
+
 ROOT = Path(__file__).parents[1]
 MERMAID = ROOT / ".venv" / "mermaid" / "mermaid.min.js"
 ADDRESS = ("127.0.0.1", 8789)
 NAMES = {"README.md": "index.md", "docs/index.md": "docs/contents.md"}
 """Pages that have another name in the site."""
+REFERENCE = {Path("docs", "reference", f"{name}.md"): name for name in PAGES if name not in COMMITTED}
+"""Pages that are made for the site, from docstrings."""
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
 
 
@@ -46,8 +50,8 @@ def with_links_of_site(page: Path, text: str) -> tuple[str, set[Path]]:
 
 
 def write_pages(folder: Path) -> None:
-    """Every page that can be reached from the README by links, and every file that these link to."""
-    waiting, seen = [Path("README.md")], set[Path]()
+    """Write the reference, every page that links lead to from the README, and every file that these link to."""
+    waiting, seen = [Path("README.md"), *REFERENCE], set[Path]()
     while waiting:
         path = waiting.pop()
         if path in seen:
@@ -56,7 +60,8 @@ def write_pages(folder: Path) -> None:
         place = folder / in_site(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            text, linked = with_links_of_site(path, (ROOT / path).read_text("utf-8"))
+            text = reference_page(REFERENCE[path]) if path in REFERENCE else (ROOT / path).read_text("utf-8")
+            text, linked = with_links_of_site(path, text)
             place.write_text(text, "utf-8")
             waiting += linked
         else:

@@ -1,6 +1,7 @@
-"""Writes docs/reference/ from the docstrings of the public names and the options of the command line, docs/proof.md
-from docs/proof.json, the diagram of docs/state-machine.md, the table of docs/howto/change.md, and what
-docs/guarantees.md shows of the journeys.
+"""Writes the pages of the command line and the options, docs/proof.md from docs/proof.json, the diagram of
+docs/state-machine.md, the table of docs/howto/change.md, and what docs/guarantees.md shows of the journeys.
+
+The pages of classes and functions are made from their docstrings when the site is built (`tools/docs_site.py`).
 
 `python tools/make_reference.py`, from the repository's root. A test fails when a page is not what this would write.
 The code is read, not imported, but for the command line, whose options only exist once it is built.
@@ -37,11 +38,9 @@ class Page:
     names: tuple[str, ...] = ()
 
 
+COMMITTED = ("command-line", "configuration")
+"""The pages that are files of the repository; the others are only in the site."""
 PAGES = {
-    "index": Page(
-        "Reference",
-        "Every public name and option. These pages are made from the docstrings by `tools/make_reference.py`.",
-    ),
     "command-line": Page("Command line", "`transactional COMMAND --help` shows the same."),
     "configuration": Page(
         "Configuration",
@@ -274,15 +273,7 @@ def reference_page(name: str) -> str:
     """The text of one page."""
     page = PAGES[name]
     head = [f"# {page.title}", page.introduction]
-    if name == "index":
-        head.append(
-            "\n".join(
-                f"- [{other.title}]({key}.md): {_summary(other)}"
-                for key, other in PAGES.items()
-                if other.names or key == "command-line"
-            )
-        )
-    elif name == "command-line":
+    if name == "command-line":
         head += list(_commands())
     return "\n\n".join([*head, *(part for each in page.names for part in _described(each))]) + "\n"
 
@@ -290,11 +281,6 @@ def reference_page(name: str) -> str:
 def proof_page() -> str:
     """What docs/proof.json says of the long proofs."""
     return page_of(Proof.read(ROOT / "docs" / "proof.json"))
-
-
-def _summary(page: Page) -> str:
-    names = [f"`{name.rsplit('.', 1)[1]}`" for name in page.names]
-    return ", ".join(names or (f"`{name.removeprefix('transactional ')}`" for name, _ in _all_commands()))
 
 
 # --- what is read from the source ----------------------------------------------------------------------------------
@@ -479,11 +465,9 @@ def page_of_changes() -> str:
 
 
 def main() -> None:
-    """Write all pages."""
-    folder = ROOT / "docs" / "reference"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in PAGES:
-        (folder / f"{name}.md").write_text(reference_page(name), encoding="utf-8")
+    """Write all pages that are files of the repository."""
+    for name in COMMITTED:
+        (ROOT / "docs" / "reference" / f"{name}.md").write_text(reference_page(name), encoding="utf-8")
     page = ROOT / "docs" / "state-machine.md"
     drawn = re.sub(r"(?s)(?<=```mermaid\n).*?(?=```)", lambda _: diagram() + "\n", page.read_text("utf-8"))
     page.write_text(drawn, encoding="utf-8")

@@ -15,6 +15,7 @@ import pytest
 
 from tests.docs.pages import ROOT, name_of, pages
 from tests.tidy.files import our_files
+from tools.make_reference import PAGES, reference_page
 
 ABOUT_STORM = "docs/storm-differences.md"
 INTERNAL = re.compile(r"\b[TRKCEOX]\d{1,2}[a-z]?\b|\b[Ss]eeds? 00\d\b")
@@ -33,7 +34,9 @@ def for_users() -> Iterator[Path]:
 
 
 def test_pages_for_users_name_no_internal_ids() -> None:
-    found = {name_of(page): words for page in for_users() if (words := internal_words(page.read_text("utf-8")))}
+    texts = {name_of(page): page.read_text("utf-8") for page in for_users()}
+    texts |= {f"reference/{name}": reference_page(name) for name in PAGES}
+    found = {name: words for name, text in texts.items() if (words := internal_words(text))}
     assert found == {}, "say it in words; the reference pages are made of docstrings"
 
 

@@ -252,14 +252,14 @@ def check_name(name: str) -> None:
 
 
 def option_hint(wrong: str, right: Iterable[str]) -> str:
-    """Return ` — did you mean 'x'?` for the option that was misspelt, or nothing if none is close enough.
+    """Return ` — did you mean 'x'?` for the option that was misspelled, or nothing if none is close enough.
 
     Words of a name are compared one by one, and only the last may be missing: `tick_ms` is no `window_tick_ms`.
     """
-    return did_you_mean(wrong, [name for name in right if _is_misspelt(wrong.lower(), name.lower())])
+    return did_you_mean(wrong, [name for name in right if _is_misspelled(wrong.lower(), name.lower())])
 
 
-def _is_misspelt(wrong: str, right: str) -> bool:
+def _is_misspelled(wrong: str, right: str) -> bool:
     if re.sub(r"\W|_", "", wrong) == right.replace("_", ""):
         return True
     words, right_words = wrong.split("_"), right.split("_")
