@@ -40,7 +40,7 @@ class Split(BasicBolt):
 
 
 class Faulty(BasicBolt):
-    """Passes words on, and meets each fault once: before it has worked on its word, or after."""
+    """Passes words on, and has each fault happen once: before it has worked on its word, or after."""
 
     output = "word string"
 
@@ -49,16 +49,16 @@ class Faulty(BasicBolt):
 
     def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
         if tuple.word.endswith("before") or tuple.word == "worker-dies":
-            self.meet(tuple.word)
+            self.fail_once(tuple.word)
         self.work(tuple.word, collector)
         if tuple.word.endswith("after"):
-            self.meet(tuple.word)
+            self.fail_once(tuple.word)
 
     def work(self, word: str, collector: OutputCollector) -> None:
         """What is done with a word: here a state behind counts it."""
         collector.emit(word)
 
-    def meet(self, fault: str) -> None:
+    def fail_once(self, fault: str) -> None:
         """Only the first time."""
         try:
             Path(self.folder, fault).touch(exist_ok=False)

@@ -44,7 +44,7 @@ class WriteRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TableWrite:
-    """What a transaction writes to a table: rows, one per key, which meet what is there as `combine` says.
+    """What a transaction writes to a table: rows, one per key, to be combined with the stored ones by `combine`.
 
     `staged` are files with more of them, whose keys may repeat. `is_replay`: an earlier attempt may have written.
     `floors` are recorded with it, and rows below them are as absent as `state.rows.expiring` says; None: rows stay.

@@ -77,7 +77,7 @@ def merge_clauses(
         v: f"CASE WHEN {own} THEN t.{quoted(columns.prev(v))} ELSE t.{quoted(v)} END" for v in columns.values.names
     }
 
-    def met(value: str) -> str:
+    def combined(value: str) -> str:
         partial, type_ = f"s.{quoted(value)}", columns.values[value].type
         return combined_sql(combine[value], _unless(begins_anew, before[value]), partial, type_, dialect)
 
@@ -104,7 +104,7 @@ def merge_clauses(
     return MergeClauses(
         condition=" AND ".join(same) or "true",
         matched={
-            **{quoted(v): met(v) for v in before},
+            **{quoted(v): combined(v) for v in before},
             **{quoted(columns.prev(v)): _unless(is_past, old) for v, old in before.items()},
             quoted(columns.prev_txid): before_txid,
             quoted(columns.txid): str(txid),

@@ -226,7 +226,7 @@ WAYS = {
     ),
     "a compaction in the background": Way(compact_in_background, AFTER, layout=OFTEN, is_upkeep=True, passes=2),
     "a rewind of a log": Way(rewind, BACK, next_txid=3, layout=NEVER, needs_log=True),
-    "a table that becomes a log: how its values meet": Way(fourth, AFTER, turns_to=NEVER),
+    "a table that becomes a log: how its values are combined": Way(fourth, AFTER, turns_to=NEVER),
     "a table that becomes a log: its base": Way(fourth, AFTER, turns_to=NEVER, passes=1),
     "a table that becomes a log: its first rows": Way(fourth, AFTER, turns_to=NEVER, passes=2),
 }

@@ -244,7 +244,7 @@ WRONG = {
     "a statement ends after a thousand rows": Wrong(over(FirstThousand), "many_keys(True)"),
     "floors are not stored": Wrong(over(FloorsForgotten), "a_floor_never_goes_back"),
     "a replay leaves what only the dead attempt has touched": Wrong(over(DeadRowsStay), "replayed_as_another_batch"),
-    "columns come in another order": Wrong(over(AnotherOrder), "columns_meet_in_their_own_ways"),
+    "columns come in another order": Wrong(over(AnotherOrder), "columns_are_combined_in_their_own_ways"),
     "whole numbers go through floating point": Wrong(over(AsFloats), "extreme_values(long)"),
     "whoever opens it is recorded": Wrong(over(NewOwner), "whose_store_it_is_for"),
     "what was before is not kept": Wrong(by(NothingBefore), "the_opaque_rule(('sum', 3))"),

@@ -157,20 +157,20 @@ class Plain:
         ]
 
     def wrong_pairs(self, pairs: Mapping[str, int]) -> list[Any]:
-        """The same of windows in which sales of the two streams meet: how many partners each sale has had."""
+        """The same of windows in which sales of the two streams are joined: how many partners each sale has had."""
         since = dict(self.replayed)
         in_time = [sale for sale in self.counted if sale.window[1] + WINDOW_MINUTES > since.get(sale, NEVER)]
         partners = Counter(sale.window for sale in in_time if sale.source[0] == APP)
-        met = {sale.id: sale.window for sale in in_time if sale.source[0] == WEB and partners[sale.window]}
-        unknown = [("unknown", each) for each in pairs if each not in met]
-        wrong = [(each, pairs[each], partners[met[each]]) for each in pairs.keys() & met.keys()]
-        closed = {met[each] for each in pairs.keys() & met.keys()}
-        apart = [each for each, window in met.items() if window in closed and each not in pairs]
+        windows = {sale.id: sale.window for sale in in_time if sale.source[0] == WEB and partners[sale.window]}
+        unknown = [("unknown", each) for each in pairs if each not in windows]
+        wrong = [(each, pairs[each], partners[windows[each]]) for each in pairs.keys() & windows.keys()]
+        closed = {windows[each] for each in pairs.keys() & windows.keys()}
+        apart = [each for each, window in windows.items() if window in closed and each not in pairs]
         return [
             *unknown,
             *(each for each in wrong if each[1] != each[2]),
             *(("alone", each) for each in apart),
-            *self._wrong(met.values(), closed, length=WINDOW_MINUTES),
+            *self._wrong(windows.values(), closed, length=WINDOW_MINUTES),
         ]
 
     def _wrong(self, windows: Iterable[Window], closed: Iterable[Window], *, length: int) -> list[Any]:

@@ -76,7 +76,7 @@ class Pricing(BasicBolt):
         collector.emit(*tuple[: len(tuple) - (tuple.source == APP)], stream=tuple.source)
 
 
-class Meeting(JoinBolt):
+class ItemJoin(JoinBolt):
     """Sales of both streams that are of one item, and too late for their window."""
 
     streams = {"late": "id string"}  # noqa: RUF012
@@ -111,7 +111,7 @@ def of_bolts(spouts: Mapping[str, Spout | SpoutMaker], words: Mapping[str, int],
     builder.set_committer_bolt("ids", state("ids").count().group_by("id")).fields_grouping("sales", "id")
     items = state("items").aggregate(count=Count(), paid=Sum("paid")).group_by("item")
     builder.set_committer_bolt("items", items).fields_grouping("sales", "item")
-    joins = Meeting(WEB, "item", by="stream").join(APP, "item", WEB).select("web:id as id, app:id as other")
+    joins = ItemJoin(WEB, "item", by="stream").join(APP, "item", WEB).select("web:id as id, app:id as other")
     meeting = builder.set_windowed_bolt(
         "meeting", joins, window=SPAN, key="item", time="at", late="late", state=state("meeting")
     )

@@ -40,11 +40,11 @@ class Killed(BaseException):
 
 @dataclass
 class MatrixJourney(Journey):
-    """`states` are the kinds of its tables; `met` are the commands that it has tried, `noted` is the transaction of its
+    """`states` are the kinds of its tables, `covered` the commands that it has tried, `noted` the transaction of its
     savepoint."""
 
     states: Sequence[str] = field(kw_only=True)
-    met: set[str] = field(default_factory=set)
+    covered: set[str] = field(default_factory=set)
     noted: int = 0
     id: str = TOPOLOGY
     options: ClassVar[tuple[str, ...]] = KEPT
@@ -59,18 +59,20 @@ class MatrixJourney(Journey):
             except BaseException as error:
                 error.add_note(f"in step {number}, {does.__name__}")
                 raise
-        assert self.met == {each for each in COMMANDS if cell(each, self.name, self.states).outcome is not Outcome.NONE}
+        assert self.covered == {
+            each for each in COMMANDS if cell(each, self.name, self.states).outcome is not Outcome.NONE
+        }
 
-    def meets(self, command: str) -> bool:
+    def covers(self, command: str) -> bool:
         """Whether a command works here; one that does not apply is not to be tried."""
-        self.met.add(command)
+        self.covered.add(command)
         found = cell(command, self.name, self.states)
         assert found.outcome is not Outcome.NONE, command
         return found.outcome is Outcome.WORKS
 
     def tries_cell(self, command: str, *arguments: str) -> str | None:
         """What a command prints that works here; None for one that is refused, in the one line that its cell has."""
-        if self.meets(command):
+        if self.covers(command):
             return self.does(*arguments)
         self.is_refused(cell(command, self.name, self.states).why, *arguments)
         return None
@@ -109,7 +111,7 @@ def dying(at: str, number: int = 1) -> Iterator[None]:
 
 
 def run(journey: MatrixJourney) -> None:
-    journey.meets("run")
+    journey.covers("run")
     journey.sell(range(12), words=[2], garbled=[3])
     printed = journey.run()
     assert f"{journey.committed} transactions committed" in printed
@@ -120,7 +122,7 @@ def run(journey: MatrixJourney) -> None:
 def look(journey: MatrixJourney) -> None:
     """All that only reads: nothing is changed by it."""
     for command in ("status, txns, describe", "savepoint", "read"):
-        assert journey.meets(command)
+        assert journey.covers(command)
     lines = journey.command("txns", TOPOLOGY, "--json", "--limit", "1000").out.splitlines()
     committed = [each["txid"] for each in map(json.loads, lines) if each["phase"] == "committed"]
     assert committed == list(range(journey.committed, 0, -1))
@@ -131,7 +133,7 @@ def look(journey: MatrixJourney) -> None:
     items = journey.plain.tables()["items"]
     assert items_read(journey.does("read", "--table", "items")) == items
     if cell("query", journey.name).outcome is not Outcome.NONE:
-        assert journey.meets("query")
+        assert journey.covers("query")
         asked = journey.tries("query", "count_of", "tea")
         assert json.loads(asked.out) == {"item": "tea", "count": items["tea"][0], "paid": items["tea"][1]}
         assert asked.err == f"as of transaction {journey.noted}\n"
@@ -144,7 +146,7 @@ def items_read(printed: str) -> dict[str, Any]:
 
 def log_and_scrape(journey: MatrixJourney) -> None:
     """A run with `--log json`, and one of which metrics are scraped after each transaction."""
-    assert journey.meets("--log json")
+    assert journey.covers("--log json")
     before = journey.committed
     journey.sell([12, 13])
     done = journey.tries(*RUN, *journey.options, "--log", "json")
@@ -152,7 +154,7 @@ def log_and_scrape(journey: MatrixJourney) -> None:
     journey.read()
     events = {each.get("event"): each for each in map(json.loads, done.err.splitlines())}
     assert (events["started"]["next_txid"], events["ended"]["committed_txid"]) == (before + 1, journey.committed)
-    assert journey.meets("metrics")
+    assert journey.covers("metrics")
     journey.sell(range(14, 21))
     first, *_, last = samples_of_run(journey)
     journey.read()
@@ -161,7 +163,7 @@ def log_and_scrape(journey: MatrixJourney) -> None:
     if cell("lag", journey.name).outcome is Outcome.NONE:
         assert not lags
         return
-    assert journey.meets("lag")
+    assert journey.covers("lag")
     assert (set(lags.values()), last["lag_records"], len(lags)) == ({0}, 0, len(journey.source.places))
     assert sum(map(bool, behind.values())) == len(journey.source.places) - len(journey.source.idle)
     assert sum(behind.values()) == first["lag_records"]
@@ -195,7 +197,7 @@ def samples_of_run(journey: MatrixJourney) -> list[dict[str, float]]:
 def restart(journey: MatrixJourney) -> None:
     """After kill -9 when all tables have a transaction that the store does not have: a run is refused as long as the
     lease is not over, then makes the transaction once more."""
-    assert journey.meets("restart after kill -9")
+    assert journey.covers("restart after kill -9")
     journey.sell(range(21, 24), words=[22])
     with dying("record_commit"):
         journey.tries(*RUN, *journey.options)
@@ -206,7 +208,7 @@ def restart(journey: MatrixJourney) -> None:
 
 def take_over(journey: MatrixJourney) -> None:
     """A standby with its streams in the other order waits for the end of a lease of one that has died."""
-    assert journey.meets("standby takes over")
+    assert journey.covers("standby takes over")
     journey.sell(range(24, 30), garbled=[25])
     with dying("record_commit", 2):
         journey.tries(*RUN, *journey.options)
@@ -218,10 +220,10 @@ def take_over(journey: MatrixJourney) -> None:
 
 def replay(journey: MatrixJourney) -> None:
     """The letters of a bolt, and of the source, by a release that can read them."""
-    assert journey.meets("deadletters --replay, of a bolt")
+    assert journey.covers("deadletters --replay, of a bolt")
     assert any(not sale.is_garbled for sale in journey.plain.letters)
     if journey.source.sets_records_aside:
-        assert journey.meets("deadletters --replay, of the source")
+        assert journey.covers("deadletters --replay, of the source")
         assert any(sale.is_garbled for sale in journey.plain.letters)
     journey.target = MENDED
     journey.replay(*KEPT)
@@ -229,8 +231,8 @@ def replay(journey: MatrixJourney) -> None:
 
 
 def pages(journey: MatrixJourney) -> None:
-    assert journey.meets("console")
-    assert journey.meets("examine")
+    assert journey.covers("console")
+    assert journey.covers("examine")
     with closing(open_for_reading(STORE)) as store:
         topology = load_topology(journey.target)
         console = Console(store, Access(TOKEN), topologies={TOPOLOGY: topology}, store_url=STORE)
@@ -244,7 +246,7 @@ def pages(journey: MatrixJourney) -> None:
 
 def rewind(journey: MatrixJourney) -> None:
     """By the newest transaction, which every table can go back by; then once more, by one too many for some."""
-    assert journey.meets("rewind by a transaction")
+    assert journey.covers("rewind by a transaction")
     kept, before, committed = journey.savepoint, journey.plain, journey.committed
     journey.sell([30, 31], words=[30], garbled=[31])
     sales = [*journey.unread]
@@ -270,8 +272,8 @@ def rewind_further(journey: MatrixJourney) -> None:
 
 def reset_and_repair(journey: MatrixJourney) -> None:
     """A store that is lost is restored from the journal of the runs."""
-    assert journey.meets("reset")
-    assert journey.meets("doctor --repair")
+    assert journey.covers("reset")
+    assert journey.covers("doctor --repair")
     committed = journey.committed
     journey.command("reset", TOPOLOGY, "--yes")
     journey.is_refused("TX404", *RUN)
@@ -279,13 +281,13 @@ def reset_and_repair(journey: MatrixJourney) -> None:
     assert journey.committed == committed
     journey.sell([32, 33], words=[32])
     journey.run()
-    journey.meets("verify")
+    journey.covers("verify")
     journey.tries_cell("verify --count-records", "verify", "--count-records")
 
 
 def close(journey: MatrixJourney) -> None:
     """The windows, also those that no later event ends."""
-    assert journey.meets("run --close-windows")
+    assert journey.covers("run --close-windows")
     journey.sell([34])
     journey.run("--close-windows")
     journey.plain = journey.plain.with_all_closed()

@@ -29,10 +29,10 @@ def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch:
     journey = MatrixJourney(QUEUE, tmp_path, command, BUILD, "none", states=(), id=TOPOLOGY)
     monkeypatch.setattr(Tickets, "waiting", waiting := [f"ticket-{number}" for number in range(4)])
     LOCKED.write_text("ticket-2", "utf-8")
-    assert journey.meets("run")
+    assert journey.covers("run")
     journey.does(*RUN)
     assert done() == Counter(f"ticket-{number}" for number in range(4))
-    assert journey.meets("status, txns, describe")
+    assert journey.covers("status, txns, describe")
     lines = command("txns", TOPOLOGY, "--json").out.splitlines()
     committed = [each["txid"] for each in map(json.loads, lines) if each["phase"] == "committed"]
     assert committed == list(range(journey.committed, 0, -1))
@@ -40,7 +40,7 @@ def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch:
     for number, (name, options) in enumerate(
         {"restart after kill -9": (), "standby takes over": ("--standby",)}.items(), start=4
     ):
-        assert journey.meets(name)
+        assert journey.covers(name)
         waiting.append(f"ticket-{number}")
         with dying("record_commit"):
             journey.tries(*RUN)
@@ -52,29 +52,29 @@ def test_the_journey_over_a_queue(tmp_path: Path, command: Command, monkeypatch:
     journey.tries_cell("savepoint", "savepoint", "before")
     journey.tries_cell("rewind by a transaction", "rewind", "--to-txid", str(journey.committed - 1), "--yes")
     journey.tries_cell("rewind further", "rewind", "--to-txid", "0", "--yes")
-    assert journey.meets("--log json")
+    assert journey.covers("--log json")
     waiting.append("ticket-6")
     events = map(json.loads, journey.tries(*RUN, "--log", "json").err.splitlines())
     assert [each["committed_txid"] for each in events if each.get("event") == "ended"] == [journey.committed]
-    assert journey.meets("metrics")
+    assert journey.covers("metrics")
     waiting.append("ticket-7")
     assert samples_of_run(journey)[-1]["committed_txid"] == journey.committed
     journey.tries_cell("verify", "verify")
     journey.tries_cell("verify --count-records", "verify", "--count-records")
     journey.does("doctor")
-    assert journey.meets("console")
-    assert journey.meets("examine")
+    assert journey.covers("console")
+    assert journey.covers("examine")
     with closing(open_for_reading(STORE)) as store:
         console = Console(store, Access(TOKEN), topologies={TOPOLOGY: load_topology(BUILD)}, store_url=STORE)
         with TestClient(application(console), base_url="http://127.0.0.1:8787") as client:
             client.get(f"/?token={TOKEN}")
             assert "Nothing is wrong." in client.get(f"/t/{TOPOLOGY}/doctor?examine=1").text
-    assert journey.meets("reset")
+    assert journey.covers("reset")
     command("reset", TOPOLOGY, "--yes")
     waiting.append("ticket-8")
     journey.does(*RUN)
     assert done().keys() == {f"ticket-{number}" for number in range(9)}
-    assert journey.met == {each for each in COMMANDS if cell(each, QUEUE).outcome is not Outcome.NONE}
+    assert journey.covered == {each for each in COMMANDS if cell(each, QUEUE).outcome is not Outcome.NONE}
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -46,7 +46,7 @@ class InWindow:
         self.collector.emit(*values, self.window.start, self.window.end, stream=stream)
 
 
-class Meeting(JoinBolt):
+class PageJoin(JoinBolt):
     """Emits the window of each pair, too."""
 
     streams = {"late": "id long, number long"}  # noqa: RUF012
@@ -96,7 +96,7 @@ class JoinBoltWorld(JoinWorld):
             builder.set_event_time("at", max_delay=delay, idle_after=idle, stream=name)
         builder.set_bolt("web", Some(WEB)).local_or_shuffle_grouping("clicks")
         builder.set_bolt("app", Some(APP)).local_or_shuffle_grouping("taps")
-        join = Meeting("web", "page")
+        join = PageJoin("web", "page")
         (join.join if self.how == "inner" else getattr(join, f"{self.how}_join"))("app", "page", "web")
         join.select(SELECTED[self.keeps_all])
         length, every = timedelta(seconds=self.length_s), timedelta(seconds=self.every_s)

@@ -167,8 +167,8 @@ class JoinWorld(World):
         for read in reads:
             sides[read.partition % 2].append(read.id)
         key = without(page)
-        meet = key is not None and sides[0] and sides[1]
-        if meet:
+        is_joined = key is not None and sides[0] and sides[1]
+        if is_joined:
             yield from ((key, left, right, start) for left in sides[0] for right in sides[1])
             return
         if self.keeps(0):

@@ -20,7 +20,7 @@ from transactional.topology.streams import windowed_joins
 from transactional.topology.streams.windowed_joins import OfWindow, keeps_lonely
 from transactional.topology.windows import join_bolt
 
-join_rows = windowed_joins._met
+join_rows = windowed_joins._join_side
 
 # What the worlds find is planted here; that they find nothing in the code is tests/windows/test_worlds.py.
 pytestmark = pytest.mark.sampled(3, tests=True)
@@ -53,8 +53,10 @@ def the_newest_only(joined: Any, rows: Any, kind: str, *, width: int) -> Iterato
 
 
 @pytest.mark.parametrize("wrong", [nobody_is_lonely, the_newest_only])
-def test_rows_that_meet_by_another_rule_are_found(wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windowed_joins, "_met", wrong)
+def test_rows_that_are_joined_by_another_rule_are_found(
+    wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windowed_joins, "_join_side", wrong)
     assert is_found(world=JoinWorld)
 
 
@@ -87,18 +89,18 @@ def test_windows_that_are_joined_twice_are_found(monkeypatch: pytest.MonkeyPatch
 
 def one_partner_is_enough(self: Any, before: Any, tuples: Any) -> Iterator[Any]:
     """As if no two tuples of an input had the same key."""
-    return meet(self, before, list({self.own.of(each): each for each in tuples}.values()))
+    return join_tuples(self, before, list({self.own.of(each): each for each in tuples}.values()))
 
 
 def nobody_waits(self: Any, before: Any, tuples: Any) -> Iterator[Any]:
     """As if all joins were inner."""
-    return meet(replace(self, kind="inner"), before, tuples)
+    return join_tuples(replace(self, kind="inner"), before, tuples)
 
 
-meet = join_bolt._Join.met
+join_tuples = join_bolt._Join.join_tuples
 
 
 @pytest.mark.parametrize("wrong", [one_partner_is_enough, nobody_waits])
 def test_a_bolt_that_joins_by_another_rule_is_found(wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join_bolt._Join, "met", wrong)
+    monkeypatch.setattr(join_bolt._Join, "join_tuples", wrong)
     assert is_found(world=JoinBoltWorld)

@@ -20,7 +20,7 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import NO_FLOORS, Floors, time_scalar
 from state.rows.seen import Seen
 from state.rows.values import combined_columns
-from transactional.model.aggregates.places import places_beyond, places_in, rows_at
+from transactional.model.aggregates.places import missing_places, places_in, rows_at
 from transactional.model.attempt import TxId
 
 REWRITTEN_ROWS_MAX: Final = 50_000
@@ -57,11 +57,11 @@ class Change:
         except pa.ArrowException as error:
             raise WriteRefused(str(error), is_conflict=False) from error
 
-    def new(self, met: Sequence[pa.Array]) -> pa.Table:
-        """What becomes of the rows that come whose places no row of the table has."""
+    def new(self, matched: Sequence[pa.Array]) -> pa.Table:
+        """Return the rows to insert: those whose place is not in `matched`, the places that rows of the table have."""
         columns, rows = self.columns, self.rows
-        if len(places := pa.concat_arrays([*met, pa.array([], pa.int64())])):
-            rows = rows.take(places_beyond(places, rows.num_rows))
+        if len(places := pa.concat_arrays([*matched, pa.array([], pa.int64())])):
+            rows = rows.take(missing_places(places, rows.num_rows))
         if columns.deletes:
             rows = rows.filter(pc.invert(pc.fill_null(rows[columns.deleted], fill_value=False)))
         many = rows.num_rows
@@ -77,7 +77,7 @@ class Change:
 def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Places:
     """Where every key of the two stands, the new ones last; NULL: nowhere."""
     in_source = places_in(rows, source, key, once=True)
-    new = places_beyond(in_source, source.num_rows)
+    new = missing_places(in_source, source.num_rows)
     if not len(new):
         return None, in_source
     in_rows = pa.concat_arrays([pa.arange(0, rows.num_rows), pa.nulls(len(new), pa.int64())])
@@ -151,8 +151,8 @@ class _Rewriting:
         found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
         for name, before in old.items():
             stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
-            met = combined_columns(combine[name], stored, self._source[name])
-            found[name] = self._of_coming(met, before)
+            combined = combined_columns(combine[name], stored, self._source[name])
+            found[name] = self._of_coming(combined, before)
             kept = before if is_past is None else pc.if_else(is_past, pa.scalar(None, before.type), before)
             found[names.prev(name)] = self._of_coming(kept, rows[names.prev(name)])
         found[names.txid] = self._of_coming(self._txid, old_txid)

@@ -30,7 +30,7 @@ class Bounds:
     greatest: int
     has_null: bool = False
 
-    def meets(self, other: Bounds) -> bool:
+    def overlaps(self, other: Bounds) -> bool:
         """Whether a value can be in both."""
         return self.least <= other.greatest and other.least <= self.greatest
 
@@ -147,13 +147,13 @@ class _Reach:
         return (
             self._may_be_own(file)
             or self._may_have_tombstones(file)
-            or all(known.meets(self.coming[name]) for name, known in file.columns.items() if name in self.coming)
+            or all(known.overlaps(self.coming[name]) for name, known in file.columns.items() if name in self.coming)
         )
 
     def _may_be_own(self, file: FileBounds) -> bool:
         """Whether a dead attempt of this transaction may have written a row of it."""
         txid, txids = self.change.txid, file.columns.get(self.change.columns.txid)
-        return txids is None or txids.meets(Bounds(txid, txid))
+        return txids is None or txids.overlaps(Bounds(txid, txid))
 
     def _may_have_tombstones(self, file: FileBounds) -> bool:
         columns = self.change.columns

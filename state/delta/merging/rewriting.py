@@ -137,13 +137,13 @@ def rewritten_parts(stored: pa.RecordBatchReader, names: Sequence[str], change: 
     change, schema = replace(change, rows=change.rows.combine_chunks()), change.schema(names)
 
     def parts() -> Iterator[pa.RecordBatch]:
-        met = list[pa.Array]()
+        matched = list[pa.Array]()
         for batch in stored:
             rows = pa.table(batch).select(names).cast(schema)
-            met.append(places_in(rows, change.rows, change.columns.key.names, once=True))
-            yield from change.applied(rows, met[-1]).select(names).cast(schema).to_batches()
-            met[-1] = met[-1].drop_null()
-        yield from change.new(met).select(names).cast(schema).to_batches()
+            matched.append(places_in(rows, change.rows, change.columns.key.names, once=True))
+            yield from change.applied(rows, matched[-1]).select(names).cast(schema).to_batches()
+            matched[-1] = matched[-1].drop_null()
+        yield from change.new(matched).select(names).cast(schema).to_batches()
 
     return pa.RecordBatchReader.from_batches(schema, parts())
 
@@ -158,7 +158,7 @@ class _Rewriting:
             looked_at.append(columns.expires)
         self._first = change.schema(looked_at)
         self._rest = change.schema([name for name in names if name not in looked_at])
-        self._met, self._old = list[pa.Array](), list[DataFile]()
+        self._matched, self._old = list[pa.Array](), list[DataFile]()
         is_hashed = not is_sortable(change.rows, columns.key.names)
         self.part_rows = max(PART_ROWS, change.rows.num_rows) if is_hashed else PART_ROWS
         self._lanes = [Lane(storage, self._schema) for _ in range(lanes_for())]
@@ -203,7 +203,7 @@ class _Rewriting:
         rest = _taken(part.read(self._rest), order)
         for field_, column in zip(self._rest, rest.columns, strict=True):
             rows = rows.append_column(field_, column)
-        self._met.append(places.drop_null())
+        self._matched.append(places.drop_null())
         made = partial(self._applied, rows, places)
         if lane is None:
             self._write(rows.num_rows, made)
@@ -212,7 +212,7 @@ class _Rewriting:
 
     def done(self) -> Rewritten:
         """Write the new rows, and end the files that are written."""
-        rows = self._change.new(self._met)
+        rows = self._change.new(self._matched)
         self._write(rows.num_rows, rows.slice)
         self.close()
         return Rewritten(self._old, [file for lane in (*self._lanes, self._newest) for file in lane.written])

@@ -171,11 +171,11 @@ def _similar(segments: Sequence[Segment], rows: int) -> int:
     return len(segments)
 
 
-# --- how the values of a key meet ---------------------------------------------------------------------------------
+# --- how the values of a key are combined -------------------------------------------------------------------------
 
 
 def stored_combine(properties: Mapping[str, str]) -> dict[str, str] | None:
-    """How the values of a table meet; None as long as nothing was written."""
+    """Return how the values of a table are combined, by column; None as long as nothing was written."""
     text = properties.get(COMBINE_PROPERTY)
     return None if text is None else json.loads(text)
 
@@ -231,7 +231,7 @@ class SegmentQuery:
         same = " AND ".join(f"(b.{quoted(name)} {self.dialect.same} d.{quoted(name)})" for name in key)
         columns = [
             *(f"COALESCE(b.{quoted(name)}, d.{quoted(name)}) AS {quoted(name)}" for name in key),
-            *(f"{self._met(name)} AS {quoted(name)}" for name in values),
+            *(f"{self._combined_value(name)} AS {quoted(name)}" for name in values),
         ]
         stored = ", ".join(map(quoted, [*key, *values]))
         return (
@@ -245,7 +245,7 @@ class SegmentQuery:
         return self.where(is_in_range(self.dialect, column, after, until))
 
     def where(self, condition: str) -> SegmentQuery:
-        """The same query, over rows with a condition that all rows of a key meet, or none."""
+        """The same query, over rows with a condition that is true of all rows of a key, or of none."""
         return replace(self, source=f"(SELECT * FROM {self.source} WHERE {condition})")
 
     @property
@@ -312,7 +312,7 @@ class SegmentQuery:
         columns = names or ", ".join(map(self.dialect.name, [*self.columns.key.names, *self.columns.values.names]))
         return f"SELECT {columns} FROM ({query}) a WHERE NOT COALESCE({self.dialect.name(self.columns.deleted)}, false)"
 
-    def _met(self, name: str) -> str:
+    def _combined_value(self, name: str) -> str:
         value, how = self.dialect.name(name), self.combine.get(name, "last")
         if how == "last":
             return f"CASE WHEN d.{self.dialect.name(self.columns.txid)} IS NULL THEN b.{value} ELSE d.{value} END"

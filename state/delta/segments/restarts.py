@@ -43,12 +43,12 @@ def counted_rows(columns: StateColumns, combine: Mapping[str, str], dialect: Dia
     newest = f"lag({expiry}) OVER ({by_txid})"
     # After a restart with NULL nothing expires, whatever the greatest one before it was.
     greatest = f"max({expiry}) OVER ({by_txid} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
-    met = newest if combine[columns.expires] == "last" else greatest
-    told = f"SELECT t.*, {met} AS met_, {newest} AS newest_ FROM {source} t{condition}"
+    newest_expiry = newest if combine[columns.expires] == "last" else greatest
+    told = f"SELECT t.*, {newest_expiry} AS expiry_, {newest} AS newest_ FROM {source} t{condition}"
     if combine[columns.expires] == "last":
-        found = f"SELECT p.*, COALESCE(p.met_ <= p.{floor}, false) AS restarts_ FROM ({told}) p"
+        found = f"SELECT p.*, COALESCE(p.expiry_ <= p.{floor}, false) AS restarts_ FROM ({told}) p"
     else:
-        may = f"SELECT p.*, COALESCE(p.met_ <= p.{floor}, false) AS may_ FROM ({told}) p"
+        may = f"SELECT p.*, COALESCE(p.expiry_ <= p.{floor}, false) AS may_ FROM ({told}) p"
         both = f"SELECT m.*, COALESCE(lag(m.may_) OVER ({by_txid}), false) AS may_before_ FROM ({may}) m"
         found = f"SELECT b.*, b.may_ AND (NOT b.may_before_ OR b.newest_ IS NOT NULL) AS restarts_ FROM ({both}) b"
     newest_restart = f"max(CASE WHEN f.restarts_ THEN f.{txid} END) OVER ({by_key.strip()})"

@@ -1,4 +1,4 @@
-"""What a loaded version of a table in the log layout holds: its segments, how their values meet, queries of them."""
+"""What a loaded version of a table in the log layout holds: its segments, how their values combine, queries of them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class StoredSegments:
         return query
 
     def combine(self) -> dict[str, str] | None:
-        """How the values meet: those that no row has yet, in any way. None: there is no row at all."""
+        """Return how the values are combined, by column: `last` where no row has one yet. None if there is no row."""
         stored = stored_combine(self.loaded.properties)
         return None if stored is None else {**dict.fromkeys(self.columns.values.names, "last"), **stored}
 

@@ -140,7 +140,7 @@ class SegmentsTable(Layout):
         commit_overwrite(self.loaded, rows.select(schema.names).cast(schema), properties, predicate=predicate)
 
     def settle_combine(self, combine: Mapping[str, str]) -> None:
-        """Note in the table how its values meet, before the first row of each; it stays so. Raises `WriteRefused`."""
+        """Record in the table how its values are combined, for good, before its first row. Raises `WriteRefused`."""
         stored = stored_combine(self.loaded.properties)
         if stored is not None:
             check_same_combine(stored, combine, self.loaded.location)
@@ -173,7 +173,7 @@ class SegmentsTable(Layout):
     # --- sums that fit ----------------------------------------------------------------------------------------------
 
     def admits(self, check: SumCheck, largest: Mapping[str, int]) -> bool:
-        """Whether all sums fit, whichever keys meet, and take them in: by the largest value of each column."""
+        """Whether all sums fit, whichever keys are equal, and take them in: by the largest value of each column."""
         columns = [field for _, field in check.columns]
         compacted = self.compacted_txid
         # Compactions put parts together that cancel out.
@@ -217,7 +217,7 @@ class SegmentsTable(Layout):
         combine = self._stored.combine()
         if combine is None:
             raise OperatingError(
-                f"Delta table {self.loaded.location} is empty: how its rows meet is known with the first one"
+                f"Delta table {self.loaded.location} is empty: how its rows are combined is known with the first one"
             )
         where = "" if before is None else f"{dialect.name(self.columns.txid)} < {before}"
         query = SegmentQuery(self.columns, combine, dialect, source).view(where)

@@ -1,4 +1,4 @@
-"""The SQL of states in Delta tables, for both engines: how values meet, and what a reader sees."""
+"""The SQL of states in Delta tables, for both engines: how values are combined, and what a reader sees."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Dialect:
         wide = None if self.is_spark else _widest(type_)
         return self.summed(value, type_) if wide is None else f"sum(CAST({value} AS {wide}))"
 
-    def met(self, stored: str, part: str, type_: str) -> str:
+    def sum_expression(self, stored: str, part: str, type_: str) -> str:
         """The sum of a stored value and a partial one, or a `total`; NULL counts as nothing.
 
         An error where it does not fit the type: Spark raises one by itself in ANSI mode, DataFusion's wrap around.
@@ -113,7 +113,7 @@ DIALECTS = {"datafusion": DATA_FUSION, "spark": SPARK_SQL}
 
 
 def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
-    """How a partial aggregate meets a stored value of a type, the same rule as `values.combined_columns`.
+    """Return the SQL that combines a partial aggregate with a stored value, by the rule of `values.combined_columns`.
 
     NULL counts as nothing, except for `last`. A sum that does not fit the type is an error of the engine.
     """
@@ -121,7 +121,7 @@ def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Diale
         case "last":
             return partial
         case "sum":
-            return dialect.met(stored, partial, type_)
+            return dialect.sum_expression(stored, partial, type_)
         case "min" | "max":
             better = "<" if how == "min" else ">"
             return (

@@ -319,7 +319,7 @@ class TestValues:
         with pytest.raises(ZeroDivisionError), by_delta_rs(version):
             raise ZeroDivisionError
 
-    def test_meet_in_one_way_for_ever(self, place: Place) -> None:
+    def test_are_combined_in_one_way_for_ever(self, place: Place) -> None:
         words = opened(place)
         merged(words, place, 1, 1)
         with pytest.raises(ProtocolError, match=r"was written with {'count': 'sum'}, now comes {'count': 'last'}"):
@@ -426,7 +426,7 @@ class TestReaders:
 
     def test_need_a_first_row_and_a_known_dialect(self, place: Place) -> None:
         words = opened(place)
-        with pytest.raises(OperatingError, match="is empty: how its rows meet"):
+        with pytest.raises(OperatingError, match="is empty: how its rows are combined"):
             words.view("t")
         with pytest.raises(ConfigError, match="dialect 'duckdb' is not known; there are datafusion, spark"):
             words.view("t", dialect="duckdb")

@@ -102,7 +102,7 @@ def in_order(table: pa.Table) -> list[tuple[Any, ...]]:
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", range(16))
 def test_is_what_a_merge_leaves(tmp_path: Path, number: int) -> None:
-    """For every type and each way in which values meet, side by side in one table."""
+    """For every type and each way in which values are combined, side by side in one table."""
     chance = random.Random(number)
     types = [type_ for type_, _ in COLUMNS.values()]
     columns = of_columns({name: type_ for name, (type_, _) in COLUMNS.items()})
@@ -185,7 +185,7 @@ def by_files(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColum
 def test_files_are_what_a_merge_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part_rows: int, lane_rows: int
 ) -> None:
-    """For every type and each way in which values meet; with parts of files, whole files, files put together, and files
+    """For every type and each way of combining values; with parts of files, whole files, files put together, and files
     that are written at once."""
     monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", lane_rows)
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)

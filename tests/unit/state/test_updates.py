@@ -1,4 +1,4 @@
-"""Aggregates: their columns and types, what they refuse when a topology is built, and how partial ones meet."""
+"""Aggregates: their columns and types, what they refuse when a topology is built, and how partial ones are combined."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_partial_aggregates_meet() -> None:
+def test_partial_aggregates_are_combined() -> None:
     _, aggregator = built(
         lambda s: s.aggregate(n=Count(), total=Sum("price"), low=Min("price"), late=Sum("delay"), most=Max("delay"))
     )

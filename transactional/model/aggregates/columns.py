@@ -33,12 +33,12 @@ _ORDERED = ("byte", "short", "int", "long", "float", "double", "string", "date",
 class Aggregate:
     """What is computed of the tuples of each key: one column that is stored, or several of which it is made when read.
 
-    One of your own extends this class. If it is one column, it has a `field` and says how the field's values meet, by
-    `combine`, and `type_for`. If it is several, it has `columns` and `finish`.
+    One of your own extends this class. If it is one column, it has a `field`, `combine`, which says how
+    the field's values are combined, and `type_for`. If it is several, it has `columns` and `finish`.
     """
 
     combine: ClassVar[str] = ""
-    """How values of the column meet, of a batch and with the stored one: `sum`, `min`, `max`, `first` or `last`."""
+    """How the column's values combine, in a batch and with the stored one: `sum`, `min`, `max`, `first`, `last`."""
     partial: ClassVar[str] = ""
     """How the tuples of a batch become a value of the column, where that is not the same: `count`, to be summed up."""
     field: str | None
@@ -209,7 +209,7 @@ class Avg(Aggregate):
 
 
 WORDS: Final = ("sum", "min", "max", "first", "last")
-"""How the values of a column meet, of tuples or of parts."""
+"""How the values of a column are combined, of tuples or of partial aggregates."""
 
 
 @dataclass(frozen=True, slots=True)

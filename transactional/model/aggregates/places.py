@@ -49,11 +49,11 @@ def places_in(wanted: pa.Table, given: pa.Table, key: Sequence[str], *, once: bo
     return _by_numbers(*_numbered(columns), once=once)
 
 
-def places_beyond(met: pa.Array, many: int) -> pa.Array:
-    """Which of so many places are not among those that are met. NULL is none."""
-    if not many or met.null_count == len(met):
+def missing_places(places: pa.Array, many: int) -> pa.Array:
+    """Return the places from 0 up to `many` that are not among `places`, in their order. NULL is no place."""
+    if not many or places.null_count == len(places):
         return pa.arange(0, many)
-    return pc.indices_nonzero(pc.is_null(pc.inverse_permutation(met, max_index=many - 1))).cast(pa.int64())
+    return pc.indices_nonzero(pc.is_null(pc.inverse_permutation(places, max_index=many - 1))).cast(pa.int64())
 
 
 def rows_at(table: pa.Table, places: pa.Array) -> pa.Table:
@@ -97,9 +97,9 @@ def _by_search(wanted: pa.Array, given: pa.Array) -> pa.Array:
     at = pc.search_sorted(wanted, given)
     is_inside = pc.less(at, pa.scalar(len(wanted), at.type))
     at, given = at.filter(is_inside), given.filter(is_inside)
-    is_met = pc.equal(wanted.take(at), given)
-    where = at.filter(is_met).cast(pa.int64())
-    return pc.indices_nonzero(is_met).cast(pa.int64()).take(pc.inverse_permutation(where, max_index=len(wanted) - 1))
+    is_match = pc.equal(wanted.take(at), given)
+    where = at.filter(is_match).cast(pa.int64())
+    return pc.indices_nonzero(is_match).cast(pa.int64()).take(pc.inverse_permutation(where, max_index=len(wanted) - 1))
 
 
 def _by_blocks(wanted: pa.Array, given: pa.Array) -> pa.Array:
@@ -122,8 +122,8 @@ def _by_bisection(wanted: pa.Array, given: pa.Array) -> pa.Array:
     at = pc.search_sorted(given, wanted).cast(pa.int64())
     is_inside = pc.less(at, pa.scalar(len(given), pa.int64()))
     at = pc.if_else(is_inside, at, pa.scalar(0, pa.int64()))
-    is_met = pc.and_(is_inside, pc.equal(given.take(at), wanted))
-    return pc.if_else(is_met, at, pa.scalar(None, pa.int64()))
+    is_match = pc.and_(is_inside, pc.equal(given.take(at), wanted))
+    return pc.if_else(is_match, at, pa.scalar(None, pa.int64()))
 
 
 def _by_hash(wanted: pa.ChunkedArray, given: pa.ChunkedArray, *, once: bool) -> pa.Array:

@@ -260,7 +260,7 @@ def _node(layout: Boxes, node: Node) -> str:
 
 
 def _share(graph: Graph, edge: Edge) -> float:
-    """How far along an edge its label stands: where several part or meet, away from the others' labels."""
+    """How far along an edge its label stands: where several part or come together, away from the others' labels."""
     if sum(each.source == edge.source for each in graph.edges) > 1:
         return 0.68
     return 0.32 if sum(each.target == edge.target for each in graph.edges) > 1 else 0.5

@@ -1,1 +1,1 @@
-"""What users' own code meets: tuples, names of Storm, what can be sent to other processes, and how a bolt fails."""
+"""What users' own code works with: tuples, names of Storm, what can be sent to processes, and how a bolt fails."""

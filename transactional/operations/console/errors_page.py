@@ -1,4 +1,4 @@
-"""The table of errors as a page: what the documentation says of each code, for whoever meets one at night."""
+"""The table of errors as a page: what the documentation says of each code, for whoever is woken by one at night."""
 
 from __future__ import annotations
 

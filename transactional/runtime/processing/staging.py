@@ -165,6 +165,6 @@ def _staged(
         rows = program.aggregators[committer].combine([table_from_ipc(part.data) for part in parts])
         return StagedAggregates(order, committer, stager.stage(attempt, rows))
     except SumOverflow:
-        return None  # the driver meets it, too, and says so
+        return None  # the driver gets the same error, and reports it
     except OperatingError as error:
         return TaskFailure(order, committer, error.code, f"component {committer!r} of attempt {attempt}: {error}")

@@ -13,7 +13,7 @@ Row = There | None
 """None: there is no row."""
 
 DOES = (None, ("sum", 3), ("sum", None), ("last", 3), ("last", None), ("min", 3), ("max", 3), ("max", None))
-"""What a transaction does to a key: nothing, or it gives a partial value, which meets the one before in some way."""
+"""What a transaction does to a key: nothing, or it gives a partial value, combined with the stored one in some way."""
 
 ABSENT = "absent"
 

@@ -1,4 +1,4 @@
-"""One transaction after the other: what is written is there, and how values meet."""
+"""One transaction after the other: what is written is there, and how values are combined."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def nulls_count_as_nothing(trial: Trial) -> None:
 
 
 @case
-def columns_meet_in_their_own_ways(trial: Trial) -> None:
+def columns_are_combined_in_their_own_ways(trial: Trial) -> None:
     """Of each column a sum, the least, the greatest or the last value; the columns keep their order."""
     words = trial.open(values="total decimal(10,2), least double, most date, newest string")
     combine = {"total": "sum", "least": "min", "most": "max", "newest": "last"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
 from transactional.topology.streams.graph import Cut, Persisted, StreamGraph, StreamNode
-from transactional.topology.streams.pipelines.joins import Meeting
+from transactional.topology.streams.pipelines.joins import StreamCombiner
 from transactional.topology.streams.pipelines.looking_up import LookUp
 from transactional.topology.streams.pipelines.pipeline import Pipeline
 
@@ -75,7 +75,7 @@ class _Compiler:
 
     def _ends_chain(self, node: StreamNode) -> bool:
         """Whether what a node makes leaves its component."""
-        if self.readers[node.number] != 1 or node.meeting is not None:
+        if self.readers[node.number] != 1 or node.combiner is not None:
             return True
         return all(_begins_chain(reader) for reader in self.graph.nodes if node.number in reader.parents)
 
@@ -91,7 +91,7 @@ class _Compiler:
         chain = [node]
         while not _begins_chain(chain[0]):
             parent = self._parent(chain[0])
-            if parent.origin is not None or parent.meeting is not None or self.readers[parent.number] > 1:
+            if parent.origin is not None or parent.combiner is not None or self.readers[parent.number] > 1:
                 break
             chain.insert(0, parent)
         steps = [n.step for n in chain if n.step is not None]
@@ -100,10 +100,10 @@ class _Compiler:
             return self._component(self._parent(head))
         origins = [self._component(self.graph.nodes[number]) for number in head.parents]
         cuts = [head.cut or _LOCAL] * len(origins)
-        bolt: Pipeline | Meeting = Pipeline(steps, node.schema)
-        if head.meeting is not None:
-            bolt = head.meeting.reading(origins)
-            cuts = [Cut(GroupingKind.FIELDS, side.key) if side.key else _LOCAL for side in head.meeting.sides]
+        bolt: Pipeline | StreamCombiner = Pipeline(steps, node.schema)
+        if head.combiner is not None:
+            bolt = head.combiner.with_origins(origins)
+            cuts = [Cut(GroupingKind.FIELDS, side.key) if side.key else _LOCAL for side in head.combiner.sides]
         declarer = self.builder.set_bolt(self._id(chain), bolt, self.tasks[self.segments[node.number]])
         for cut, origin in zip(cuts, origins, strict=True):
             _subscribe(declarer, cut, origin)
@@ -119,7 +119,7 @@ class _Compiler:
         head, names = chain[0], [node.name for node in chain if node.name]
         names = names or [node.step.short for node in chain if node.step is not None]
         other = "merge" if len(head.parents) > 1 else "repartition"
-        names = names or [other if head.meeting is None else head.meeting.name]
+        names = names or [other if head.combiner is None else head.combiner.name]
         self.bolts += 1
         return "-".join([f"b-{self.bolts - 1}", *names])[:_ID_CHARACTERS].rstrip("-_.")
 
@@ -156,7 +156,7 @@ def _segments(graph: StreamGraph) -> list[int]:
             found.append(spout)
             continue
         above = {found[parent] for parent in node.parents}
-        begins = node.cut is not None or node.origin is not None or node.meeting is not None or len(above) != 1
+        begins = node.cut is not None or node.origin is not None or node.combiner is not None or len(above) != 1
         found.append(node.number if begins else above.pop())
     return found
 

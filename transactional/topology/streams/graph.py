@@ -8,7 +8,7 @@ from typing import Any
 from transactional.core.ports import State
 from transactional.model.groupings import CustomStreamGrouping, GroupingKind
 from transactional.model.schema import Schema
-from transactional.topology.streams.pipelines.joins import Meeting
+from transactional.topology.streams.pipelines.joins import StreamCombiner
 from transactional.topology.streams.pipelines.steps import StreamStep
 
 
@@ -36,7 +36,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class StreamNode:
-    """One operation. A node without `step`, `cut`, `origin` and `meeting` changes nothing: several parents are
+    """One operation. A node without `step`, `cut`, `origin` and `combiner` changes nothing: several parents are
     merged."""
 
     schema: Schema
@@ -46,8 +46,8 @@ class StreamNode:
     cut: Cut | None = None
     origin: Origin | None = None
     name: str = ""
-    meeting: Meeting | None = None
-    """Where the parents meet, each of which is partitioned by its key."""
+    combiner: StreamCombiner | None = None
+    """Combines the parents, each of which is partitioned by its key."""
     tasks: int | None = None
     """A hint: the number of tasks, as far back as the last repartition."""
 

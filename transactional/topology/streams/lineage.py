@@ -22,7 +22,7 @@ def source_names(graph: StreamGraph, node: StreamNode) -> list[str]:
 
 
 def given_name(graph: StreamGraph, node: StreamNode) -> str:
-    """The name by `named` that is nearest above a node, "" if there is none before streams meet."""
+    """The name by `named` that is nearest above a node, "" if streams are merged or combined below it."""
     while not node.name and len(node.parents) == 1:
         node = graph.nodes[node.parents[0]]
     return node.name
@@ -44,8 +44,8 @@ def untimed_streams(graph: StreamGraph, node: StreamNode, time: str, declared: d
 def _fields_above(node: StreamNode, name: str) -> list[tuple[int, str]]:
     """What a field is called in the parents that it may come from, each as its place. A field that the operation makes
     may come of any."""
-    if isinstance(node.meeting, Join) and name in node.schema.names:
-        return node.meeting.sources_of(name)
+    if isinstance(node.combiner, Join) and name in node.schema.names:
+        return node.combiner.sources_of(name)
     if isinstance(node.step, Select) and name in node.step.after.names:
         name = node.step.names[node.step.after.names.index(name)]
     return [(place, name) for place in range(len(node.parents))]

@@ -66,4 +66,4 @@ def compiled_query(topology_id: str, declared: DeclaredQuery, naive_times: str |
 def _is_by_tuple(node: StreamNode) -> bool:
     """Whether each tuple that a node makes is made of one tuple; a function of a batch may add them up."""
     is_step = node.step is None or isinstance(node.step, RowStep | Where | Compute | Select | AppendedValues)
-    return is_step and node.meeting is None and len(node.parents) <= 1
+    return is_step and node.combiner is None and len(node.parents) <= 1

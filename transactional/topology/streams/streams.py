@@ -170,7 +170,7 @@ class Stream(Operations):
         if self._declarations is not declarations:
             raise ConfigError(
                 f"{used_by}: a stream of {self._declarations} is used in {declarations}: the streams of a topology, "
-                "and those of a query, meet no others"
+                "and those of a query, can't be combined with others"
             )
 
     def apply(self, function: Callable[Concatenate[Stream, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -199,12 +199,12 @@ class GroupedStream(NamesOfStreams):
     def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
         """One tuple for each key of a batch: the key and the aggregates."""
         if isinstance(aggregate, BatchAggregator) and not aggregates:
-            return self._completed(self._met(self.stream), "aggregate", aggregate, is_whole=True)
+            return self._completed(self._repartition(self.stream), "aggregate", aggregate, is_whole=True)
         columns = named_aggregates(aggregate, aggregates, self.stream.fields)
         if not is_associative(columns.aggregates):
-            return self._then(self._met(self.stream), "aggregate", columns, is_whole=True)
+            return self._then(self._repartition(self.stream), "aggregate", columns, is_whole=True)
         parts = self._then(self.stream, "partition_aggregate", columns, finishes=False)
-        return self._then(self._met(parts), "aggregate", columns, is_final=True, is_whole=True)
+        return self._then(self._repartition(parts), "aggregate", columns, is_final=True, is_whole=True)
 
     def persistent_aggregate(
         self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
@@ -237,7 +237,7 @@ class GroupedStream(NamesOfStreams):
         grouped."""
         return self.stream.state_query(state, self.key if on is None else on, output=output, when=when)
 
-    def _met(self, stream: Stream) -> Stream:
+    def _repartition(self, stream: Stream) -> Stream:
         return stream.partition_by(*self.key) if self.key else stream.global_()
 
     def _then(self, stream: Stream, operation: str, columns: StoredColumns, **how: bool) -> Stream:

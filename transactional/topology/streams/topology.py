@@ -18,10 +18,10 @@ from transactional.model.reading import StaticTable
 from transactional.model.user_code.storm_names import NamesOfStreams
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.streams.aggregates.reducing import MultiReducer
+from transactional.topology.streams.combining import combine_streams, make_join, multi_reduce
 from transactional.topology.streams.compiling import declare, spout_tasks
 from transactional.topology.streams.declarations import Declarations
 from transactional.topology.streams.graph import Origin, StreamNode
-from transactional.topology.streams.meeting import checked_join, met, multi_reduced
 from transactional.topology.streams.pipelines.functions import parsed
 from transactional.topology.streams.queries import DeclaredQuery, compiled_query, declared_query, queries_alone
 from transactional.topology.streams.static import StaticState
@@ -148,26 +148,26 @@ class TridentTopology(NamesOfStreams):
         a field that is compared equals nothing. Floating-point numbers are compared as by `group_by`: 0.0 equals -0.0,
         and NaN itself.
 
-        With `window=tumbling("5 minutes")` tuples meet that are in one window of their event time, whenever they
-        arrive. `state` keeps those of windows that are open, at most `limit` of one key and window, or it is
-        `TooManyCollected`; `name` is the id of its committer. `on` are the fields with the time, one of each stream.
+        With `window=tumbling("5 minutes")` tuples of one window of event time are joined, whenever they arrive.
+        `state` keeps the tuples of open windows. More than `limit` of one key and window raise `TooManyCollected`.
+        `name` is the id of the committer, `on` the field with the time of each stream.
         """
         declarations = self._declarations_of(streams)
-        join, sides = checked_join(declarations, streams, how, keeps_all=keep_all, output=output)
+        join, sides = make_join(declarations, streams, how, keeps_all=keep_all, output=output)
         if window is not None:
             return joined_windows(sides, join, WindowOfJoin(window, **of_windows))
         if of_windows:
             raise ConfigError(f"join: {', '.join(of_windows)} has no meaning without window=")
-        return met(declarations, sides, join)
+        return combine_streams(declarations, sides, join)
 
     def multi_reduce(self, *streams: Stream | tuple[Any, ...], reducer: MultiReducer) -> Stream:
         """What your own code makes of the tuples of one batch of several streams:
         `multi_reduce((orders, "customer"), (payments, "payer"), reducer=Settle())`.
 
-        Tuples with equal values in the fields meet, as in `group_by`, and each result is preceded by these values,
-        under their names in the first stream. Without fields the tuples of each task meet, where they are.
+        Tuples with equal values in the fields are reduced together, as in `group_by`, and each result is preceded by
+        these values, under their names in the first stream. Without fields the tuples of each task are.
         """
-        return multi_reduced(self._declarations_of(streams), streams, reducer)
+        return multi_reduce(self._declarations_of(streams), streams, reducer)
 
     def _declarations_of(self, given: Sequence[Any]) -> Declarations:
         """Those of the topology, or of the query whose streams are given."""

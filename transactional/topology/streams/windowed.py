@@ -228,7 +228,7 @@ def _goes_by_end(stream: Operations, time: str | None) -> bool:
     graph, node = stream._declarations.graph, stream._node
     names: list[set[str]] = []
     for each in graph.nodes[: node.number + 1]:
-        parents = [names[parent] for parent in each.parents] if each.meeting is None else []
+        parents = [names[parent] for parent in each.parents] if each.combiner is None else []
         found = set.intersection(*parents) if parents else set[str]()
         if each.origin is not None and each.origin.is_late:
             update = next(of.bolt for of in graph.persisted if of.id == each.origin.component)

@@ -84,7 +84,7 @@ def joined_windows(streams: Sequence[Stream], join: Join, how: WindowOfJoin) -> 
     if on is not None and (isinstance(on, str) or len(on) != len(streams)):
         raise ConfigError(f"join: on={on!r} must be a list with the field with the time of each stream")
     times = [window_time(each, window, None if on is None else on[at]) for at, each in enumerate(streams)]
-    taken = sorted({WINDOW_START, WINDOW_END} & set(join.made.names))
+    taken = sorted({WINDOW_START, WINDOW_END} & set(join.output_schema.names))
     if taken:
         raise ConfigError(f"join: windows have {taken[0]!r}; give the field another name by output=[…]")
     sides = kept_sides(streams, join, times)
@@ -95,7 +95,7 @@ def joined_windows(streams: Sequence[Stream], join: Join, how: WindowOfJoin) -> 
     windows = WindowedStream(merged(streams[0]._declarations, tuple(tagged)), row_key, window, time)
     tuples = CollectSides(_free(_TUPLE, key), sides, limit=how.limit)
     kept = windows.persistent_aggregate(state, name=how.name, **{_free(_TUPLES, key): tuples})
-    output = Schema((*join.made, Field(WINDOW_START, "timestamp"), Field(WINDOW_END, "timestamp")))
+    output = Schema((*join.output_schema, Field(WINDOW_START, "timestamp"), Field(WINDOW_END, "timestamp")))
     of = OfWindow(sides, join.kinds, keeps_all=join.keeps_all, has_null_key=len(row_key) > len(key))
     return JoinedWindows(kept, output, dict(zip(streams, times, strict=True)), of)
 
@@ -166,8 +166,10 @@ class CollectSides(Collect):
 
 
 def _tagged(stream: Stream, join: Join, number: int, side: KeptSide) -> Stream:
-    """A side as all sides are: the key, the time, and the tuple as JSON. What can meet nothing and is not kept without
-    a partner is left out."""
+    """Return a side in the form of all sides: the key, the time, and the tuple as JSON.
+
+    Tuples with NULL in the key have no partner, and are left out unless the join keeps the side without one.
+    """
     key = join.sides[0].key
     if not keeps_lonely(join.kinds, number):
         stream = stream.filter(reduce(and_, (field(name).is_valid() for name in side.key)))
@@ -249,7 +251,7 @@ class OfWindow:
         ]
         joined: list[tuple[tuple[Any, ...] | None, ...]] = [(each,) for each in found[0]]
         for number, kind in enumerate(self.kinds, 1):
-            joined = list(_met(joined, found[number], kind, width=number))
+            joined = list(_join_side(joined, found[number], kind, width=number))
         for parts in joined:
             values = (
                 value
@@ -275,10 +277,10 @@ def _in_order(time: str | None, values: Mapping[str, Any]) -> tuple[str, str]:
     return str(None if time is None else values.get(time)), values_to_json(dict(sorted(values.items())))
 
 
-def _met(
+def _join_side(
     joined: list[tuple[Any, ...]], rows: list[tuple[Any, ...]], kind: str, *, width: int
 ) -> Iterator[tuple[Any, ...]]:
-    """What has been joined so far, with the tuples of one more side; all have the same key."""
+    """Join one more side to the rows joined so far. All have the same key; `width` is the number of sides before."""
     if joined and rows:
         yield from ((*each, row) for each in joined for row in rows)
         return

@@ -73,8 +73,8 @@ class _Join:
     own: _Column
     prior: _Column
 
-    def met(self, before: Sequence[Joined], tuples: Sequence[Tuple]) -> Iterator[Joined]:
-        """What was joined so far, with the tuples of this input, in the order of both. None equals nothing."""
+    def join_tuples(self, before: Sequence[Joined], tuples: Sequence[Tuple]) -> Iterator[Joined]:
+        """Join the tuples of this input to the rows joined so far, in the order of both. None equals nothing."""
         partners, alone = defaultdict[Any, list[int]](list), set(range(len(tuples)))
         for place, each in enumerate(tuples):
             partners[_key_of(self.own.of(each))].append(place)
@@ -175,7 +175,7 @@ class JoinBolt(WindowedBolt):
             )
         joined: list[Joined] = [{self._first: each} for each in by_source[self._first]]
         for join in self._joins:
-            joined = list(join.met(joined, by_source[join.source]))
+            joined = list(join.join_tuples(joined, by_source[join.source]))
         return joined
 
     def _add(self, kind: Literal["inner", "left", "right", "outer"], source: str, field: str, prior: str) -> Self:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from transactional.model.aggregates import places
-from transactional.model.aggregates.places import places_beyond, places_in, rows_at
+from transactional.model.aggregates.places import missing_places, places_in, rows_at
 
 Search = Callable[[pa.Table, pa.Table, Sequence[str]], pa.Array]
 Case = tuple[pa.Table, pa.Table, list[str]]
@@ -144,15 +144,15 @@ def test_each_of_many_rows_has_its_own_place(seed: int) -> None:
 
 
 @settings(max_examples=examples(60))
-@given(st.integers(0, 9).flatmap(lambda many: st.tuples(st.just(many), _met(many))))
-def test_the_places_beyond_those_that_are_met(case: tuple[int, list[int | None]]) -> None:
-    many, met = case
-    found = places_beyond(pa.array(met, pa.int64()), many)
+@given(st.integers(0, 9).flatmap(lambda many: st.tuples(st.just(many), _places(many))))
+def test_missing_places(case: tuple[int, list[int | None]]) -> None:
+    many, places = case
+    found = missing_places(pa.array(places, pa.int64()), many)
     assert found.type == pa.int64()
-    assert found.to_pylist() == [place for place in range(many) if place not in met]
+    assert found.to_pylist() == [place for place in range(many) if place not in places]
 
 
-def _met(many: int) -> st.SearchStrategy[list[int | None]]:
+def _places(many: int) -> st.SearchStrategy[list[int | None]]:
     return st.lists(st.none() | st.integers(0, many - 1) if many else st.none(), max_size=12)
 
 

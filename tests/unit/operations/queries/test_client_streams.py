@@ -119,10 +119,10 @@ def test_streams_of_a_query_are_merged(client: QueryClient) -> None:
     assert list(client.execute("merged", "a b c")) == [{"total": 3, "words": 6}]
 
 
-def test_streams_of_a_query_meet_none_of_the_topology() -> None:
+def test_streams_of_a_query_are_combined_with_none_of_the_topology() -> None:
     topology = TridentTopology("words")
     words = topology.new_stream("words", MemoryTransactionalSpout([[]], "word string", 1))
-    with pytest.raises(ConfigError, match="meet no others"):
+    with pytest.raises(ConfigError, match="can't be combined with others"):
         topology.query("both", "word string")(lambda asked: topology.merge(asked, words))
-    with pytest.raises(ConfigError, match="meet no others"):
+    with pytest.raises(ConfigError, match="can't be combined with others"):
         topology.query("again", "word string")(lambda asked: topology.merge(words, asked))

@@ -15,7 +15,7 @@ from state.memory import MemoryMapState, MemoryTable
 from tests.unit.topology.streams.shapes import built, lines, split
 from transactional.model.groupings import CustomStreamGrouping
 from transactional.topology.stages import plan_stages
-from transactional.topology.streams import meeting
+from transactional.topology.streams import combining
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Max, Stream, Sum, TridentTopology, field
 
@@ -64,8 +64,8 @@ def merged_with_new_values(stream: Stream) -> None:
 
 def joined(*given: Any) -> Stream:
     declarations = given[0][0]._declarations
-    join, streams = meeting.checked_join(declarations, given, "left", keeps_all=False, output=None)
-    return meeting.met(declarations, streams, join)
+    join, streams = combining.make_join(declarations, given, "left", keeps_all=False, output=None)
+    return combining.combine_streams(declarations, streams, join)
 
 
 def a_join(stream: Stream) -> None:

@@ -1,4 +1,4 @@
-"""Streams joined over windows: which tuples meet, in what order they come, what is late; every mistake at its line."""
+"""Streams joined over windows: which tuples are joined, in what order, and what is late; every mistake at its line."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TWO = [(1, "ann", 1), (2, "bob", 2), (None, "nobody", 3)], [(1, 10, 5), (3, 30, 
         ),
     ],
 )
-def test_tuples_of_one_window_meet(how: str, expected: list[Any]) -> None:
+def test_tuples_of_one_window_are_joined(how: str, expected: list[Any]) -> None:
     """The second sum of 1 is in the next window; NULL equals nothing."""
     assert sorted(pairs(how, *TWO), key=str) == sorted(expected, key=str)
 

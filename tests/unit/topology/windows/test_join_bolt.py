@@ -211,11 +211,13 @@ def test_pairs_are_those_of_plain_python(left: list[Any], right: list[Any], kind
     ]
     expected: list[tuple[Any, ...]] = list(pairs)
     if kind in ("left", "outer"):
-        met = {a for a, _ in pairs}
-        expected += [(a, None) for a, key in enumerate(left) if a not in met and (key is not None or kind == "outer")]
+        matched = {a for a, _ in pairs}
+        expected += [
+            (a, None) for a, key in enumerate(left) if a not in matched and (key is not None or kind == "outer")
+        ]
     if kind in ("right", "outer"):
-        met = {b for _, b in pairs}
-        expected += [(None, b) for b in range(len(right)) if b not in met]
+        matched = {b for _, b in pairs}
+        expected += [(None, b) for b in range(len(right)) if b not in matched]
     assert sorted(rows, key=str) == sorted(expected, key=str)
 
 

@@ -54,7 +54,7 @@ class Combiner(ABC):
 
 
 class Reducer(ABC):
-    """One column of your own that needs its tuples one after the other: all tuples of a key meet in one task.
+    """One column of your own that needs its tuples one after the other: all tuples of a key are sent to one task.
 
     `output` declares it: `output = "path string"`.
     """

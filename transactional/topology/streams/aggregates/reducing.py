@@ -16,7 +16,7 @@ from transactional.model.user_code.picklable import check_picklable
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.streams.aggregates.own import groups_of, rows_of
 from transactional.topology.streams.pipelines.functions import many_rows, parsed
-from transactional.topology.streams.pipelines.joins import Meeting, Side, check_comparable
+from transactional.topology.streams.pipelines.joins import Side, StreamCombiner, check_comparable
 
 
 class MultiReducer(ABC):
@@ -41,7 +41,7 @@ class MultiReducer(ABC):
         """The tuples."""
 
 
-class MultiReduce(Meeting):
+class MultiReduce(StreamCombiner):
     """Calls a `MultiReducer` with the tuples of each key, or with all tuples of the task."""
 
     name = "multi_reduce"
@@ -59,7 +59,7 @@ class MultiReduce(Meeting):
         on = " = ".join(f"({', '.join(side.key)})" for side in self.sides if side.key)
         return (f"{self.label} by {on}" if on else self.label,)
 
-    def met(self, tables: Sequence[pa.Table]) -> pa.RecordBatch:
+    def combine(self, tables: Sequence[pa.Table]) -> pa.RecordBatch:
         """The keys are in the order of their first tuples; without one there is a group of all, also of none."""
         keys = [table.select(side.key) for table, side in zip(tables, self.sides, strict=True)]
         names = keys[0].column_names
@@ -67,7 +67,7 @@ class MultiReduce(Meeting):
         rows = [(number, row) for number, table in enumerate(tables) for row in rows_of(table, self.label)]
         groups = [list(range(len(rows)))] if compared is None else groups_of(compared, names)
         made = chain.from_iterable(self._made(rows, group) for group in groups)
-        return batch_from_rows(list(made), arrow_schema(self.made), component=self.label)
+        return batch_from_rows(list(made), arrow_schema(self.output_schema), component=self.label)
 
     def _made(self, rows: Sequence[tuple[int, Tuple]], group: Sequence[int]) -> Iterator[tuple[Any, ...]]:
         kept = self.reducer.init()
@@ -77,7 +77,7 @@ class MultiReduce(Meeting):
         if self.sides[0].key:
             number, first = rows[group[0]]
             key = tuple(first[name] for name in self.sides[number].key)
-        width = len(self.made) - len(key)
+        width = len(self.output_schema) - len(key)
         return ((*key, *each) for each in many_rows(self.label, self.reducer.complete(kept), width))
 
 

@@ -46,8 +46,8 @@ def check_comparable(operation: str, sides: Sequence[Side]) -> None:
         if types_there != types[0]:
             name = next(name for name, *both in zip(side.key, types[0], types_there, strict=True) if both[0] != both[1])
             raise ConfigError(
-                f"{operation}: {_told(first, types[0])} and {_told(side, types_there)} can't be compared; make the "
-                f"types equal, for example by with_columns({name}=field({name!r}).cast(…)) of that stream"
+                f"{operation}: {_key_text(first, types[0])} and {_key_text(side, types_there)} can't be compared; make "
+                f"the types equal, for example by with_columns({name}=field({name!r}).cast(…)) of that stream"
             )
 
 
@@ -76,23 +76,23 @@ def joined_schema(sides: Sequence[Side], *, keeps_all: bool, output: Sequence[st
     return Schema(tuple(fields))
 
 
-def _told(side: Side, types: Sequence[str]) -> str:
+def _key_text(side: Side, types: Sequence[str]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in zip(side.key, types, strict=True))
 
 
-class Meeting(ArrowBatchBolt):
-    """Where several streams meet: keeps what arrives of each until the batch ends.
+class StreamCombiner(ArrowBatchBolt):
+    """Combines several streams: collects the tuples of each side until the batch ends.
 
-    `origins` are the component and stream of each side.
+    `origins` are the component and stream of each side, in their order.
     """
 
     name: ClassVar[str]
-    """What an id has of it."""
+    """The name of the operation, which becomes part of the component id."""
 
     def __init__(self, sides: Sequence[Side], output: Schema) -> None:
         self.sides = tuple(sides)
         self.origins: tuple[tuple[str, str], ...] = ()
-        self.made = output
+        self.output_schema = output
         self.output = str(output)  # type: ignore[misc]
 
     @property
@@ -100,11 +100,11 @@ class Meeting(ArrowBatchBolt):
     def steps_shown(self) -> tuple[str, ...]:
         """What `describe` shows."""
 
-    def reading(self, origins: Sequence[tuple[str, str]]) -> Self:
-        """The same, of what comes from these components and streams."""
-        reading = copy(self)
-        reading.origins = tuple(origins)
-        return reading
+    def with_origins(self, origins: Sequence[tuple[str, str]]) -> Self:
+        """Return a copy that reads these components and streams."""
+        combiner = copy(self)
+        combiner.origins = tuple(origins)
+        return combiner
 
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
         """Start a batch."""
@@ -116,17 +116,17 @@ class Meeting(ArrowBatchBolt):
         self._kept[self.origins.index(origin_of(batch))].append(batch.replace_schema_metadata())
 
     def finish_batch(self) -> None:
-        """Emit what is made of the tuples of each side."""
+        """Combine the collected tuples, and emit the output."""
         batches = zip(self._kept, self.sides, strict=True)
         tables = [pa.Table.from_batches(kept, arrow_schema(side.schema)) for kept, side in batches]
-        self._collector.emit_batch(self.met(tables))
+        self._collector.emit_batch(self.combine(tables))
 
     @abstractmethod
-    def met(self, tables: Sequence[pa.Table]) -> pa.Table | pa.RecordBatch:
-        """What is made of the tuples of each side."""
+    def combine(self, tables: Sequence[pa.Table]) -> pa.Table | pa.RecordBatch:
+        """Return the output for the collected tuples, one table per side."""
 
 
-class Join(Meeting):
+class Join(StreamCombiner):
     """Joins one stream after the other."""
 
     name = "join"
@@ -143,7 +143,7 @@ class Join(Meeting):
 
     def sources_of(self, name: str) -> list[tuple[int, str]]:
         """Which field of which side an output field is, by the side's place: one of the key is in all."""
-        place, keys = self.made.names.index(name), 0 if self.keeps_all else len(self.sides[0].key)
+        place, keys = self.output_schema.names.index(name), 0 if self.keeps_all else len(self.sides[0].key)
         if place < keys:
             return [(number, side.key[place]) for number, side in enumerate(self.sides)]
         fields = [
@@ -153,8 +153,8 @@ class Join(Meeting):
         ]
         return [fields[place - keys]]
 
-    def met(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """The tuples that belong together."""
+    def combine(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Return the joined rows, in the order of their tuples on the first side, then the second, and so on."""
         keys = [f"key {at}" for at in range(len(self.sides[0].key))]
         joined, *others = [
             _keys_of(table, side, number) for number, (table, side) in enumerate(zip(tables, self.sides, strict=True))
@@ -167,7 +167,7 @@ class Join(Meeting):
         for number, (table, side) in enumerate(zip(tables, self.sides, strict=True)):
             names = [field.name for field in (side.schema if self.keeps_all else side.others)]
             columns += table.select(names).take(joined[_ROW.format(number)]).columns if names else []
-        return pa.Table.from_arrays(columns, schema=arrow_schema(self.made))
+        return pa.Table.from_arrays(columns, schema=arrow_schema(self.output_schema))
 
 
 def _keys_of(table: pa.Table, side: Side, number: int) -> pa.Table:

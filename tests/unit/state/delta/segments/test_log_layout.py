@@ -93,7 +93,7 @@ def test_a_layout_that_can_not_be_is_refused(wrong: dict[str, int]) -> None:
         LogLayout(**wrong)
 
 
-def test_rows_meet_in_one_way() -> None:
+def test_rows_are_combined_in_one_way() -> None:
     check_same_combine({"a": "sum", "b": "last"}, {"b": "last", "a": "sum"}, "t")
     with pytest.raises(ProtocolError, match="write it always by put, or always by the same aggregates"):
         check_same_combine({"a": "sum"}, {"a": "max"}, "t")

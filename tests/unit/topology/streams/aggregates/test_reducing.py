@@ -82,13 +82,13 @@ def test_each_task_reduces_what_it_has() -> None:
     assert sorted(reduced([(0, "a", 1, 5)], 2, (), parallelism=3)) == [("", 0), ("", 0), ("", 1), ("0:5", 0)]
 
 
-def test_keys_that_group_by_takes_for_one_meet() -> None:
+def test_keys_that_group_by_takes_for_one_are_reduced_together() -> None:
     """0.0 and -0.0, NaN and NaN, NULL and NULL."""
     topology = TridentTopology("reducing")
     a = topology.new_stream("a", MemoryTransactionalSpout([[(0.0, 1, 1), (math.nan, 1, 2), (None, 1, 3)]], REALS, 9))
     b = topology.new_stream("b", MemoryTransactionalSpout([[(None, 1, 4), (-0.0, 1, 5), (math.nan, 1, 6)]], REALS, 9))
-    met = topology.multi_reduce((a, "k"), (b.rename(q="k"), "q"), reducer=Told()).project("told").named("end")
-    met.persistent_aggregate(MemoryMapState(), Count())
+    reduced = topology.multi_reduce((a, "k"), (b.rename(q="k"), "q"), reducer=Told()).project("told").named("end")
+    reduced.persistent_aggregate(MemoryMapState(), Count())
     made = topology.build(strict=True)
     [end] = [component.id for component in made.components if component.id.endswith("-end")]
     told = [row.told for row in complete_topology(made)[end]]

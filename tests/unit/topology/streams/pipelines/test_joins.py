@@ -47,16 +47,16 @@ def meaning(rows: Rows, hows: list[str], *, keep_all: bool) -> Rows:
     tables = [[row[1:] for row in rows if row[0] == at] for at in range(len(hows) + 1)]
     found: list[tuple[Any, list[Any]]] = [(row[:2], [row]) for row in tables[0]]
     for before, (table, how) in enumerate(zip(tables[1:], hows, strict=True), 1):
-        met, seen = list[tuple[Any, list[Any]]](), set[int]()
+        pairs, seen = list[tuple[Any, list[Any]]](), set[int]()
         for key, parts in found:
             matches = [at for at, row in enumerate(table) if None not in key and row[:2] == key]
-            met += [(key, [*parts, table[at]]) for at in matches]
+            pairs += [(key, [*parts, table[at]]) for at in matches]
             seen.update(matches)
             if not matches and how in ("left", "outer"):
-                met.append((key, [*parts, None]))
+                pairs.append((key, [*parts, None]))
         if how in ("right", "outer"):
-            met += [(row[:2], [*[None] * before, row]) for at, row in enumerate(table) if at not in seen]
-        found = met
+            pairs += [(row[:2], [*[None] * before, row]) for at, row in enumerate(table) if at not in seen]
+        found = pairs
     nothing = (None, None, None)
     if keep_all:
         return [tuple(v for part in parts for v in part or nothing) for _, parts in found]

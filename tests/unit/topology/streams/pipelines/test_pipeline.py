@@ -128,7 +128,7 @@ def test_by_trident_and_by_hand_the_tables_are_equal_whatever_fails(rows: Any, t
     assert {key: value.value for (key,), value in found[0]["counts"].items()} == {w: (n,) for w, n in expected.items()}
 
 
-def test_new_values_meet_a_stream_of_the_processing_phase() -> None:
+def test_new_values_merge_with_a_stream_of_the_processing_phase() -> None:
     tables = {name: MemoryTable(name) for name in ("counts", "all")}
     topology = TridentTopology("words", parallelism=2)
     words = lines(topology, LINES).flat_map(split)
