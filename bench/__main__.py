@@ -25,6 +25,7 @@ from bench.parts import PARTS, SHORT, WHOLE, Topics, warm_up
 from bench.peers import SETTINGS
 from bench.results import Results, save
 from bench.rounds import Stage
+from bench.source import jar_settings
 from spouts.local_broker import LocalBroker
 from transactional.runtime.spark.session import spark_session
 
@@ -92,16 +93,19 @@ def contests(options: argparse.Namespace, command: str, directory: Path, console
     if not wanted:
         return []
     with LocalBroker(directory / "broker") as broker:
-        console.print("producing the topics")
         topics = Topics.make(scale, broker.bootstrap, wanted)
-        session = spark_session("bench", master=f"local[{TASKS}]", parallelism=TASKS, conf=SETTINGS)
+        session = spark_session(
+            "bench", master=f"local[{TASKS}]", parallelism=TASKS, conf={**SETTINGS, **jar_settings()}
+        )
         stage = Stage(session, broker.bootstrap, directory, TASKS)
         console.print("warming up")
         warm_up(stage, topics, scale)
 
         def run(name: str) -> None:
             part, minutes = PARTS[name]
-            contest = Contest(stage, Results(name, command), console, monotonic() + minutes * 60, options.output)
+            contest = Contest(
+                stage, Results(name, command), console, monotonic() + minutes * 60, options.output, topics.append
+            )
             part(contest, topics, scale)
             save(contest.results.document(), options.output)
 

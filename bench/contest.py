@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -12,6 +12,7 @@ from rich.console import Console
 from bench import machine, processes
 from bench.results import Results, save
 from bench.rounds import CountingSystem, Round, Stage, System, bytes_of_new, check_counts, files_below
+from bench.workload import Workload
 from bench.works import Work
 
 FILL_BATCH = 200_000
@@ -34,24 +35,33 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Where rounds go to, and when no further one may start."""
+    """Where rounds go to, and when no further one may start.
+
+    `append` writes the messages of a workload from one number to before another into its topic.
+    """
 
     stage: Stage
     results: Results
     console: Console
     deadline_s: float
     output: Path
+    append: Callable[[Workload, int, int], None]
 
     def hold(self, work: Work, systems: Sequence[System], plan: Plan) -> None:
-        """Fill the tables, let all work in turns, check the counts. Raises `WrongResult` for a wrong one."""
+        """Fill the tables, let all work in turns, check the counts. Raises `WrongResult` for a wrong one.
+
+        A topic has no more messages than the systems are to read: the peers read it to its end.
+        """
         workload, done = work.workload, work.workload.fill
+        self._append(systems, 0, done)
         for system in systems:
             system.run(workload.until(done), FILL_BATCH)
         for number in range(1, plan.rounds + 1):
             if monotonic() > self.deadline_s:
                 self.console.print(f"time is up: {work.name}, {plan.batch_messages:,}: round {number} is left out")
                 break
-            done = min(done + plan.messages, workload.messages)
+            start, done = done, min(done + plan.messages, workload.messages)
+            self._append(systems, start, done)
             for system in systems:
                 self._round(work, system, plan, number, workload.until(done))
         expected = work.expected(workload.until(done))
@@ -60,6 +70,10 @@ class Contest:
                 check_counts(system, expected)
                 formatted = f"{work.name}, {system.name}, batches of {plan.batch_messages}: {len(expected)} keys"
                 self.results.checked.append(formatted)
+
+    def _append(self, systems: Sequence[System], start: int, end: int) -> None:
+        for workload in {system.work.workload.topic: system.work.workload for system in systems}.values():
+            self.append(workload, start, end)
 
     def _round(self, work: Work, system: System, plan: Plan, number: int, until: Mapping[int, int]) -> None:
         parts, files = processes.by_part(self.stage.session), files_below(system.directory)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -27,12 +28,13 @@ from bench.decoders import AVRO_JARS, FLAT, SCHEMAS, json_of, payloads_of, schem
 from bench.gear_rows import FEW, MASTER, PEERS, TASKS, Course, OurRow, Row, cost, figures, now_s
 from bench.peers import SETTINGS
 from bench.rounds import Counting, Stage, check_counts
+from bench.source import jar_settings
 from bench.workload import Workload
 from bench.works import Work, per_key
 from spouts import AvroTranslator, JsonTranslator
 from spouts.local_broker import LocalBroker
 from spouts.local_registry import LocalRegistry, register
-from transactional.runtime.spark.session import DELTA_JARS, spark_session
+from transactional.runtime.spark.session import spark_session
 
 SIZES, SYSTEMS = (20_000, 200_000), ("expert", "merge", "auto", "spark", "workers")
 DRAWN = 100_000
@@ -74,10 +76,12 @@ def ours(format_: str, row: Row, bootstrap: str, registry: str, folder: Path) ->
 def theirs(format_: str, row: Row, bootstrap: str, registry: str, folder: Path) -> tuple[Counting, Course]:
     """A query of Structured Streaming."""
     del registry
+    # A peer reads its topic to the end, so it has one with no more messages than it is to read.
+    topic = filled(format_, 0).copy(bootstrap, uuid4().hex, row.messages)
+    topic.append(bootstrap, 0, row.messages)
     begun_s = now_s()
-    jars = {"spark.jars": ",".join(map(str, [*DELTA_JARS.files(), *AVRO_JARS.files()]))}
-    session = spark_session("doors", master=MASTER, parallelism=TASKS, conf={**SETTINGS, **jars})
-    work = Work("doors", "departures", topic_of(format_), "value", select=by_avro if format_ == "avro" else by_json)
+    session = spark_session("doors", master=MASTER, parallelism=TASKS, conf={**SETTINGS, **jar_settings(AVRO_JARS)})
+    work = Work("doors", "departures", topic, "value", select=by_avro if format_ == "avro" else by_json)
     system = PEERS[row.system](Stage(session, bootstrap, folder, TASKS), work, "row")
     batches = system.run(work.workload.until(row.messages), row.batch)
     planned_s = [(each.ended_at_ms - each.planned_ms) / 1e3 for each in batches]

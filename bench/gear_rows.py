@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from bench import machine, processes
 from bench.figures import percentile
@@ -20,6 +21,7 @@ from bench.ours import BoundedKafkaSpout
 from bench.peers import SETTINGS, ExpertRecipe, SparkMerge
 from bench.raw import elapsed_s
 from bench.rounds import Counting, Stage, WrongResult, check_counts
+from bench.source import jar_settings
 from bench.workload import Workload, zipf
 from bench.works import per_key
 from state import DeltaMapState
@@ -218,9 +220,11 @@ def _our(row: Row, bootstrap: str, folder: Path) -> tuple[Counting, Course]:
 
 
 def _peer(row: Row, bootstrap: str, folder: Path) -> tuple[Counting, Course]:
+    # A peer reads its topic to the end, so it has one with no more messages than it is to read.
+    workload = filled(topic_of(row.partitions)).copy(bootstrap, uuid4().hex, row.messages)
+    workload.append(bootstrap, 0, row.messages)
     begun_s = now_s()
-    session = spark_session("gears", master=MASTER, parallelism=TASKS, conf=SETTINGS)
-    workload = topic_of(row.partitions)
+    session = spark_session("gears", master=MASTER, parallelism=TASKS, conf={**SETTINGS, **jar_settings()})
     system = PEERS[row.system](Stage(session, bootstrap, folder, TASKS), per_key(workload, "gears"), "row")
     batches = system.run(workload.until(row.messages), row.batch)
     planned_s = [(each.ended_at_ms - each.planned_ms) / 1e3 for each in batches]

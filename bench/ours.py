@@ -52,13 +52,22 @@ class EndTimes:
 class Ours:
     """A topology on the shared Spark session; its store is SQLite beside the table, written with full sync.
 
-    `bolt` stands for the work's own bolt.
+    `bolt` stands for the work's own bolt, `processing` is the option of that name.
     """
 
     def __init__(
-        self, stage: Stage, work: Work, label: str, *, in_flight: int, name: str = "", bolt: Any = None
+        self,
+        stage: Stage,
+        work: Work,
+        label: str,
+        *,
+        in_flight: int,
+        name: str = "",
+        bolt: Any = None,
+        processing: str = "spark",
     ) -> None:
         self.stage, self.work, self.in_flight, self.bolt = stage, work, in_flight, bolt
+        self.processing = processing
         self.name = name or f"ours-{in_flight}"
         self.topology_id = f"bench-{work.name}-{label}-{self.name}"
         self.directory = stage.directory / self.topology_id
@@ -67,7 +76,9 @@ class Ours:
 
     def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
         """Run the topology until it is drained. Raises `WrongResult` when an attempt failed: that is not the work."""
-        config = TopologyConfig(max_spout_pending=self.in_flight, stop_when_drained=True, attempts_max=1)
+        config = TopologyConfig(
+            max_spout_pending=self.in_flight, stop_when_drained=True, attempts_max=1, processing=self.processing
+        )
         # As many messages, in the partitions of this system's own topic.
         topology = self.topology(self.work.workload.until(sum(until.values())), batch_messages)
         ends = EndTimes()

@@ -12,7 +12,7 @@ from typing import Any
 from bench.results import load
 from bench.sheets import sections
 
-PAGES = (Path("docs/performance.md"), Path("docs/explanation/scaling.md"))
+PAGES = (Path("docs/performance.md"), Path("docs/performance/measurements.md"), Path("docs/explanation/scaling.md"))
 FOLDER = Path("docs/performance")
 _MARKED = re.compile(r"(?P<begin><!-- figures: (?P<name>\w+) -->\n).*?(?P<end><!-- end: (?P=name) -->)", re.DOTALL)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from time import monotonic
 
 from bench import works
@@ -18,6 +19,8 @@ from bench.workload import Workload, departures, timed, zipf
 from bench.works import Work
 
 MANY_KEYS = "keys-1m"
+AUTO = "ours-auto"
+"""Ours with the option `processing = "auto"`, three transactions in flight."""
 PARTITIONS = (4, 128)
 """Of a topic that a product uses, and of one that a company shares."""
 BY_MINUTE, PER_MINUTE = "by-minute", 12_000
@@ -85,13 +88,15 @@ SHORT = Scale(
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics, once they are produced."""
+    """The contents of all topics; each contest has topics of its own with these contents."""
 
     by_name: Mapping[str, Workload]
+    bootstrap: str
+    numbers: Iterator[int]
 
     @classmethod
     def make(cls, scale: Scale, bootstrap: str, parts: Sequence[str]) -> Topics:
-        """Produce what the parts need. Raises `OperatingError` when the broker does not take it."""
+        """Draw the contents that the parts need."""
         workloads = [zipf("words", scale.messages(), 8_000, scale.fill)]
         if "works" in parts:
             many = max(plan.rounds * plan.messages for plan in scale.many_keys)
@@ -103,9 +108,15 @@ class Topics:
         if "partitions" in parts:
             words = zipf("words", scale.partitions.rounds * scale.partitions.messages, 8_000, scale.fill)
             workloads += [replace(words, topic=_over(number), partitions=number) for number in PARTITIONS]
-        for workload in workloads:
-            workload.produce(bootstrap)
-        return cls({workload.topic: workload for workload in workloads})
+        return cls({workload.topic: workload for workload in workloads}, bootstrap, count(1))
+
+    def create(self, name: str) -> Workload:
+        """A new topic with the contents of this name, empty so far. Raises `OperatingError` if the broker refuses."""
+        return self.by_name[name].copy(self.bootstrap, str(next(self.numbers)))
+
+    def append(self, workload: Workload, start: int, end: int) -> None:
+        """Write a part of a workload into its topic. Raises `OperatingError` if the broker does not take it."""
+        workload.append(self.bootstrap, start, end)
 
 
 def warm_up(stage: Stage, topics: Topics, scale: Scale) -> None:
@@ -113,48 +124,50 @@ def warm_up(stage: Stage, topics: Topics, scale: Scale) -> None:
 
     What runs for days is measured, not how it starts.
     """
-    workload = topics.by_name["words"]
-    warm(_pairs(stage, works.per_key(workload, "warm-up"), "warm-up"), workload, scale)
+    warm(_pairs(stage, works.per_key(topics.create("words"), "warm-up"), "warm-up"), topics, scale)
 
 
-def warm(systems: Sequence[System], workload: Workload, scale: Scale) -> None:
-    """Let each of them work for a while."""
-    for system in systems:
-        done, deadline_s = 0, monotonic() + scale.warm_s
-        while monotonic() < deadline_s and done < workload.messages:
-            done = min(done + WARM_BATCHES * WARM_MESSAGES, workload.messages)
+def warm(systems: Sequence[System], topics: Topics, scale: Scale) -> None:
+    """Let all of them work in turns for a while, on one topic."""
+    workload, done = systems[0].work.workload, 0
+    deadline_s = monotonic() + scale.warm_s * len(systems)
+    while monotonic() < deadline_s and done < workload.messages:
+        start, done = done, min(done + WARM_BATCHES * WARM_MESSAGES, workload.messages)
+        topics.append(workload, start, done)
+        for system in systems:
             system.run(workload.until(done), WARM_MESSAGES)
 
 
 def pairs(contest: Contest, topics: Topics, scale: Scale) -> None:
     """A count per key: ours with one and with three in flight, each beside one of the peers."""
-    work = works.per_key(topics.by_name["words"], KEYS)
     for plan in scale.pairs:
+        work = works.per_key(topics.create("words"), KEYS)
         contest.hold(work, _pairs(contest.stage, work, f"pairs-{plan.batch_messages}"), plan)
 
 
 def raw(contest: Contest, topics: Topics, scale: Scale) -> None:
     """The same with large batches against bare consumers."""
-    work = works.per_key(topics.by_name["words"], KEYS)
     for plan in scale.raw:
+        work = works.per_key(topics.create("words"), KEYS)
         label = f"raw-{plan.batch_messages}"
         contest.hold(work, [Ours(contest.stage, work, label, in_flight=3), Raw(contest.stage, work)], plan)
 
 
 def other_works(contest: Contest, topics: Topics, scale: Scale) -> None:
     """Other works; a table of many keys, where a transaction commit takes long, with one to four in flight."""
-    stage, many = contest.stage, works.per_key(topics.by_name["many-words"], MANY_KEYS)
+    stage = contest.stage
     for work, plan in (
-        (works.global_count(topics.by_name["words"]), scale.works),
-        (works.carriers(topics.by_name["flights"]), scale.flights),
+        (works.global_count(topics.create("words")), scale.works),
+        (works.carriers(topics.create("flights")), scale.flights),
     ):
         contest.hold(work, _pairs(stage, work, "works"), plan)
     for work, plan in (
-        (works.words(topics.by_name["words"]), scale.works),
-        (works.far_away(topics.by_name["words"]), scale.far),
+        (works.words(topics.create("words")), scale.works),
+        (works.far_away(topics.create("words")), scale.far),
     ):
         contest.hold(work, [Ours(stage, work, "works", in_flight=number) for number in (1, 3)], plan)
     for plan in scale.many_keys:
+        many = works.per_key(topics.create("many-words"), MANY_KEYS)
         label = f"many-{plan.batch_messages}"
         between = [Ours(stage, many, label, in_flight=n) for n in (2, 4) if plan is scale.many_keys[0]]
         log = Ours(stage, replace(many, state=works.LogMapState), label, in_flight=3, name="ours-3-log")
@@ -163,9 +176,10 @@ def other_works(contest: Contest, topics: Topics, scale: Scale) -> None:
 
 def bolts(contest: Contest, topics: Topics, scale: Scale) -> None:
     """The same bolt written in the three ways there are."""
-    work, stage = works.capitals(topics.by_name["words"]), contest.stage
+    stage = contest.stage
     ways = {"tuples": works.capitals_by_tuple, "arrow": works.capitals_by_arrow}
     for plan in scale.bolts:
+        work = works.capitals(topics.create("words"))
         label = str(plan.batch_messages)
         named = {**ways, "dataframe": works.capitals_by_dataframe}
         systems = [Ours(stage, work, label, in_flight=1, name=f"ours-{n}", bolt=bolt) for n, bolt in named.items()]
@@ -174,21 +188,18 @@ def bolts(contest: Contest, topics: Topics, scale: Scale) -> None:
 
 def windows(contest: Contest, topics: Topics, scale: Scale) -> None:
     """A count by key and minute against Structured Streaming's own windows."""
-    workload = topics.by_name[BY_MINUTE]
-    work = ByMinute("windows", "count by key and minute", workload)
-    warm(_windowed(contest.stage, replace(work, name="warm-windows"), "warm-up"), workload, scale)
+    title = "count by key and minute"
+    warm(_windowed(contest.stage, ByMinute("warm-windows", title, topics.create(BY_MINUTE)), "warm-up"), topics, scale)
     for plan in scale.windows:
-        of_size = replace(work, batch_messages=plan.batch_messages)
-        contest.hold(of_size, _windowed(contest.stage, of_size, str(plan.batch_messages)), plan)
+        work = ByMinute("windows", title, topics.create(BY_MINUTE), batch_messages=plan.batch_messages)
+        contest.hold(work, _windowed(contest.stage, work, str(plan.batch_messages)), plan)
 
 
 def partitions(contest: Contest, topics: Topics, scale: Scale) -> None:
     """The same messages in few partitions and in many."""
-    few, many = (works.per_key(topics.by_name[_over(number)], "partitions") for number in PARTITIONS)
-    systems = [
-        Ours(contest.stage, work, "20000", in_flight=1, name=f"ours-{work.workload.topic}") for work in (few, many)
-    ]
-    contest.hold(few, systems, scale.partitions)
+    of_topics = {name: works.per_key(topics.create(name), "partitions") for name in map(_over, PARTITIONS)}
+    systems = [Ours(contest.stage, work, "20000", in_flight=1, name=f"ours-{name}") for name, work in of_topics.items()]
+    contest.hold(systems[0].work, systems, scale.partitions)
 
 
 Part = Callable[[Contest, Topics, Scale], None]
@@ -210,10 +221,12 @@ def _over(partitions: int) -> str:
 def _pairs(stage: Stage, work: Work, label: str) -> list[System]:
     """By turns, so that each peer has one of ours beside it."""
     one, three = (Ours(stage, work, label, in_flight=number) for number in (1, 3))
-    return [one, SparkMerge(stage, work, label), three, ExpertRecipe(stage, work, label)]
+    auto = Ours(stage, work, label, in_flight=3, name=AUTO, processing="auto")
+    return [one, SparkMerge(stage, work, label), three, ExpertRecipe(stage, work, label), auto]
 
 
 def _windowed(stage: Stage, work: ByMinute, label: str) -> list[System]:
     """The peer between both of ours."""
     one, three = (Windows(stage, work, label, in_flight=number) for number in (1, 3))
-    return [one, StructuredStreaming(stage, work, label), three]
+    auto = Windows(stage, work, label, in_flight=3, name=AUTO, processing="auto")
+    return [one, StructuredStreaming(stage, work, label), three, auto]

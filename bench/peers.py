@@ -7,7 +7,6 @@ as many as cores, Delta snapshots of 2 partitions, unix-domain sockets, FAIR sch
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench import tables
 from bench.rounds import BatchTimes, Stage
-from bench.source import KafkaWords
+from bench.source import read_topic
 from bench.works import Work
 
 SETTINGS = {
@@ -51,7 +50,6 @@ class StreamingPeer(ABC):
         self.path, self.checkpoint = str(self.directory / "table"), str(self.directory / "checkpoint")
         self.directory.mkdir(parents=True)
         self.create()
-        stage.session.dataSource.register(KafkaWords)
 
     def create(self) -> None:
         """Make the table."""
@@ -62,7 +60,10 @@ class StreamingPeer(ABC):
         """What is done with what the source reads."""
 
     def run(self, until: Mapping[int, int], batch_messages: int) -> Sequence[BatchTimes]:
-        """One query with the trigger `availableNow`, whose micro-batches follow each other without a pause."""
+        """One query with the trigger `availableNow`, whose micro-batches follow each other without a pause.
+
+        It reads its topic to the end, which has to be at `until`.
+        """
         source = self.source(until, batch_messages)
         writer = self.writer(source).option("checkpointLocation", self.checkpoint)
         query = writer.trigger(availableNow=True).start()
@@ -75,17 +76,10 @@ class StreamingPeer(ABC):
                 query.stop()
 
     def source(self, until: Mapping[int, int], batch_messages: int) -> DataFrame:
-        """What is read, up to the given offsets."""
-        options = {
-            "bootstrap": self.stage.bootstrap,
-            "topic": self.work.workload.topic,
-            "field": self.work.field,
-            "until": json.dumps(until),
-            "batch": str(batch_messages),
-            "tasks": str(self.stage.tasks),
-            **({"timed": "yes"} if self.work.workload.per_minute else {}),
-        }
-        return self.stage.session.readStream.format(KafkaWords.name()).options(**options).load()
+        """A stream over the topic, without the columns that the work does not need."""
+        workload = self.work.workload
+        columns = (self.work.field, *(["timestamp"] if workload.per_minute else []))
+        return read_topic(self.stage.session, self.stage.bootstrap, workload.topic, batch_messages, columns)
 
     def counts(self) -> dict[str, int]:
         """The table's contents."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from bench.works import Work
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -76,6 +78,10 @@ class Round:
 
 class System(Protocol):
     """Something that reads messages in batches."""
+
+    @property
+    def work(self) -> Work:
+        """The work that it does, with the topic that it reads."""
 
     @property
     def name(self) -> str:

@@ -8,11 +8,22 @@ from typing import Any
 
 from bench import gear_sheets, model
 from bench.scale_targets import scale_targets
-from bench.targets import Documents, ages, formatted, targets
+from bench.targets import TIMES, Documents, ages, formatted, targets
 
 MET = {True: "met", False: "**not met**", None: "-"}
 TITLES = {"driver": "driver, Python", "jvm": "driver, JVM", "workers": "Python workers"}
 RATIOS_OF = ("merge", "expert", "raw", "streaming", "ours-1", "ours-tuples", "ours-over-4")
+PEERS = ("merge", "expert", "streaming")
+RECIPES = {
+    "merge": "Structured Streaming, MERGE",
+    "expert": "Structured Streaming, delta-rs",
+    "streaming": "Structured Streaming, windows",
+    "ours-3": "ours on Spark",
+    "ours-auto": "ours, `auto`",
+}
+"""The systems of the summary, and the names of their columns."""
+WORKS = {"pairs": "count by key", "windows": "count by key and minute"}
+"""The parts of the summary, and the names of their works."""
 PLOTS = {"pairs": ("throughput", "latency"), "works": ("throughput",), "raw": ("throughput",)}
 """Of which parts which plots are drawn."""
 TIMES_OF = {
@@ -33,6 +44,29 @@ class Sheet:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+def summary_sheet(documents: Documents) -> Sheet:
+    """The medians of every recipe that does the same work, and the throughput of `auto` against the quickest peer."""
+    rows = []
+    for part, title in WORKS.items():
+        measured = {(each["batch_messages"], each["system"]): each for each in _summaries(part, documents)}
+        for size in sorted({size for size, _ in measured}):
+            cells = [_speed_and_p50(measured.get((size, system))) for system in RECIPES]
+            ratios = [
+                each["throughput"]["median"]
+                for each in documents[part]["ratios"]
+                if (each["system"], each["batch_messages"]) == ("ours-auto", size) and each["peer"] in PEERS
+                if each["work"] == measured[size, "ours-auto"]["work"]
+            ]
+            rows.append((title, f"{size:,}", *cells, f"{formatted(min(ratios))} {TIMES}" if ratios else "-"))
+    return Sheet("How fast", ("work", "messages a batch", *RECIPES.values(), "`auto` against the quickest peer"), rows)
+
+
+def _speed_and_p50(summary: Mapping[str, Any] | None) -> str:
+    if summary is None:
+        return "-"
+    return f"{summary['messages_per_second']['median']:,.0f} ({_ms(summary['p50_ms'])})"
 
 
 def target_sheet(documents: Documents) -> Sheet:
@@ -273,6 +307,7 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
         return "\n\n".join(markdown(sheet) if sheet.rows else "Not measured." for sheet in sheets)
 
     found: dict[str, Callable[[], str]] = {
+        "summary": lambda: shown(summary_sheet(documents)),
         "machine": lambda: machine_line(documents) or "Not measured.",
         "targets": lambda: shown(target_sheet(documents)),
         "steady": lambda: shown(steady_sheet(documents)),
@@ -292,11 +327,11 @@ def sections(documents: Documents) -> Mapping[str, Callable[[], str]]:
 
 
 def _linked(part: str, documents: Documents) -> str:
-    """Where a contest's figures and plots are, from the page."""
+    """Links to a contest's figures and plots, which stand beside the page."""
     if part not in documents:
         return ""
-    drawn = [f"[{kind}](performance/{part}-{kind}.svg)" for kind in PLOTS.get(part, ())]
-    return ", ".join([f"[All figures](performance/{part}.json)", *drawn]) + ".\n\n"
+    drawn = [f"[{kind}]({part}-{kind}.svg)" for kind in PLOTS.get(part, ())]
+    return ", ".join([f"[All figures]({part}.json)", *drawn]) + ".\n\n"
 
 
 def all_sheets(documents: Documents) -> Iterator[Sheet]:

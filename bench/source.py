@@ -1,123 +1,54 @@
-"""The peers' Kafka source for Structured Streaming: a Python data source over the very reader that our spouts use.
+"""The peers' Kafka source for Structured Streaming: Spark's own connector, by the jars of its release.
 
-Spark's own connector would read in the JVM; in earlier measurements it was as fast as this source, within 15 %. What a
-data source can do to be quick is done: Arrow record batches instead of rows, consumers that are kept in the Python
-workers and read on, as many tasks as cores, garbage collection kept off what stays anyway, and no question to Kafka
-between two micro-batches, since the end of a round is known. So planning costs the peers nothing, while our spouts
-query the broker for every transaction.
+The connector reads in the JVM with cached consumers. A query with the trigger `availableNow` ends where the topic ended
+when the query started, and takes no other end; so the messages of a round are produced just before that round.
 """
 
 from __future__ import annotations
 
-import gc
-import itertools
-import json
-from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession
 
-from spouts.kafka.clients.cluster import KafkaConnection
-from spouts.kafka.reader import KafkaPartitionReader
-from spouts.kafka.records import output_schema
-from spouts.planning import Limits, share_records
-from transactional.model.batch import Offset, OffsetRange, PartitionId
+from transactional.runtime.spark.jars import JarSet
+from transactional.runtime.spark.session import DELTA_JARS
 
-Offsets = dict[str, int]
-
-_reads = itertools.count(1)
-
-
-@dataclass
-class KafkaRanges(InputPartition):
-    """What one task reads: ranges of some Kafka partitions, as (partition, start, until)."""
-
-    ranges: list[tuple[int, int, int]]
+CONNECTOR_JARS = JarSet("spark-sql-kafka-4.2.0", Path(__file__).with_name("spark_kafka.lock"))
+_COLUMNS = {
+    "key": "CAST(key AS STRING) AS key",
+    "value": "value",
+    "timestamp": "timestamp",
+}
+_OPTIONS = {
+    "startingOffsets": "earliest",
+    # As much in one fetch as our own consumers take; the connector's default is 1 MiB a partition.
+    "kafka.max.partition.fetch.bytes": str(16 * 2**20),
+    "kafka.receive.buffer.bytes": str(2**20),
+}
 
 
-class KafkaWords(DataSource):
-    """A streaming source. Options: `bootstrap`, `topic`, `field`, `until` (offsets as JSON), `batch`, `tasks`, and
-    `timed` where the records' times are read, too."""
+def jar_settings(*others: JarSet) -> dict[str, str]:
+    """The settings of a Spark session that can read Kafka with the connector, and use the jars of `others`.
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        self.options = dict(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for `readStream.format`."""
-        return "kafka-words"
-
-    def schema(self) -> str:
-        """No other fields than of our spout: the keys as text or the values as bytes, and the time where it counts."""
-        field = "key string" if self.options.get("field", "key") == "key" else "value binary"
-        return f"{field}, timestamp timestamp" if "timed" in self.options else field
-
-    def streamReader(self, schema: StructType) -> KafkaWordsReader:  # noqa: N802 - PySpark's name
-        """The reader, in the driver's Python helper process and in the Python workers."""
-        return KafkaWordsReader(self.options)
-
-
-class KafkaWordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches without a query, and reads their ranges."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        self._until: Offsets = json.loads(options["until"])
-        self._topic = options["topic"]
-        self._batch, self._tasks = int(options["batch"]), int(options["tasks"])
-        fields = (options.get("field", "key"), *(["timestamp"] if "timed" in options else []))
-        schema = output_schema(fields, key_type="string", value_type="binary")
-        self._reader = KafkaPartitionReader(KafkaConnection(options["bootstrap"]), schema)
-
-    def initialOffset(self) -> Offsets:  # noqa: N802
-        """The beginning of every partition."""
-        return dict.fromkeys(self._until, 0)
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """As many messages per micro-batch as the round wants."""
-        return ReadMaxRows(self._batch)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The end is known already."""
-
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """The end of the next micro-batch: dealt out to the partitions as our spouts do it."""
-        most = None if isinstance(limit, ReadAllAvailable) else self._batch
-        backlog = {_partition(self._topic, p): until - start[p] for p, until in self._until.items()}
-        shares = share_records(backlog, Limits(most), turn=sum(start.values()))
-        return {p: start[p] + shares[_partition(self._topic, p)] for p in self._until}
-
-    def partitions(self, start: Offsets, end: Offsets) -> list[KafkaRanges]:
-        """One input partition per task; Kafka partition i goes to task i mod `tasks`, as with our spouts."""
-        ranges = [(int(p), start[p], end[p]) for p in sorted(end, key=int) if start[p] < end[p]]
-        return [KafkaRanges(part) for task in range(self._tasks) if (part := ranges[task :: self._tasks])]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The record batches of one task."""
-        assert isinstance(partition, KafkaRanges)
-        _spare_the_collector()
-        for number, start, until in partition.ranges:
-            # Without a topic id the reader does not check, after reading, whether the topic is still the same.
-            offsets = OffsetRange(Offset(start), Offset(until))
-            yield from self._reader.read(PartitionId(self._topic, number), offsets)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint keeps the offsets."""
-
-
-def _partition(topic: str, number: str) -> PartitionId:
-    return PartitionId(topic, int(number))
-
-
-def _spare_the_collector() -> None:
-    """PySpark's workers collect all garbage after each task, which takes longer than reading 1,000 messages.
-
-    So at the second task, right after such a collection, everything that lives is exempted from the later ones. And
-    the young generation gets room for all messages of a fetch, which are no garbage: peers are 1.1 times quicker.
+    Downloads what is missing. Raises `OperatingError` if that fails.
     """
-    if next(_reads) == 2:
-        gc.freeze()
-        gc.set_threshold(500_000, 50, 50)
+    sets = (DELTA_JARS, CONNECTOR_JARS, *others)
+    return {"spark.jars": ",".join(str(file) for jars in sets for file in jars.files())}
+
+
+def read_topic(
+    session: SparkSession, bootstrap: str, topic: str, batch_messages: int, columns: tuple[str, ...]
+) -> DataFrame:
+    """A stream over a whole topic with some of the columns key, value, timestamp.
+
+    A micro-batch has `batch_messages` at most.
+    """
+    options: Mapping[str, str] = {
+        **_OPTIONS,
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topic,
+        "maxOffsetsPerTrigger": str(batch_messages),
+    }
+    records = session.readStream.format("kafka").options(**options).load()
+    return records.selectExpr(*(_COLUMNS[name] for name in columns))

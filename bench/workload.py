@@ -41,13 +41,31 @@ class Workload:
         return len(self.words)
 
     def produce(self, bootstrap: str) -> None:
-        """Create the topic and write all messages. Raises `OperatingError` when the broker does not take them."""
+        """Create the topic and write all messages. Raises `OperatingError` if the broker does not take them."""
+        self.create(bootstrap)
+        self.append(bootstrap, 0, self.messages)
+
+    def create(self, bootstrap: str) -> None:
+        """Create the topic, without messages. Raises `OperatingError` if the broker refuses."""
         # Few segments per partition: a log that rolls every 16 MB is for tests of retention.
         # What has a time long past is not to be deleted for that.
         settings = {"segment.bytes": str(2**30), "retention.ms": "-1"}
         create_topic(bootstrap, self.topic, self.partitions, settings)
-        times_ms = None if self.per_minute is None else map(self.time_ms, itertools.count())
-        produce(bootstrap, self.topic, self._records(), times_ms=times_ms)
+
+    def append(self, bootstrap: str, start: int, end: int) -> None:
+        """Write the messages from `start` to before `end`. Raises `OperatingError` if the broker does not take them."""
+        times_ms = None if self.per_minute is None else map(self.time_ms, range(start, end))
+        produce(bootstrap, self.topic, self._records(start, end), times_ms=times_ms)
+
+    def copy(self, bootstrap: str, suffix: str, messages: int | None = None) -> Workload:
+        """Create an empty topic for the first `messages` of these, or all; its name ends in `suffix`.
+
+        Raises `OperatingError` if the broker refuses.
+        """
+        values = self.values and self.values[:messages]
+        copied = replace(self, topic=f"{self.topic}-{suffix}", words=self.words[:messages], values=values)
+        copied.create(bootstrap)
+        return copied
 
     def time_ms(self, message: int) -> int:
         """When a message happened, if they have times."""
@@ -64,12 +82,12 @@ class Workload:
         parts = (self.words[partition : end * self.partitions : self.partitions] for partition, end in until.items())
         return itertools.chain.from_iterable(parts)
 
-    def _records(self) -> Iterator[tuple[int, str | None, bytes]]:
-        partitions = itertools.cycle(range(self.partitions))
+    def _records(self, start: int, end: int) -> Iterator[tuple[int, str | None, bytes]]:
+        partitions = (number % self.partitions for number in range(start, end))
         if self.values is None:
             value = bytes(VALUE_BYTES)
-            return ((partition, word, value) for partition, word in zip(partitions, self.words, strict=False))
-        return ((partition, None, value) for partition, value in zip(partitions, self.values, strict=False))
+            return ((partition, word, value) for partition, word in zip(partitions, self.words[start:end], strict=True))
+        return ((partition, None, value) for partition, value in zip(partitions, self.values[start:end], strict=True))
 
 
 def zipf(topic: str, messages: int, vocabulary: int, fill: int) -> Workload:

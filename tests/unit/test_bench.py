@@ -28,7 +28,7 @@ from bench.rounds import BatchTimes, CountingSystem, Round, Stage, WrongResult, 
 from bench.sheets import all_sheets, grid_sheet
 from bench.steady import TimedDriver
 from bench.targets import Target, formatted, targets
-from bench.workload import departures, timed, zipf
+from bench.workload import Workload, departures, timed, zipf
 from bench.works import Work
 from examples import transactional_global_count
 from transactional import TopologyConfig
@@ -139,12 +139,18 @@ class Fake:
         return self.work.expected(self.until) | ({"invented": self.wrong} if self.wrong else {})
 
 
+def not_appended(workload: Workload, start: int, end: int) -> None:
+    """The fakes read no topic."""
+
+
 def contest(tmp_path: Path, minutes: float = 1) -> Contest:
     """A contest without Spark."""
     session = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=None))
     stage = Stage(cast(Any, session), "nowhere", tmp_path, 2)
     until_s = monotonic() + minutes * 60
-    return Contest(stage, Results("pairs", "test"), Console(file=io.StringIO()), until_s, tmp_path / "out")
+    return Contest(
+        stage, Results("pairs", "test"), Console(file=io.StringIO()), until_s, tmp_path / "out", not_appended
+    )
 
 
 def test_systems_work_in_turns_over_the_same_messages_and_each_round_is_kept(tmp_path: Path) -> None:
