@@ -55,9 +55,9 @@ def test_a_run_is_followed_from_its_first_transaction_to_its_end(browser: Browse
     builder.set_committer_bolt("count", MemoryMapState("word").count()).fields_grouping("slow", "word")
     topology, url = builder.build(), f"sqlite:///{tmp_path}/store.db"
     config = {"stop_when_drained": True, "max_spout_pending": 1}
-    with console_of_run(topology, url, "127.0.0.1:0", said.append) as live:
+    with console_of_run(topology, url, "127.0.0.1:0", said.append):
         running = threading.Thread(
-            target=lambda: run_topology(topology, store=url, master="none", config=config, observers=[live]),
+            target=lambda: run_topology(topology, store=url, master="none", config=config),
             daemon=True,  # a test that fails leaves it waiting
         )
         running.start()
@@ -66,7 +66,7 @@ def test_a_run_is_followed_from_its_first_transaction_to_its_end(browser: Browse
             expect(page.get_by_role("link", name="words").first).to_be_visible(timeout=30_000)
             page.goto(f"{visit.base}/t/words/")
             attempts = page.locator("[data-part=attempts] tbody tr")
-            expect(page.locator("[data-part=now] li")).to_contain_text("processing", timeout=30_000)
+            expect(attempts).to_contain_text("processing", timeout=30_000)
             for committed in (1, 2):
                 GATE.release()
                 expect(page.locator(".tiles b").first).to_have_text(str(committed), timeout=30_000)
@@ -74,7 +74,6 @@ def test_a_run_is_followed_from_its_first_transaction_to_its_end(browser: Browse
             GATE.release()
             running.join(60)
             expect(page.locator(".head .pill").first).to_have_text("drained", timeout=30_000)
-            expect(page.locator("[data-part=now]")).to_contain_text("Nothing is in flight", timeout=30_000)
             expect(attempts).to_have_count(3)
 
 

@@ -144,7 +144,7 @@ def run(
         observers = running.observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
         coordinator_store = stack.enter_context(closing(open_store(store)))
         if ui:
-            observers.append(stack.enter_context(console_of_run(topology, store, None, plain_line)))
+            stack.enter_context(console_of_run(topology, store, None, plain_line))
         if master != "none":
             refuse_early(topology, coordinator_store)
         driver = TopologyDriver(

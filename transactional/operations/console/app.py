@@ -23,9 +23,7 @@ from transactional.core.store import CoordinatorStore, DesiredState, StoreReader
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import OperatingError, TransactionalError
 from transactional.operations.console import views
-from transactional.operations.console.data.live import Live
 from transactional.operations.console.errors_page import sections
-from transactional.operations.console.feed import CHANGED, Feed, Listener, Showing
 from transactional.operations.console.findings import examined
 from transactional.operations.console.history import History
 from transactional.operations.console.pace import pause_s
@@ -39,10 +37,12 @@ from transactional.runtime.engine.clock import SystemClock
 from transactional.topology.topology import Topology
 
 LOOK_EVERY_S: Final = 1.0
-"""How often an open page queries the store, or the run beside it, whether anything has changed."""
+"""How often an open page looks in the store whether anything has changed."""
 LISTENERS_MAX: Final = LIMITS.connections // 2
 """So many open pages are live at once: each keeps a connection for as long as it is open, and the others are left for
 loading pages."""
+_CHANGED: Final = "event: changed\ndata:\n\n"
+"""The event that makes a page load itself again."""
 _LATER: Final = "retry: 10000\nevent: full\ndata: too many pages are live; this one is not\n\n"
 WAIT_S_MAX: Final = 86_400
 FORM_BYTES_MAX: Final = 4_096
@@ -61,8 +61,6 @@ class Console:
     """Where buttons store what they want, as the command line does; None: pages have no buttons."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)
     """Those whose code is known here: their tables can be read and examined, and not only the store."""
-    live: Live | None = None
-    """What the run beside the console is doing."""
     store_url: str | None = None
     """For the doctor, who reads the store's rows by code of its own."""
 
@@ -146,8 +144,6 @@ class Pages:
         self._listeners = 0
         self._page_s = 0.0
         """The processor time of the last page."""
-        live, form_key = console.live, self._form_key
-        self._feed = None if live is None else Feed(live, Showing(console.store, live, console.clock, form_key))
 
     def home(self, _request: Request) -> Response:
         """All topologies."""
@@ -162,7 +158,7 @@ class Pages:
         span = request.query_params.get("charts", "")
 
         def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
-            return views.topology(store, status, now_ms, history=self._history, span=span, live=self._console.live)
+            return views.topology(store, status, now_ms, history=self._history, span=span)
 
         return self._of_topology(request, "topology.html", view)
 
@@ -274,24 +270,17 @@ class Pages:
 
     async def _events(self, request: Request, topology_id: str) -> AsyncIterator[str]:
         seen: object = None
-        feed = self._feed_of(topology_id)
-        listener = None if feed is None else Listener(feed)
         while not await request.is_disconnected():
-            look_every_s = self._console.look_every_s
             try:
-                if listener is not None and listener.is_led:
-                    events = await listener.news()
-                    seen = listener  # no version equals it: once the run has ended, the page is loaded again
-                else:
-                    found = await run_in_threadpool(views.version, self._store, topology_id, self._console.live)
-                    # At first, too: it may have changed between the page and whoever listens for it.
-                    events = CHANGED if found != seen else ""
-                    seen, look_every_s = found, pause_s(look_every_s, self._page_s)
+                version = await run_in_threadpool(views.version, self._store, topology_id, self._now_ms())
+                # At first, too: it may have changed between the page and whoever listens for it.
+                events = _CHANGED if version != seen else ""
+                seen = version
             except OperatingError:
                 events = "event: away\ndata: the store does not respond\n\n"
             if events:
                 yield events
-            await asyncio.sleep(look_every_s)
+            await asyncio.sleep(pause_s(self._console.look_every_s, self._page_s, self._listeners))
 
     async def desire(self, request: Request) -> Response:
         """Set the desired state of a topology; then its page."""
@@ -330,17 +319,12 @@ class Pages:
         values = views.of_status(self._store, status, now_ms, self._form_key)
         page = self._page(template, status, **{**values, **view(self._store, status, now_ms)})
         self._page_s = time.thread_time() - began_s
-        if (feed := self._feed_of(status.topology_id)) is not None:
-            feed.page_made(self._page_s)
         return page
 
     @property
     def _form_key(self) -> str | None:
         """What forms have to send back; None: pages have no forms."""
         return self._console.access.form_key if self._console.writable else None
-
-    def _feed_of(self, topology_id: str) -> Feed | None:
-        return self._feed if self._feed is not None and self._feed.live.topology_id == topology_id else None
 
     def _page(self, template: str, current: TopologyStatus | None, **values: object) -> Response:
         statuses = values.pop("statuses", None) or self._store.status()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from transactional.core.store import AttemptTimes, StoreReader, TopologyStatus
 from transactional.core.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in, upkeep_in
-from transactional.core.store.set_aside import RecentLetters, set_aside_of
+from transactional.core.store.set_aside import set_aside_of
 from transactional.core.store.troubles import retry_at_stop
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.drawing.graph import graph_of
@@ -17,13 +17,11 @@ from transactional.operations.console.data.event_times import event_tiles, event
 from transactional.operations.console.data.figures import (
     SPANS,
     Series,
-    committed_of,
     phases_of,
     series_of,
     states_of,
     tuples_by_edge,
 )
-from transactional.operations.console.data.live import Live
 from transactional.operations.console.data.phase_executors import phase_executors_of
 from transactional.operations.console.data.tiles import letters_tiles, of_run, tiles_of
 from transactional.operations.console.drawing import charts
@@ -44,12 +42,11 @@ PHASES: Final = {
     "committed": ("committed", (COMMITTED,)),
 }
 """The filters of the list of attempts."""
-CHANGING: Final = ("head", "trouble", "tiles", "event-time", "now", "attempts")
-"""The parts of a page that an open one is sent while a run is beside the console: the templates in `live`."""
 PARTITIONS_OF_OVERVIEW: Final = 8
 PARTITIONS_OF_PAGE: Final = 50
 ATTEMPTS_OF_OVERVIEW: Final = 12
 _PULSE: Final = 40
+_AGES_EVERY_MS: Final = 10_000
 
 
 def home(store: StoreReader, now_ms: int) -> View:
@@ -65,8 +62,8 @@ def home(store: StoreReader, now_ms: int) -> View:
 
 
 def of_status(store: StoreReader, status: TopologyStatus, now_ms: int, form_key: str | None = None) -> View:
-    """What every page of a topology, and every part of one in `CHANGING`, shows of its status. `form_key`: what forms
-    have to send back; None: pages have no forms."""
+    """Return what every page of a topology shows of its status. `form_key` is the key that forms have to send back, or
+    None if pages have no forms."""
     retry = retry_at_stop(store, status)
     return {"status": status, "now_ms": now_ms, "path": path_of(status), "form_key": form_key, "retry_at_stop": retry}
 
@@ -79,26 +76,23 @@ def _taken(each: AttemptTimes, now_ms: int) -> tuple[float, str]:
     return min(bars[-1].end_ms, now_ms) - bars[0].start_ms, kind
 
 
-def topology(
-    store: StoreReader,
-    status: TopologyStatus,
-    now_ms: int,
-    *,
-    history: History,
-    span: str = "",
-    live: Live | None = None,
-) -> View:
-    """One topology at a glance: `span` is that of the charts, `live` the run beside the console."""
-    overview = reading.overview_of(store, status, live)
+def topology(store: StoreReader, status: TopologyStatus, now_ms: int, *, history: History, span: str = "") -> View:
+    """One topology at a glance. The charts go back as far as `span` says, a key of `SPANS`; by default they are of the
+    present run's last attempts."""
+    overview = reading.overview_of(store, status)
     status, recent = overview.status, overview.recent
     own = of_run(recent, status.run)
     graph = graph_of(overview.described, tuples_by_edge(own))
     partitions, waits = reading.partitions_of(store, status)
+    times = event_times_of(own)
     return {
-        **changing(status, recent, live, now_ms, set_aside_of(store, status)),
         "status": status,
         "title": status.topology_id,
         "tab": "overview",
+        "tiles": [*tiles_of(status, recent, now_ms), *letters_tiles(set_aside_of(store, status))],
+        "upkeep": upkeep_in(overview.newest.details if overview.newest is not None else None),
+        "event_times": times,
+        "event_tiles": event_tiles(times, now_ms) if times else (),
         "graph_svg": draw_graph(graph),
         "executors": phase_executors_of(overview.newest.details) if overview.newest is not None else [],
         "staircase": draw_staircase(recent, overview.runs, now_ms, _link_from(status)),
@@ -110,20 +104,6 @@ def topology(
         "partitions_all": len(partitions),
         "waits": waits,
         "states": overview.states,
-    }
-
-
-def changing(
-    status: TopologyStatus, recent: Sequence[AttemptTimes], live: Live | None, now_ms: int, set_aside: RecentLetters
-) -> View:
-    """What the parts in `CHANGING` show, besides the status."""
-    times = event_times_of(of_run(recent, status.run))
-    return {
-        "tiles": [*tiles_of(status, recent, now_ms), *letters_tiles(set_aside)],
-        "upkeep": upkeep_in(next((each.details for each in committed_of(recent)), None)),
-        "event_times": times,
-        "event_tiles": event_tiles(times, now_ms) if times else (),
-        "live": None if live is None or live.topology_id != status.topology_id else live.rows(),
         "rows": recent[:ATTEMPTS_OF_OVERVIEW],
         "phases_of": phases_of,
     }
@@ -278,11 +258,12 @@ def doctor(
     }
 
 
-def version(store: StoreReader, topology_id: str, live: Live | None = None) -> object:
-    """A value that differs whenever a page may have something new."""
+def version(store: StoreReader, topology_id: str, now_ms: int) -> object:
+    """Return a value that differs whenever a page may have something new, and while a run is in progress every ten
+    seconds: pages show how long ago things happened."""
     status = next(iter(store.status(topology_id)), None)
     if status is None:
         return None
     newest = [(each.attempt, each.phase) for each in store.times(topology_id, limit=6)]
-    doing = None if live is None or live.topology_id != topology_id else live.version
-    return doing, newest, status.epoch, status.is_leased, status.desired, status.trouble, status.committed_txid
+    age = now_ms // _AGES_EVERY_MS if status.is_leased else None
+    return age, newest, status.epoch, status.is_leased, status.desired, status.trouble, status.committed_txid

@@ -158,7 +158,7 @@ def _prepared(
         coordinator_store = stack.enter_context(closing(open_store(store)))
         audience: list[Observer] = [RunLog(topology.id), *observers]
         if ui is not None:
-            audience.append(stack.enter_context(console_of_run(topology, store, ui, _to_stderr)))
+            stack.enter_context(console_of_run(topology, store, ui, _to_stderr))
         if metrics is not None:
             audience += stack.enter_context(metrics_of_run(topology, metrics, _to_stderr))
         audience += stack.enter_context(tracing(topology.id))
@@ -180,8 +180,8 @@ def _resolved(topology: Topology, config: TopologyConfig | Mapping[str, object] 
 @contextmanager
 def console_of_run(
     topology: Topology, store: str, address: str | None, report: Callable[[str], None]
-) -> Iterator[Observer]:
-    """The console beside a run that is about to start; what is yielded has to observe that run.
+) -> Iterator[None]:
+    """Serve the console beside a run that is about to start.
 
     `report` gets a line with its address, which contains the token. None for `address`: on this machine, on any port
     that is free if the usual one is taken. Raises `ConfigError`.
@@ -195,8 +195,8 @@ def console_of_run(
     with closing(open_store(store)) as made:
         made.desired("")  # the run is about to make its tables; whoever looks first may be earlier
     where = None if address is None else address_of(address)
-    with console_beside(reader_of(store), where, topology, report, store_url=store) as live:
-        yield live
+    with console_beside(reader_of(store), where, topology, report, store_url=store):
+        yield
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from transactional.runtime.engine.fencing import SideBySide, fence_tables
 from transactional.runtime.engine.history.event_times import event_time_of
 from transactional.runtime.engine.history.in_flight import progress_of_program
 from transactional.runtime.engine.history.minutes import Minutes
-from transactional.runtime.engine.history.observing import Committed, LeaseRenewed, Notice, Recorded, StoreWritten
+from transactional.runtime.engine.history.observing import Committed, LeaseRenewed, Notice, StoreWritten
 from transactional.runtime.engine.history.run_history import about, kept, lags_of
 from transactional.runtime.engine.history.timeline import Timeline
 from transactional.runtime.engine.streams import fingerprint_as_stored, progress_of_streams
@@ -219,11 +219,9 @@ class Leadership:
                 how = {"forget_later": forget_later, "alone": self._fails_alone}
                 self.write("attempt", lambda: store.record_attempt(lease, record, **how))
                 self._confirmed = (self._confirmed[0], attempt.attempt_id)
-                self._notify(Recorded(timeline[attempt], batch))
             case RecordProcessed(attempt, batch):
                 processed_at_ms = timeline[attempt].processed.wall_ms
                 self.write("processed", lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
-                self._notify(Recorded(timeline[attempt], batch))
             case RecordCommit(attempt, batch, report):
                 flight = timeline[attempt]
                 details = lags_of(self.topology.spout, batch) | event_time_of(self.topology, batch) | report.details()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from transactional.errors import CorruptRecord, StoreUnavailable
 from transactional.model.batch import PartitionId
 from transactional.model.drawing.formats import clock, iso, moment
 from transactional.model.facts import Listed, Listing
+from transactional.operations.console.data.reading import add_later_commits
 from transactional.operations.console.slugs import slug_of
 
 PAGES = (
@@ -439,10 +441,24 @@ def test_a_version_differs_when_anything_is_new() -> None:
     past = Past().begin().committed()
     from transactional.operations.console.views import version
 
-    seen = [version(past.store, "words")]
+    now_ms = past.clock.wall_ms
+    seen = [version(past.store, "words", now_ms())]
     for change in (past.committed, past.retried, lambda: past.fail(past.issue()), past.taken_over, past.end):
         change()
-        seen.append(version(past.store, "words"))
+        seen.append(version(past.store, "words", now_ms()))
     assert len({str(each) for each in seen}) == len(seen)
-    assert version(past.store, "words") == seen[-1]
-    assert version(past.store, "nobody") is None
+    assert version(past.store, "words", now_ms()) == seen[-1]
+    assert version(past.store, "nobody", now_ms()) is None
+
+
+def test_a_status_read_earlier_includes_what_was_committed_since() -> None:
+    past = Past().begin().committed(2)
+    past.fail(past.issue())
+    [earlier] = past.store.status("words")
+    past.commit(past.issue(past.txid), {"lag": 7})
+    [later] = past.store.status("words")
+    recent = past.store.times("words", limit=9)
+    assert earlier.trouble is not None
+    assert add_later_commits(earlier, recent) == replace(later, attempt_id=earlier.attempt_id)
+    assert add_later_commits(later, recent) is later
+    assert add_later_commits(earlier, []) is earlier

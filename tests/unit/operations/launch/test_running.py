@@ -156,7 +156,7 @@ def test_a_run_in_code_has_its_console_beside_it(tmp_path: Path, capsys: pytest.
     looks = Looks(capsys)
     url = f"sqlite:///{tmp_path}/store.db"
     run_topology(World().topology(), store=url, config=DRAINED, master="none", observers=[looks], ui=":0")
-    assert "of the run beside this console" in looks.page
+    assert "Timeline of transactions" in looks.page
     assert "Dead letters" in looks.page
 
 

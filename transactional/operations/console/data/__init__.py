@@ -1,1 +1,1 @@
-"""What pages show: read from the store, reported by the run beside the console, and in figures."""
+"""The contents of pages: read from the store, and computed from what was read."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from transactional.core.machine.listing import awaited, shown
 from transactional.core.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
 from transactional.core.store.history import RunRecord
-from transactional.core.store.rules import times_of
+from transactional.core.store.rules import lag_in, times_of
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.config import OPTIONS, TopologyConfig, unit_of
 from transactional.model.plumbing.redaction import SHOWN_INSTEAD, is_secret
@@ -21,8 +21,6 @@ from transactional.operations.console.data.figures import (
     lags_in,
     states_of,
 )
-from transactional.operations.console.data.live import Live
-from transactional.operations.console.data.recent import caught_up
 
 PAGE: Final = 40
 """Rows of a list."""
@@ -53,14 +51,25 @@ class Overview:
         return states_of(self.status, self.newest)
 
 
-def overview_of(store: StoreReader, status: TopologyStatus, live: Live | None = None) -> Overview:
-    """Read what the overview shows; the last attempts from the run beside the console, if it leads."""
-    topology_id = status.topology_id
-    if live is not None and live.leads and live.topology_id == topology_id:
-        recent = live.recent.newest(store)
-    else:
-        recent = store.times(topology_id, limit=RECENT)
-    return Overview(caught_up(status, recent), recent, store.runs(topology_id, limit=20))
+def overview_of(store: StoreReader, status: TopologyStatus) -> Overview:
+    """Read what the overview shows."""
+    recent = store.times(status.topology_id, limit=RECENT)
+    return Overview(add_later_commits(status, recent), recent, store.runs(status.topology_id, limit=20))
+
+
+def add_later_commits(status: TopologyStatus, recent: Sequence[AttemptTimes]) -> TopologyStatus:
+    """Return a status that includes the commits among attempts that were read after it."""
+    last = next(iter(committed_of(recent)), None)
+    if last is None or last.attempt.txid <= status.committed_txid:
+        return status
+    trouble = status.trouble
+    return replace(
+        status,
+        committed_txid=last.attempt.txid,
+        committed_at_ms=last.committed_at_ms,
+        lag=lag_in(last.details),
+        trouble=None if trouble is not None and trouble.txid <= last.attempt.txid else trouble,
+    )
 
 
 @dataclass(frozen=True, slots=True)

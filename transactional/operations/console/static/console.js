@@ -1,4 +1,4 @@
-// Live pages. The server sends the parts that have changed, or says that something has: then the page is fetched again.
+// Live pages. The server says that something has changed: then the page is fetched again.
 "use strict";
 (() => {
   const root = document.querySelector("[data-changes]");
@@ -46,7 +46,6 @@
   const events = new EventSource(root.dataset.changes);
   events.addEventListener("open", () => { full = false; if (told.textContent.startsWith("no answer")) refresh(); else told.textContent = paused ? "paused" : "live"; });
   events.addEventListener("changed", refresh);
-  events.addEventListener("parts", event => { if (paused || document.hidden) due = true; else put(event.data); });
   events.addEventListener("away", () => { told.textContent = "the store does not respond"; });
   events.addEventListener("full", event => { full = true; told.textContent = event.data; });
   events.addEventListener("error", () => { if (!full) told.textContent = "no answer; trying again"; });

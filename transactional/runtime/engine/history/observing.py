@@ -55,15 +55,6 @@ class StoreWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """The store has an attempt whose batch is planned, or, if its spout replays exactly, processed: `flight.step` says
-    which. `batch` is as it is stored."""
-
-    flight: Flight
-    batch: BatchMetadata
-
-
-@dataclass(frozen=True, slots=True)
 class Committed:
     """A transaction is committed. `details` is what the store keeps about it: lag, tuples, times of states, letters."""
 
@@ -99,7 +90,7 @@ class Ended:
     error: BaseException | None = None
 
 
-Notice = StandingBy | Leading | LeaseRenewed | StoreWritten | Recorded | Committed | Maintained | Recovered | Ended
+Notice = StandingBy | Leading | LeaseRenewed | StoreWritten | Committed | Maintained | Recovered | Ended
 
 
 class Observer(Protocol):
