@@ -18,7 +18,7 @@ import pyarrow as pa
 from state.fence import WriteRefused
 from state.row_table import Change, Changes, RowStore, RowTable, RowWrite
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
 from state.rows.going_back import reach_in_words
 from state.rows.python_rows import rows_of, table_of_rows
 from state.rows.records import Records
@@ -38,7 +38,7 @@ _CREATING: Final = threading.Lock()
 """Files are opened, and tables created, one after the other: DuckDB refuses the second of two at once."""
 _REGISTRY: Final = """CREATE TABLE IF NOT EXISTS transactional_states (
     name VARCHAR, owner VARCHAR, columns VARCHAR, store_id VARCHAR, attempt_id BIGINT,
-    floor_txid BIGINT, floor BIGINT, floor_before BIGINT, rewound_to BIGINT)"""
+    horizon_txid BIGINT, horizon BIGINT, previous_horizon BIGINT, rewound_to BIGINT)"""
 
 
 @contextmanager
@@ -89,11 +89,11 @@ class DuckRows(RowStore):
         """The `store_id` that it was created with."""
         return self._recorded().get("store_id")
 
-    def version(self) -> tuple[AttemptId | None, Floors]:
+    def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
         """Of the registry."""
         about = self._recorded()
-        txid, floors = about.get("floor_txid"), (about.get("floor"), about.get("floor_before"))
-        return about.get("attempt_id"), NO_FLOORS if txid is None else Floors(TxId(txid), *floors)
+        txid, horizons = about.get("horizon_txid"), (about.get("horizon"), about.get("previous_horizon"))
+        return about.get("attempt_id"), NO_HORIZONS if txid is None else ExpiryHorizons(TxId(txid), *horizons)
 
     def rewound_to(self) -> TxId:
         """Of the registry."""
@@ -146,8 +146,12 @@ class DuckRows(RowStore):
     def _move(self, write: RowWrite) -> None:
         """Compare the version, and set it. Raises `WriteRefused`."""
         new: dict[str, int | None] = {"attempt_id": write.version}
-        if write.floors is not None:
-            new |= {"floor_txid": write.floors.txid, "floor": write.floors.floor, "floor_before": write.floors.before}
+        if write.horizons is not None:
+            new |= {
+                "horizon_txid": write.horizons.txid,
+                "horizon": write.horizons.current,
+                "previous_horizon": write.horizons.previous,
+            }
         if write.rewound_to is not None:
             new["rewound_to"] = write.rewound_to
         setting = ", ".join(f"{name} = ?" for name in new)

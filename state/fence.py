@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from state.rows.expiring import Floors
+from state.rows.expiring import ExpiryHorizons
 from transactional.core.ports import StateKind
 from transactional.core.ports.staged import StagedFile
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -47,7 +47,7 @@ class TableWrite:
     """What a transaction writes to a table: rows, one per key, to be combined with the stored ones by `combine`.
 
     `staged` are files with more of them, whose keys may repeat. `is_replay`: an earlier attempt may have written.
-    `floors` are recorded with it, and rows below them are as absent as `state.rows.expiring` says; None: rows stay.
+    `horizons` are recorded with it, and rows below them are as absent as `state.rows.expiring` says; None: rows stay.
     """
 
     attempt: TransactionAttempt
@@ -55,7 +55,7 @@ class TableWrite:
     combine: Mapping[str, str]
     staged: Sequence[StagedFile] = ()
     is_replay: bool = False
-    floors: Floors | None = None
+    horizons: ExpiryHorizons | None = None
 
 
 class FencedTable(Protocol):
@@ -70,8 +70,8 @@ class FencedTable(Protocol):
     def version(self) -> AttemptId | None:
         """The version that was loaded last, or written since."""
 
-    def floors(self) -> Floors:
-        """What the version that was loaded has recorded of floors."""
+    def horizons(self) -> ExpiryHorizons:
+        """What the version that was loaded has recorded of horizons."""
 
     def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """Key and value columns as they were before a transaction, of all rows with a wanted key; maybe of more.
@@ -92,7 +92,7 @@ class FencedTable(Protocol):
         """
 
     def write_version(
-        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
     ) -> None:
         """Write the version, over the one that was judged, and no row. Raises `WriteRefused`."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from state.fence import WriteRefused
 from state.row_table import Change, RowStore, RowTable, RowWrite, table_of
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, select_range, select_unexpired
 from state.rows.python_rows import TaskRows, rows_of, table_of_rows
 from state.rows.row_rule import RowRule, Rows
 from state.rows.value_limits import ValueLimits
@@ -42,7 +42,7 @@ class MemoryTable:
     version: AttemptId | None = None
     rows: dict[Key, StoredValue] = field(default_factory=dict)
     """Each value is the tuple of the value columns."""
-    floors: Floors = NO_FLOORS
+    horizons: ExpiryHorizons = NO_HORIZONS
     columns: tuple[Schema, Schema] | None = None
     """Key and values of the rows; None: those of the state that uses it."""
     store_id: str | None = None
@@ -84,7 +84,7 @@ class MemoryTaskState(TaskRows):
 
     def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
         """The rows whose column lies in a range."""
-        return in_range(self.unexpired, column, after, until)
+        return select_range(self.unexpired, column, after, until)
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep them as Arrow."""
@@ -99,11 +99,11 @@ class MemoryReader:
     def __init__(self, table: MemoryTable, columns: StateColumns) -> None:
         self._table, self._columns = table, columns
         self._rows: Rows = {}
-        self._floors = NO_FLOORS
+        self._horizons = NO_HORIZONS
 
     def pin(self, txid: TxId | None = None) -> None:
         """Keep the rows that there are now."""
-        self._rows, self._floors = self._table.rows_as(self._columns.key, self._columns.values), self._table.floors
+        self._rows, self._horizons = self._table.rows_as(self._columns.key, self._columns.values), self._table.horizons
 
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction."""
@@ -117,7 +117,7 @@ class MemoryReader:
     def _seen(self, txid: TxId, rows: Rows) -> pa.Table:
         found = table_of(((key, row.before(TxId(txid + 1))) for key, row in rows.items()), self._columns)
         expires = self._columns.expires
-        return found if expires is None else alive(found, expires, self._floors.at(txid))
+        return found if expires is None else select_unexpired(found, expires, self._horizons.for_reader(txid))
 
     def release(self) -> None:
         """Let go of the rows."""
@@ -143,9 +143,9 @@ class MemoryRows(RowStore):
         """As the table has it."""
         return self._table.store_id
 
-    def version(self) -> tuple[AttemptId | None, Floors]:
+    def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
         """What the table has."""
-        return self._table.version, self._table.floors
+        return self._table.version, self._table.horizons
 
     def rows(self, keys: Collection[Key] | None = None) -> Rows:
         """Rows by key."""
@@ -163,8 +163,8 @@ class MemoryRows(RowStore):
             for key in changes.gone:
                 del rows[key]
         self._table.rows, self._table.columns, self._table.version = rows, self._columns, write.version
-        if write.floors is not None:
-            self._table.floors = write.floors
+        if write.horizons is not None:
+            self._table.horizons = write.horizons
 
 
 class MemoryMapState(TableState[RowTable]):
@@ -225,10 +225,12 @@ class MemoryMapState(TableState[RowTable]):
     def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
         """What tasks of a step read (see the port). Raises `Fenced`."""
         self._judge_to_read(attempt)
-        rows, floors = self._open_table.rows(attempt.txid), self._floors(attempt) or NO_FLOORS
+        rows, horizons = self._open_table.rows(attempt.txid), self._horizons(attempt) or NO_HORIZONS
         if self._expiry is None:
             return MemoryTaskState(self._rows, self._by_key(rows), rows)
-        living, unexpired = (alive(rows, self._expiring_column, each) for each in (floors.floor, floors.before))
+        living, unexpired = (
+            select_unexpired(rows, self._expiring_column, each) for each in (horizons.current, horizons.previous)
+        )
         return MemoryTaskState(self._rows, self._by_key(living), unexpired)
 
     def _by_key(self, rows: pa.Table) -> dict[Key, tuple[Any, ...]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from state.fence import TableWrite
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors, alive, in_range
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, select_range, select_unexpired
 from state.rows.going_back import undone_by
 from state.rows.python_rows import rows_of, table_of_rows
 from state.rows.row_rule import RowRule, Rows
@@ -32,14 +32,14 @@ from transactional.model.user_code.tuples import Key
 class RowWrite:
     """A write to a store: `over` is the version that the table has to have, `version` the one that it has afterwards.
 
-    `txid` is the transaction that is written, None for a fence. `floors` are recorded; None: those that are there stay.
+    `txid` is the transaction that is written, None for a fence. `horizons` are recorded; None: the recorded ones stay.
     With `goes_back` a rewind takes the table back, to transaction `rewound_to`; None: it is there already.
     """
 
     over: AttemptId | None
     version: AttemptId
     txid: TxId | None = None
-    floors: Floors | None = None
+    horizons: ExpiryHorizons | None = None
     goes_back: bool = False
     rewound_to: TxId | None = None
 
@@ -85,8 +85,8 @@ class RowStore(ABC):
         return None
 
     @abstractmethod
-    def version(self) -> tuple[AttemptId | None, Floors]:
-        """The attempt that has written the table last, None if none has, and what it has recorded of floors."""
+    def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
+        """The attempt that has written the table last, None if none has, and what it has recorded of horizons."""
 
     @abstractmethod
     def rows(self, keys: Collection[Key] | None = None) -> Rows:
@@ -119,8 +119,8 @@ class RowStore(ABC):
         Raises `WriteRefused` if the version is another one, or it is not known whether it was written.
         """
 
-    def drop_expired(self, over: AttemptId | None, column: str, floor: int, txid: TxId) -> None:  # noqa: B027 - optional
-        """Remove the rows whose time is at or below a floor, and that were written before a transaction; nothing, if
+    def drop_expired(self, over: AttemptId | None, column: str, horizon: int, txid: TxId) -> None:  # noqa: B027 - optional
+        """Remove the rows whose time is at or below a horizon, and that were written before a transaction; nothing, if
         the version is another one."""
 
     def rewound_to(self) -> TxId:
@@ -142,7 +142,7 @@ class RowTable:
         self.store, self._columns, self._name, self._rule = store, columns, name, rule
         self._limits = limits or ValueLimits(name)
         self._loaded: AttemptId | None = None
-        self._floors = NO_FLOORS
+        self._horizons = NO_HORIZONS
 
     def created_for(self) -> str | None:
         """The `store_id` that it was created with."""
@@ -150,16 +150,16 @@ class RowTable:
 
     def judge(self) -> AttemptId | None:
         """Load the version, over which is written from now on."""
-        self._loaded, self._floors = self.store.version()
+        self._loaded, self._horizons = self.store.version()
         return self._loaded
 
     def version(self) -> AttemptId | None:
         """The version that was loaded last, or written since."""
         return self._loaded
 
-    def floors(self) -> Floors:
+    def horizons(self) -> ExpiryHorizons:
         """What was loaded with it, or written since."""
-        return self._floors
+        return self._horizons
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -174,15 +174,15 @@ class RowTable:
     def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
         """As `rows`, of those with `after < column <= until`."""
         found = self._before(before, self.store.rows_between(column, after, until))
-        return in_range(found, column, after, until)
+        return select_range(found, column, after, until)
 
     def visible(self, committed_txid: TxId | None) -> pa.Table:
         """Key and value columns of all rows for a reader who must not see what comes after a transaction; None: who
         sees everything."""
-        (_, floors), rows = self.store.version(), self.store.rows()
+        (_, horizons), rows = self.store.version(), self.store.rows()
         seen = [row.value if committed_txid is None else row.visible_at(committed_txid) for row in rows.values()]
         found, expires = table_of(zip(rows, seen, strict=True), self._columns), self._columns.expires
-        return found if expires is None else alive(found, expires, floors.at(committed_txid))
+        return found if expires is None else select_unexpired(found, expires, horizons.for_reader(committed_txid))
 
     def _before(self, txid: TxId, rows: Rows) -> pa.Table:
         return table_of(((key, row.before(txid)) for key, row in rows.items()), self._columns)
@@ -192,39 +192,39 @@ class RowTable:
     def apply(self, write: TableWrite) -> None:
         """Write rows and version, and roll back what a dead attempt has left. Raises `WriteRefused`."""
         assert not write.staged, f"state {self._name} stages no files"
-        attempt, floors, values = write.attempt, write.floors, self._columns.values
+        attempt, horizons, values = write.attempt, write.horizons, self._columns.values
         width, until = len(self._columns.key), len(self._columns.shown)
         self._limits.check(write.rows, width)
         coming = {row[:width]: ABSENT if any(row[until:]) else row[width:until] for row in rows_of(write.rows)}
         check = SumCheck(self._name, values, [write.combine[name] for name in values.names])
-        rule = self._rule(self._columns, attempt.txid, check, floors or NO_FLOORS)
+        rule = self._rule(self._columns, attempt.txid, check, horizons or NO_HORIZONS)
 
         since = attempt.txid if write.is_replay or self.store.writes_in_parts else None
-        expires, floor = self._columns.expires, rule.floors.before
-        past = None if expires is None or floor is None or not self.store.drops_with_rows else (expires, floor)
+        expires, horizon = self._columns.expires, rule.horizons.previous
+        past = None if expires is None or horizon is None or not self.store.drops_with_rows else (expires, horizon)
 
         def change() -> Changes:
             stored = self.store.touched(coming.keys(), since=since, deletes=self._columns.deletes, past=past)
             return Changes(stored, rule.after(stored, coming))
 
-        self._write(RowWrite(self._loaded, attempt.attempt_id, attempt.txid, floors), change)
+        self._write(RowWrite(self._loaded, attempt.attempt_id, attempt.txid, horizons), change)
 
     def write_version(
-        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
-        self._write(RowWrite(self._loaded, attempt_id, None if attempt is None else attempt.txid, floors))
+        self._write(RowWrite(self._loaded, attempt_id, None if attempt is None else attempt.txid, horizons))
 
     def drop_expired(self, committed_txid: TxId) -> None:
         """Remove the rows that had expired for the transaction before the newest one, if that is committed; those that
         it has written itself stay, as a rewind may need what was before. Raises `OperatingError`, `ConfigError`."""
-        floors, expires = self._floors, self._columns.expires
-        if floors.txid == committed_txid and floors.before is not None and expires is not None:
-            self.store.drop_expired(self._loaded, expires, floors.before, committed_txid)
+        horizons, expires = self._horizons, self._columns.expires
+        if horizons.txid == committed_txid and horizons.previous is not None and expires is not None:
+            self.store.drop_expired(self._loaded, expires, horizons.previous, committed_txid)
 
     def _write(self, write: RowWrite, change: Change | None = None) -> None:
         self.store.write(write, change)
-        self._loaded, self._floors = write.version, write.floors or self._floors
+        self._loaded, self._horizons = write.version, write.horizons or self._horizons
 
     # --- going back ---------------------------------------------------------------------------------------------
 
@@ -246,14 +246,14 @@ class RowTable:
         at = self.undone(self._loaded, target)
         if at is None:
             return self._write(RowWrite(self._loaded, fence_id, goes_back=True))
-        floor = self._floors.at(target.txid)
-        floors = None if self._floors == NO_FLOORS else Floors(target.txid, floor, floor)
+        horizon = self._horizons.for_reader(target.txid)
+        horizons = None if self._horizons == NO_HORIZONS else ExpiryHorizons(target.txid, horizon, horizon)
 
         def change() -> Changes:
             stored = self.store.unsettled(at)
             return Changes(stored, {key: row.roll_back(at) if row.txid == at else row for key, row in stored.items()})
 
-        write = RowWrite(self._loaded, fence_id, at, floors, goes_back=True, rewound_to=target.txid)
+        write = RowWrite(self._loaded, fence_id, at, horizons, goes_back=True, rewound_to=target.txid)
         return self._write(write, change)
 
 

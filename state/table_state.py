@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from state.fence import WRITE_TRIES, Fence, FencedTable, TableWrite, Verdict, WriteRefused
 from state.rows.columns import DeclaredColumns, check_time_column
-from state.rows.expiring import Floors, alive
+from state.rows.expiring import ExpiryHorizons, select_unexpired
 from state.rows.python_rows import PutRows, check_unique, rows_of
 from state.updates import Updatable
 from transactional.core.ports import Partials, StateKind
@@ -84,9 +84,9 @@ class TableState(Updatable, Generic[TableT]):
         self._expiry = expiry
 
     def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
-        """The facts that the floor of an attempt follows from (see the port)."""
+        """The facts that the horizon of an attempt follows from (see the port)."""
         if self._expiry is not None:
-            self._begun = attempt, self._expiry.floor(facts)
+            self._begun = attempt, self._expiry.horizon(facts)
 
     # --- read from outside ----------------------------------------------------------------------------------------
 
@@ -160,8 +160,8 @@ class TableState(Updatable, Generic[TableT]):
         check_time_column(self.columns.shown, column, self.table, "rows_between")
         self._judge_to_read(attempt)
         found = self._open_table.rows_between(attempt.txid, column, after, until)
-        floors = self._floors(attempt)
-        return found if floors is None else alive(found, self._expiring_column, floors.before)
+        horizons = self._horizons(attempt)
+        return found if horizons is None else select_unexpired(found, self._expiring_column, horizons.previous)
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """All keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""
@@ -221,13 +221,13 @@ class TableState(Updatable, Generic[TableT]):
         verdict = self._fence.judge(version, attempt)
         is_replay = verdict is Verdict.WRITE and self._fence.is_replay(version, attempt)
         self._check_unchanged_since_read(attempt, version)
-        attempt_id, floors = attempt.attempt_id, self._floors(attempt)
+        attempt_id, horizons = attempt.attempt_id, self._horizons(attempt)
         if verdict is Verdict.WRITE and (rows.num_rows or staged or is_replay or self._writes_in_parts):
             check_unique(rows, self._declared.key_names, self._declared.table)
-            write = TableWrite(attempt, rows, combine, staged, is_replay, floors)
+            write = TableWrite(attempt, rows, combine, staged, is_replay, horizons)
             self._confirm(attempt_id, lambda table: table.apply(write))
         elif verdict is not Verdict.NOTHING:
-            self._confirm(attempt_id, lambda table: table.write_version(attempt_id, attempt, floors))
+            self._confirm(attempt_id, lambda table: table.write_version(attempt_id, attempt, horizons))
         self._fence.wrote(attempt)
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[TableT], None]) -> None:
@@ -250,22 +250,22 @@ class TableState(Updatable, Generic[TableT]):
         self._fence.check(version, attempt.attempt_id)
         self._read_by = (attempt, version)
 
-    def _floors(self, attempt: TransactionAttempt) -> Floors | None:
-        """What this attempt records of floors, over the version that was loaded; None: rows do not expire."""
+    def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
+        """What this attempt records of horizons, over the version that was loaded; None: rows do not expire."""
         if self._expiry is None:
             return None
-        return self._open_table.floors().of(attempt.txid, self._floor_wanted(attempt))
+        return self._open_table.horizons().advance(attempt.txid, self._horizon_of_batch(attempt))
 
-    def _floor_wanted(self, attempt: TransactionAttempt) -> int | None:
-        begun, floor = self._begun or (None, None)
+    def _horizon_of_batch(self, attempt: TransactionAttempt) -> int | None:
+        begun, horizon = self._begun or (None, None)
         if begun != attempt:
             raise ProtocolError(f"state {self.table}, whose rows expire, was used by {attempt} before begin()")
-        return floor
+        return horizon
 
     def _alive(self, attempt: TransactionAttempt, rows: pa.Table) -> pa.Table:
         """Of rows as they were before this transaction those that exist for it."""
-        floors = self._floors(attempt)
-        return rows if floors is None else alive(rows, self._expiring_column, floors.floor)
+        horizons = self._horizons(attempt)
+        return rows if horizons is None else select_unexpired(rows, self._expiring_column, horizons.current)
 
     @property
     def _expiring_column(self) -> str:

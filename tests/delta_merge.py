@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from state.delta.tables.sql import DATA_FUSION, Dialect, combined_sql
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
 from transactional.model.attempt import TxId
 
 
@@ -24,13 +24,13 @@ def merge_into(
     columns: StateColumns,
     txid: TxId,
     combine: Mapping[str, str],
-    floors: Floors = NO_FLOORS,
+    horizons: ExpiryHorizons = NO_HORIZONS,
     *,
     removes: bool = False,
     **options: Any,
 ) -> None:
     """Let delta-rs merge rows of a transaction, one per key, into a table."""
-    clauses = merge_clauses(columns, txid, combine, DATA_FUSION, floors, removes=removes)
+    clauses = merge_clauses(columns, txid, combine, DATA_FUSION, horizons, removes=removes)
     merger = table.merge(source, clauses.condition, source_alias="s", target_alias="t", **options)
     comes = None
     if clauses.is_deleted is not None:
@@ -64,7 +64,7 @@ def merge_clauses(
     txid: TxId,
     combine: Mapping[str, str],
     dialect: Dialect,
-    floors: Floors = NO_FLOORS,
+    horizons: ExpiryHorizons = NO_HORIZONS,
     *,
     removes: bool = False,
 ) -> MergeClauses:
@@ -82,7 +82,7 @@ def merge_clauses(
         return combined_sql(combine[value], _unless(begins_anew, before[value]), partial, type_, dialect)
 
     expiry = before.get(columns.expires or "", f"t.{quoted(columns.expires or '')}")
-    begins_anew, is_past = (dialect.has_expired(expiry, floor) for floor in (floors.floor, floors.before))
+    begins_anew, is_past = (dialect.has_expired(expiry, horizon) for horizon in (horizons.current, horizons.previous))
     before_txid = f"CASE WHEN {own} THEN {prev_txid} ELSE t.{quoted(columns.txid)} END"
     is_forgotten, is_deleted = f"{own} AND {prev_txid} IS NULL", None
     came, alive = dict[str, str](), dict[str, str]()
@@ -93,7 +93,7 @@ def merge_clauses(
         is_forgotten = f"({is_forgotten}) OR (t.{deleted} AND NOT ({own}))"
         is_deleted = f"s.{deleted} AND ({before_txid}) IS NULL"
         came, alive = {deleted: f"s.{deleted}"}, {deleted: "false"}
-    if floors.before is not None:
+    if horizons.previous is not None:
         # What had expired for the transaction before is as no row, too.
         before_txid = _unless(is_past, before_txid)
         if is_deleted is not None:

@@ -12,7 +12,7 @@ from verifier.evidence.delta_log import LogBroken, TableLog, read_log
 from verifier.evidence.findings import CheckImpossible, Findings, Kind, Report
 from verifier.evidence.storage import opened_version, storage_of
 from verifier.evidence.store import CountedPartition, Store, StoreHistory
-from verifier.floors import EXPIRES_PROPERTY, Expires, check_floors
+from verifier.horizons import EXPIRES_PROPERTY, ExpiryRule, check_horizons
 from verifier.row_changes import check_row_changes
 from verifier.rows import RowColumns, check_count, check_layout, check_rows, snapshot
 from verifier.source import KafkaSource, PartitionState, check_source, look, of_sources
@@ -22,7 +22,7 @@ from verifier.transactions import Partition, check_transactions
 
 FEATURES_PROPERTY = "transactional.features"
 LAYOUT_PROPERTY = "transactional.schemaVersion"
-FLOOR_COLUMN = "floor"
+HORIZON_COLUMN = "horizon"
 ROW_CHANGES = 1_000
 """How many of the newest Delta commits per table are checked row by row."""
 
@@ -40,8 +40,8 @@ class CheckedTable:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     columns: RowColumns | None = None
     counts: str | None = None
-    expires: Expires | None = None
-    """How the floors follow from the batches, if its rows expire; None: that is not checked."""
+    expires: ExpiryRule | None = None
+    """How the horizons follow from the batches, if its rows expire; None: that is not checked."""
     is_counted: CountedPartition | None = None
     """Whether the records of a partition reach the table, None where that is not known. Without it all do."""
 
@@ -136,7 +136,7 @@ def _check_table(
     stands = check_log(table.component, log, history, txid_before, columns.txid, findings)
     check_reached(table.component, stands, history, txid_before, findings)
     if columns.expires is not None:
-        check_floors(table.component, log, history, table.expires, findings)
+        check_horizons(table.component, log, history, table.expires, findings)
     storage = storage_of(table.uri, table.storage_options)
     changed = list(changed_files(storage, log))
     for path, written, found in changed:
@@ -179,8 +179,8 @@ def _columns_of(table: CheckedTable, log: TableLog) -> RowColumns:
         columns = columns.expiring(expires)
     if columns.txid in log.shape.partition_columns:
         values = table.columns.values if table.columns else combined_by(log)
-        is_floored = expires in values and FLOOR_COLUMN in log.shape.columns
-        columns = columns.in_log_layout(values, FLOOR_COLUMN if is_floored else None)
+        has_horizons = expires in values and HORIZON_COLUMN in log.shape.columns
+        columns = columns.in_log_layout(values, HORIZON_COLUMN if has_horizons else None)
     missing = sorted({*columns.all} - {*log.shape.columns})
     if missing:
         raise CheckImpossible(

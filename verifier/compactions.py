@@ -14,7 +14,7 @@ from verifier.evidence.delta_log import DataFile, DeltaCommit, TableLog
 from verifier.evidence.findings import Findings, Kind
 from verifier.evidence.storage import Storage
 from verifier.evidence.store import StoreHistory
-from verifier.floors import before_version, is_past
+from verifier.horizons import horizons_by_version, is_expired
 from verifier.rows import RowColumns, shown
 from verifier.windows import both
 
@@ -61,15 +61,15 @@ def check_compactions(
 ) -> None:
     """Check that the newest compactions whose files all exist are equivalent to the rows that they replaced."""
     owner = f"{history.topology_id}/{component}"
-    app_id, floors = f"{owner}#compaction", before_version(log, owner)
+    app_id, horizons = f"{owner}#compaction", horizons_by_version(log, owner)
     files = dict(log.base_files)
     files.update((file.path, file) for commit in log.commits for file in commit.added)
     compactions = [commit for commit in log.commits if app_id in commit.app_versions and commit.restored is None]
     checked = 0
     for compaction in reversed(compactions[-commits_max:] if commits_max else []):
         is_base = (columns.deleted or columns.expires) and not _reaches_back_behind(log, compaction, columns)
-        known, how = floors.get(compaction.version), _declared(compaction.properties)
-        floor = known.before if known is not None else None
+        known, how = horizons.get(compaction.version), _declared(compaction.properties)
+        horizon = known.previous if known is not None else None
         try:
             before = _put_together(storage, [files[path] for path in compaction.removed], columns, how)
             after = _put_together(storage, list(compaction.added), columns, how)
@@ -79,7 +79,7 @@ def check_compactions(
         where = f"table of {component!r}, Delta version {compaction.version}, a compaction"
         for key in before.keys() | after.keys():
             old, new = before.get(key), after.get(key)
-            if is_base and old is not None and new is None and _is_gone(key, old, columns, floor):
+            if is_base and old is not None and new is None and _is_gone(key, old, columns, horizon):
                 continue  # nothing is before a base, so it needs no tombstones, and nothing that had expired
             if old != new:
                 findings.add(Kind.BROKEN_ROW, f"{where}, key {shown(key)}", f"{old}, as before", new)
@@ -98,31 +98,31 @@ def _put_together(
     names = (*columns.values, *(() if columns.deleted is None else (columns.deleted,)))
     kinds = [how.get(name, "last") for name in names]
     for file in sorted(files, key=lambda file: int(file.partition.get(columns.txid) or 0)):
-        floor_names = [] if columns.floor is None else [columns.floor]
-        table = storage.read_parquet(file.path, [*columns.key, *names, *floor_names])
-        floors = table.column(floor_names[0]).to_pylist() if floor_names else [None] * table.num_rows
+        horizon_names = [] if columns.horizon is None else [columns.horizon]
+        table = storage.read_parquet(file.path, [*columns.key, *names, *horizon_names])
+        horizons = table.column(horizon_names[0]).to_pylist() if horizon_names else [None] * table.num_rows
         # With NaN as the number that it is.
         numbers = zip(*(table.column(name).to_pylist() for name in names), strict=True)
-        rows = zip(tuples(table, columns.key), numbers, floors, strict=True)
-        for key, found_values, floor in rows:
+        rows = zip(tuples(table, columns.key), numbers, horizons, strict=True)
+        for key, found_values, horizon in rows:
             values = found_values if columns.deleted is None else (*found_values[:-1], bool(found_values[-1]))
             before = found.get(key)
-            if before is not None and floor is not None and _has_expired(key, before, columns, floor):
+            if before is not None and horizon is not None and _has_expired(key, before, columns, horizon):
                 before = None  # the row begins its key from nothing
             found[key] = list(values) if before is None else list(map(both, kinds, before, values))
     return {key: list(map(_named, values)) for key, values in found.items()}
 
 
-def _is_gone(key: Key, values: Sequence[object], columns: RowColumns, floor: int | None) -> bool:
-    """Whether a row of key and combined values is a tombstone, or had expired by a floor."""
+def _is_gone(key: Key, values: Sequence[object], columns: RowColumns, horizon: int | None) -> bool:
+    """Whether a row of key and combined values is a tombstone, or had expired by a horizon."""
     if columns.deleted is not None and values[-1]:
         return True
-    return columns.expires is not None and is_past(_expiry(key, values, columns), floor)
+    return columns.expires is not None and is_expired(_expiry(key, values, columns), horizon)
 
 
-def _has_expired(key: Key, values: Sequence[object], columns: RowColumns, floor: Any) -> bool:
+def _has_expired(key: Key, values: Sequence[object], columns: RowColumns, horizon: Any) -> bool:
     expiry = _expiry(key, values, columns)
-    return expiry is not None and bool(expiry <= floor)
+    return expiry is not None and bool(expiry <= horizon)
 
 
 def _expiry(key: Key, values: Sequence[object], columns: RowColumns) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from verifier.evidence.store import CommittedBatch
-from verifier.floors import Expires, is_past
+from verifier.horizons import ExpiryRule, is_expired
 from verifier.windows import Values, both, value_of
 
 
@@ -28,14 +28,14 @@ class RecomputedKeys:
 
     key: tuple[str, ...]
     columns: Mapping[str, tuple[str, str | None]]
-    expires: Expires
-    floor: int | None = None
+    expires: ExpiryRule
+    horizon: int | None = None
     known: dict[tuple[object, ...], Values] = field(default_factory=dict)
 
     def commit(self, batch: CommittedBatch | None, tuples: Iterable[KeyedTuple]) -> None:
         """The next transaction: what has expired for it is gone, whatever comes for its key is new."""
-        floors = [self.floor, None if batch is None else self.expires.floor(batch)]
-        self.floor = max((each for each in floors if each is not None), default=None)
+        horizons = [self.horizon, None if batch is None else self.expires.horizon(batch)]
+        self.horizon = max((each for each in horizons if each is not None), default=None)
         self._leave_out()
         for each in tuples:
             new = {name: value_of(how, of, each.fields) for name, (how, of) in self.columns.items()}
@@ -53,5 +53,5 @@ class RecomputedKeys:
         self.known = {
             key: values
             for key, values in self.known.items()
-            if not is_past(({**dict(zip(names, key, strict=True)), **values})[self.expires.column], self.floor)
+            if not is_expired(({**dict(zip(names, key, strict=True)), **values})[self.expires.column], self.horizon)
         }

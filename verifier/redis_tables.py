@@ -14,12 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from verifier.evidence.findings import CheckImpossible
-from verifier.floors import Floors
+from verifier.horizons import ExpiryHorizons
 from verifier.rows import check_layout
 
 SCHEMES: Final = ("redis", "rediss", "unix")
 _COLUMN = re.compile(r"(?:^|, )(?:`([^`]*)`|(\w+)) \w+(?:\([\d,]*\))?")
-_META: Final = ("layout", "owner", "attempt", "key", "columns", "expires", "floors", "length")
+_META: Final = ("layout", "owner", "attempt", "key", "columns", "expires", "horizons", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Copied:
     owner: str = ""
     attempt_id: int | None = None
     expires: str | None = None
-    floors: Floors | None = None
+    horizons: ExpiryHorizons | None = None
     length: int | None = None
     """How many rows it has noted that it has; None: nobody has written it yet."""
 
@@ -56,10 +56,10 @@ def copied(url: str, table: str, *, deletes: bool, what: str) -> Iterator[Copied
             marks = ("deleted",) if deletes or any(row[-1] for row in rows) else ()
             names = (*both, "txid", "prev_txid", *(f"prev_{name}" for name in values), *marks)
             _fill(connection, table, names, [row if marks else row[:-1] for row in rows])
-            floors = None if meta["floors"] is None else Floors(*json.loads(meta["floors"]))
+            horizons = None if meta["horizons"] is None else ExpiryHorizons(*json.loads(meta["horizons"]))
             attempt_id = None if meta["attempt"] is None else int(meta["attempt"])
             noted = None if meta["length"] is None else int(meta["length"])
-            yield Copied(connection, names, meta["owner"], attempt_id, meta["expires"], floors, noted)
+            yield Copied(connection, names, meta["owner"], attempt_id, meta["expires"], horizons, noted)
     except SQLAlchemyError as error:
         raise CheckImpossible(f"the {what} can't be read: {error}") from error
     finally:

@@ -15,7 +15,7 @@ from verifier.evidence.delta_log import TableLog
 from verifier.evidence.findings import Findings, Kind
 from verifier.evidence.storage import Storage
 from verifier.evidence.store import StoreHistory
-from verifier.floors import before_version, is_past
+from verifier.horizons import horizons_by_version, is_expired
 from verifier.rows import RowColumns, shown
 
 ROWS_MAX = 2_000_000
@@ -52,7 +52,7 @@ def check_row_changes(
         return
     reader = _Reader(storage, columns)
     owner = f"{history.topology_id}/{component}"
-    floors = before_version(log, owner)
+    horizons = horizons_by_version(log, owner)
     attempts = {**history.txid_of, **history.fences_of(component)}
     changing = [commit for commit in log.commits if commit.added or commit.removed]
     checked = 0
@@ -67,9 +67,9 @@ def check_row_changes(
         if own is not None and commit.restored is not None:
             pass  # a rewind: `check_log` compares its files with those that it goes back to
         elif own is not None and own in attempts:
-            known = floors.get(commit.version)
-            floor = known.before if known is not None else None
-            change = _Change(attempts[own], *_places(columns), floor)
+            known = horizons.get(commit.version)
+            horizon = known.previous if known is not None else None
+            change = _Change(attempts[own], *_places(columns), horizon)
             _check_transaction(where, change, before, after, findings)
         elif not commit.changes_data:
             _check_same(where, before, after, findings)
@@ -110,12 +110,12 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A transaction; where the expiry of a row stands, in its key or its values; and the floor before."""
+    """A transaction; where the expiry of a row stands, in its key or its values; and the horizon before."""
 
     txid: int
     in_key: int | None
     in_values: int | None
-    floor_before: int | None
+    previous_horizon: int | None
 
     def complaint(self, key: Key, before: Row | None, after: Row | None) -> tuple[Kind, str] | None:
         """What is wrong with a row: what had expired for the transaction before may be as no row."""
@@ -126,12 +126,12 @@ class _Change:
 
     def _was_past(self, key: Key, row: Row) -> bool:
         if self.in_key is not None:
-            return is_past(key[self.in_key], self.floor_before)
-        if self.in_values is None or self.floor_before is None:
+            return is_expired(key[self.in_key], self.previous_horizon)
+        if self.in_values is None or self.previous_horizon is None:
             return False
         is_own = row.txid == self.txid
         values = row.previous if is_own else row.values
-        return not (is_own and row.prev_txid is None) and is_past(values[self.in_values], self.floor_before)
+        return not (is_own and row.prev_txid is None) and is_expired(values[self.in_values], self.previous_horizon)
 
 
 def _places(columns: RowColumns) -> tuple[int | None, int | None]:

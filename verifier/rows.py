@@ -50,8 +50,8 @@ class RowColumns:
     """The column that is true for a tombstone, a key that the row's transaction has deleted; None: there are none."""
     expires: str | None = None
     """The column, of key or values, by which rows expire; None: they stay."""
-    floor: str | None = None
-    """In the log layout the column with the floor of the row's transaction, if there is one."""
+    horizon: str | None = None
+    """In the log layout the column with the horizon of the row's transaction, if there is one."""
 
     @classmethod
     def of(cls, names: Sequence[str]) -> RowColumns:
@@ -73,11 +73,11 @@ class RowColumns:
         """The columns of a table whose rows expire by this one."""
         return replace(self, expires=column)
 
-    def in_log_layout(self, values: Iterable[str], floor: str | None = None) -> RowColumns:
+    def in_log_layout(self, values: Iterable[str], horizon: str | None = None) -> RowColumns:
         """The columns of the same state when its table has the log layout."""
         names = tuple(values)
-        key = tuple(name for name in self.key if name not in (*names, floor))
-        return RowColumns(key, names, {}, self.txid, None, self.deleted, self.expires, floor)
+        key = tuple(name for name in self.key if name not in (*names, horizon))
+        return RowColumns(key, names, {}, self.txid, None, self.deleted, self.expires, horizon)
 
     @property
     def is_log(self) -> bool:

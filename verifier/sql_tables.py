@@ -30,14 +30,14 @@ from sqlalchemy.sql import quoted_name
 from verifier.evidence.databases import at_one_moment, open_database
 from verifier.evidence.findings import SHOWN_PER_KIND, CheckImpossible, Findings, Kind
 from verifier.evidence.store import CountedPartition, StoreHistory
-from verifier.floors import Expires, Floors, check_floor
+from verifier.horizons import ExpiryHorizons, ExpiryRule, check_horizon
 from verifier.redis_tables import SCHEMES, copied, named
 from verifier.rows import RowColumns, Sums, check_count, check_layout, shown
 from verifier.tables import TableTxid, check_reached
 
 REGISTRY = "transactional_states"
-FLOORS = "transactional_floors"
-_FLOORS = f"SELECT expires, txid, floor, floor_before FROM {FLOORS} WHERE table_name = :name"
+HORIZONS = "transactional_horizons"
+_HORIZONS = f"SELECT expires, txid, horizon, previous_horizon FROM {HORIZONS} WHERE table_name = :name"
 _REGISTERED = f"SELECT layout, owner, attempt_id, columns FROM {REGISTRY} WHERE table_name = :name"
 
 
@@ -51,8 +51,8 @@ class CheckedSqlTable:
     table: str
     columns: RowColumns | None = None
     counts: str | None = None
-    expires: Expires | None = None
-    """How the floors follow from the batches, if its rows expire; None: that is not checked."""
+    expires: ExpiryRule | None = None
+    """How the horizons follow from the batches, if its rows expire; None: that is not checked."""
     is_counted: CountedPartition | None = None
 
     @property
@@ -79,8 +79,8 @@ class SqlMoment:
     registered: Registered | None
     expires: str | None = None
     """The column by which its rows expire."""
-    floors: Floors | None = None
-    """What is recorded of floors then."""
+    horizons: ExpiryHorizons | None = None
+    """What is recorded of horizons then."""
     length: int | None = None
     """How many rows are recorded; None: none are."""
 
@@ -100,8 +100,8 @@ def moment_of(table: CheckedSqlTable) -> Iterator[SqlMoment]:
             registered = _registered(connection, table.table) if found.has_table(REGISTRY) else None
             has_table = found.has_table(table.table)
             columns = tuple(c["name"] for c in found.get_columns(table.table)) if has_table else None
-            floors = _floors(connection, table.table) if found.has_table(FLOORS) else (None, None)
-            yield SqlMoment(connection, columns, registered, *floors)
+            horizons = _horizons(connection, table.table) if found.has_table(HORIZONS) else (None, None)
+            yield SqlMoment(connection, columns, registered, *horizons)
     finally:
         engine.dispose()
 
@@ -112,12 +112,12 @@ def moment_in_redis(table: CheckedSqlTable, what: str) -> Iterator[SqlMoment]:
     deletes = table.columns is not None and table.columns.deleted is not None
     with copied(table.url, table.table, deletes=deletes, what=what) as copy:
         registered = None if copy.names is None else Registered(copy.owner, copy.attempt_id, copy.names)
-        yield SqlMoment(copy.connection, copy.names, registered, copy.expires, copy.floors, copy.length)
+        yield SqlMoment(copy.connection, copy.names, registered, copy.expires, copy.horizons, copy.length)
 
 
-def _floors(connection: Connection, table_name: str) -> tuple[str | None, Floors | None]:
-    row = connection.execute(text(_FLOORS), {"name": table_name}).one_or_none()
-    return (None, None) if row is None else (row.expires, Floors(row.txid, row.floor, row.floor_before))
+def _horizons(connection: Connection, table_name: str) -> tuple[str | None, ExpiryHorizons | None]:
+    row = connection.execute(text(_HORIZONS), {"name": table_name}).one_or_none()
+    return (None, None) if row is None else (row.expires, ExpiryHorizons(row.txid, row.horizon, row.previous_horizon))
 
 
 def _registered(connection: Connection, table_name: str) -> Registered | None:
@@ -144,8 +144,8 @@ def check_sql_table(
     if moment.expires is not None:
         columns = columns.expiring(moment.expires)
         batch = next((each for each in history.committed if each.attempt_id == stands.attempt_id), None)
-        if moment.floors is not None and moment.floors.txid:
-            check_floor(table.where, moment.floors, batch, table.expires, findings)
+        if moment.horizons is not None and moment.horizons.txid:
+            check_horizon(table.where, moment.horizons, batch, table.expires, findings)
     _check_asked(table, columns, moment.columns)
     sums = _Rows(table, moment.connection, columns, stands.txid, findings).check()
     if moment.length not in (None, sums.rows):

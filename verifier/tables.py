@@ -89,7 +89,7 @@ class _Walk:
     findings: Findings
     owner: str = ""
     fences: dict[int, int] = field(default_factory=dict)
-    horizon: int = 0
+    oldest_attempt_id: int = 0
     attempt_id: int | None = None
     txid: int | None = None
     written_by: dict[int, int] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class _Walk:
     def __post_init__(self) -> None:
         self.owner = f"{self.history.topology_id}/{self.component}"
         self.fences = self.history.fences_of(self.component)
-        self.horizon = self.history.oldest_attempt_id or 0
+        self.oldest_attempt_id = self.history.oldest_attempt_id or 0
         self.files = dict(self.log.base_files)
         self.then = {each.restored: (None, frozenset()) for each in self.log.commits if each.restored is not None}
         self.attempt_id = self.log.base_app_versions.get(self.owner)
@@ -175,7 +175,7 @@ class _Walk:
 
     def _txid_of(self, attempt_id: int, where: str) -> int | None:
         txid = self.fences.get(attempt_id, self.history.txid_of.get(attempt_id))
-        if txid is None and attempt_id < self.horizon:
+        if txid is None and attempt_id < self.oldest_attempt_id:
             self.findings.note(f"{self._where}: some of its Delta commits are older than the store's history")
         elif txid is None:
             self.findings.add(Kind.UNKNOWN_ATTEMPT, where, "an attempt or fence of the store", f"attempt {attempt_id}")

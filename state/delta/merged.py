@@ -31,7 +31,7 @@ from state.delta.writing.commit import as_attempt, by_delta_rs, commit_overwrite
 from state.delta.writing.layout import Layout
 from state.delta.writing.staged import read_by_driver
 from state.fence import TableWrite, WriteRefused
-from state.rows.expiring import NO_FLOORS
+from state.rows.expiring import NO_HORIZONS
 from transactional.model.attempt import TransactionAttempt, TxId
 
 _log = logging.getLogger(__name__)
@@ -76,10 +76,10 @@ class MergedTable(Layout):
             # While the newest transaction may have to be rolled back, what was before it has to stay.
             self._turn(write).apply(write)
             return
-        attempt, floors = write.attempt, write.floors or NO_FLOORS
-        self.will_record(attempt.attempt_id, write.floors)
+        attempt, horizons = write.attempt, write.horizons or NO_HORIZONS
+        self.will_record(attempt.attempt_id, write.horizons)
         try:
-            self._apply(attempt, Change(self.columns, attempt.txid, write.rows, write.combine, floors, self._removes))
+            self._apply(attempt, Change(self.columns, attempt.txid, write.rows, write.combine, horizons, self._removes))
         except WriteRefused as error:
             check = self._sum_check(write.combine)
             if check.columns and not error.is_conflict:
@@ -167,7 +167,7 @@ class MergedTable(Layout):
 
     @property
     def wrote_all(self) -> bool:
-        """A transaction's entry has its attempt and floors alone; compactions have none."""
+        """A transaction's entry has its attempt and horizons alone; compactions have none."""
         return True
 
     def remembered_files(self) -> Mapping[DataFile, int]:
@@ -270,7 +270,7 @@ class MergedTable(Layout):
     def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
         """A query on the table, called `source`, for key and value columns as they were before a transaction."""
         query = visible_rows(self.columns, before, dialect, source)
-        return alive_view(query, self.columns, dialect, self.floor_for(before))
+        return alive_view(query, self.columns, dialect, self.horizon_for(before))
 
     def row_count(self) -> int:
         """The number of rows, keys that are not yet committed included. Raises `OperatingError`."""

@@ -179,7 +179,7 @@ def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, 
     given = StateColumns(Schema(()), Schema(()), names, _deletes(properties))
     own = {given.txid, given.prev_txid, *([given.deleted] if given.deletes else [])}
     if EXPIRES_PROPERTY in properties:
-        own.add(names.get("floor", "floor"))
+        own.add(names.get("horizon", "horizon"))
     others = [field for field in found if field.name not in (*key, *own)]
     if not table.metadata().partition_columns:
         history = {given.prev(field.name) for field in others}

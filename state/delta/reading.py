@@ -14,7 +14,7 @@ from state.delta.log.log import UNREADABLE, check_entries, commit_path
 from state.delta.log.version import TableReplaced
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.delta.writing.layout import Layout
-from state.rows.expiring import alive
+from state.rows.expiring import select_unexpired
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.names import OWNER_NOTE
@@ -99,7 +99,9 @@ class DeltaReader:
         """As `rows`, of the rows with these keys, maybe of more. Raises `OperatingError`."""
         with self._readable():
             found, expires = self._table.lookup(TxId(txid + 1), keys), self._table.columns.expires
-            return found if expires is None else alive(found, expires, self._table.floor_for(TxId(txid + 1)))
+            return (
+                found if expires is None else select_unexpired(found, expires, self._table.horizon_for(TxId(txid + 1)))
+            )
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

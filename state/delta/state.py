@@ -293,8 +293,8 @@ class DeltaMapState(TableState[Layout]):
         self._judge_to_read(attempt)
         loaded, owner = self._open_table.loaded, self._fence.owner
         table_id, stager = loaded.snapshot.metadata().id, self._task_stager(owner)
-        floors, at = self._floors(attempt), loaded.delta_version
-        expiring = None if floors is None else (self._expiring_column, floors)
+        horizons, at = self._horizons(attempt), loaded.delta_version
+        expiring = None if horizons is None else (self._expiring_column, horizons)
         known = str(table_id), at, attempt, stager, expiring
         return DeltaTaskState(self._rows, self._resolved, owner, *known)
 
@@ -309,7 +309,7 @@ class DeltaMapState(TableState[Layout]):
 
     def _task_stager(self, owner: str) -> FileStager | None:
         """What tasks of a step write with: also which keys are deleted."""
-        if self._declared.are_complete and self.columns.floor is not None:
+        if self._declared.are_complete and self.columns.horizon is not None:
             return None
         how = self._log_on_disk()
         if how is None or how.staged_bytes is None:

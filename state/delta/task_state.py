@@ -11,7 +11,7 @@ from state.delta.opening import reading
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
 from state.delta.writing.layout import Layout
-from state.rows.expiring import Floors, alive
+from state.rows.expiring import ExpiryHorizons, select_unexpired
 from state.rows.python_rows import TaskRows
 from transactional.core.ports.split import NeedsDriver, WrittenPart
 from transactional.model.attempt import TransactionAttempt
@@ -32,18 +32,18 @@ class DeltaTaskState(TaskRows):
     delta_version: int
     attempt: TransactionAttempt
     stager: FileStager | None
-    floors: tuple[str, Floors] | None = None
-    """The column by which rows expire, and the transaction's floors; None: they don't."""
+    horizons: tuple[str, ExpiryHorizons] | None = None
+    """The column by which rows expire, and the transaction's horizons; None: they don't."""
 
     def rows_before(self, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow. Raises `OperatingError`."""
         rows = self._table().lookup(self.attempt.txid, keys)
-        return rows if self.floors is None else alive(rows, self.floors[0], self.floors[1].floor)
+        return rows if self.horizons is None else select_unexpired(rows, self.horizons[0], self.horizons[1].current)
 
     def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
         """The rows whose column lies in a range. Raises `OperatingError`."""
         rows = self._table().rows_between(self.attempt.txid, column, after, until)
-        return rows if self.floors is None else alive(rows, self.floors[0], self.floors[1].before)
+        return rows if self.horizons is None else select_unexpired(rows, self.horizons[0], self.horizons[1].previous)
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep new values: in a staged file, if they are many. Raises `OperatingError`."""

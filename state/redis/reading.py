@@ -9,7 +9,7 @@ import pyarrow as pa
 from state.redis.registration import FIELDS, RedisRegistration, Registered, check_rows, keys_of
 from state.redis.server import Server
 from state.rows.columns import StateColumns
-from state.rows.expiring import alive
+from state.rows.expiring import select_unexpired
 from state.rows.python_rows import rows_of, table_of_rows
 from state.rows.values import StoredValue
 from transactional.model.absent import ABSENT
@@ -78,7 +78,7 @@ class RedisReader:
         there = ((key, row.visible_at(txid)) for key, row in rows.items() if row is not None)
         found = self._table((*self._codec.key_of(key), *values) for key, values in there if values is not ABSENT)
         expires = self._columns.expires
-        return found if expires is None else alive(found, expires, self._pinned.floors.at(txid))
+        return found if expires is None else select_unexpired(found, expires, self._pinned.horizons.for_reader(txid))
 
     def _row_of(self, stored: bytes | None) -> StoredValue | None:
         return None if stored is None else self._codec.row_of(stored)

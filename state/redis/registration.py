@@ -9,7 +9,7 @@ from typing import Any, Final
 from state.redis.server import Server
 from state.redis.values import RowCodec
 from state.rows.columns import StateColumns, check_layout
-from state.rows.expiring import NO_FLOORS, Floors
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import SchemaMismatch, StoreMismatch
 from transactional.model.names import LAYOUT_VERSION
@@ -29,13 +29,13 @@ _HAND_OVER: Final = """
 local meta, rows = KEYS[1], KEYS[2]
 if redis.call('HGET', meta, 'owner') ~= ARGV[1] or redis.call('HLEN', rows) > 0 then return 0 end
 redis.call('HSET', meta, 'owner', ARGV[2])
-redis.call('HDEL', meta, 'attempt', 'floors', 'rewound', 'written', 'length', 'store')
+redis.call('HDEL', meta, 'attempt', 'horizons', 'rewound', 'written', 'length', 'store')
 if ARGV[3] ~= '' then redis.call('HSET', meta, 'store', ARGV[3]) end
 return 1
 """
 
 FIELDS: Final = (
-    *("layout", "key", "columns", "owner", "expires", "attempt", "floors", "rewound", "written", "length"),
+    *("layout", "key", "columns", "owner", "expires", "attempt", "horizons", "rewound", "written", "length"),
     "store",
 )
 
@@ -63,7 +63,7 @@ class Registered:
     owner: str
     expires: str | None
     version: AttemptId | None
-    floors: Floors
+    horizons: ExpiryHorizons
     rewound_to: TxId | None
     """The transaction that it was taken back to last, before which nothing is known of it; None: it never was."""
     written: Written | None = None
@@ -78,7 +78,7 @@ class Registered:
     @classmethod
     def of(cls, found: list[Any], rows: int) -> Registered | None:
         """From the values of `FIELDS`, and the number of rows at the same moment; None: there is no such table."""
-        layout, key, columns, owner, expires, attempt, floors, rewound, written, length, store_id = (
+        layout, key, columns, owner, expires, attempt, horizons, rewound, written, length, store_id = (
             part.decode() if isinstance(part, bytes) else part for part in found
         )
         if owner is None:
@@ -91,7 +91,7 @@ class Registered:
             owner,
             expires,
             version,
-            read_floors(floors),
+            read_horizons(horizons),
             None if rewound is None else TxId(int(rewound)),
             read_written(written),
             rows,
@@ -100,12 +100,12 @@ class Registered:
         )
 
 
-def read_floors(written: str | None) -> Floors:
-    """What a table has recorded of floors."""
+def read_horizons(written: str | None) -> ExpiryHorizons:
+    """What a table has recorded of horizons."""
     if not written:
-        return NO_FLOORS
-    txid, floor, before = json.loads(written)
-    return Floors(TxId(txid), floor, before)
+        return NO_HORIZONS
+    txid, current, previous = json.loads(written)
+    return ExpiryHorizons(TxId(txid), current, previous)
 
 
 def read_written(written: str | None) -> Written | None:
@@ -127,9 +127,9 @@ def check_rows(found: Registered, name: str) -> None:
         )
 
 
-def written_floors(floors: Floors | None) -> str:
-    """What is recorded of floors; nothing if rows do not expire."""
-    return "" if floors is None else json.dumps([floors.txid, floors.floor, floors.before])
+def written_horizons(horizons: ExpiryHorizons | None) -> str:
+    """What is recorded of horizons; nothing if rows do not expire."""
+    return "" if horizons is None else json.dumps([horizons.txid, horizons.current, horizons.previous])
 
 
 class RedisRegistration:

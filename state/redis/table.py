@@ -16,14 +16,14 @@ from state.redis.registration import (
     Written,
     check_rows,
     keys_of,
-    written_floors,
+    written_horizons,
 )
 from state.redis.scripts import WRITE
 from state.redis.server import Server, WriteFailed
 from state.redis.values import EPOCH, MICROSECOND
 from state.row_table import Change, Changes, RowStore, RowWrite, table_of
 from state.rows.columns import StateColumns
-from state.rows.expiring import Floors, alive
+from state.rows.expiring import ExpiryHorizons, select_unexpired
 from state.rows.row_rule import Rows
 from state.rows.values import StoredValue
 from transactional.model.absent import ABSENT
@@ -74,7 +74,7 @@ class RedisRows(RowStore):
         self._registration = RedisRegistration(server, table, columns, owner=owner, name=name)
         both = [*columns.key.names, *columns.values.names]
         self._goes_by = None if columns.expires is None else both.index(columns.expires)
-        self._gains_floors = False
+        self._gains_horizons = False
         self._codec = self._registration.codec
         self._loaded: AttemptId | None = None
         self._written: Written | None = None
@@ -88,7 +88,7 @@ class RedisRows(RowStore):
         Raises `ConfigError` for a user who may not use one of the commands, before anything is written.
         """
         self._server.try_commands(self._keys)
-        self._gains_floors = self._registration.create_or_check(store_id)
+        self._gains_horizons = self._registration.create_or_check(store_id)
 
     def created_for(self) -> str | None:
         """The `store_id` that it was created with."""
@@ -99,8 +99,8 @@ class RedisRows(RowStore):
         """What is there (see `RedisRegistration`). Changes nothing."""
         return self._registration.check()
 
-    def version(self) -> tuple[AttemptId | None, Floors]:
-        """The attempt id of the table's last writer, and its floors.
+    def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
+        """The attempt id of the table's last writer, and its horizons.
 
         Raises `StoreMismatch` if it is older than what was read or written before, or rows are gone: then the server
         has lost writes.
@@ -120,7 +120,7 @@ class RedisRows(RowStore):
             )
         check_rows(found, self._name)
         self._loaded, self._written = version, found.written
-        return version, found.floors
+        return version, found.horizons
 
     def rewound_to(self) -> TxId:
         """As it is noted with the version."""
@@ -139,7 +139,7 @@ class RedisRows(RowStore):
 
     def rows_between(self, column: str, after: int | None, until: int) -> Rows:
         """Those that go by a time in the range, or have been changed last; all, unless rows expire by that column."""
-        if column != self._columns.expires or self._gains_floors:
+        if column != self._columns.expires or self._gains_horizons:
             return self.rows()
         return self._by_key(self._due(after, until) | self._own(), {})
 
@@ -177,7 +177,7 @@ class RedisRows(RowStore):
         rows = table_of(((key, row.visible_at(until)) for key, row in found.items()), self._columns)
         if expires is None or registered is None:
             return rows
-        return alive(rows, expires, registered.floors.at(committed_txid))
+        return select_unexpired(rows, expires, registered.horizons.for_reader(committed_txid))
 
     def _stored(self, keys: Iterable[bytes]) -> dict[bytes, StoredValue]:
         asked, found = list(keys), dict[bytes, StoredValue]()
@@ -195,9 +195,9 @@ class RedisRows(RowStore):
         rows = ScriptRows(scored=self._scores_at_first()) if change is None else self._script_rows(write, change())
         written = self._noted(write)
         meta: dict[str, Any] = {"attempt": int(write.version), "written": "" if written is None else written.text()}
-        if write.floors is not None:
-            meta["floors"] = written_floors(write.floors)
-        if self._gains_floors:
+        if write.horizons is not None:
+            meta["horizons"] = written_horizons(write.horizons)
+        if self._gains_horizons:
             meta["expires"] = self._columns.expires
         if write.rewound_to is not None:
             meta["rewound"] = int(write.rewound_to)
@@ -215,7 +215,7 @@ class RedisRows(RowStore):
         if not is_written:
             owner, version = (part.decode() for part in found)
             raise WriteRefused(f"another writer came between: {owner}, version {version}", is_conflict=True)
-        self._loaded, self._written, self._gains_floors = write.version, written, False
+        self._loaded, self._written, self._gains_horizons = write.version, written, False
 
     def _script_rows(self, write: RowWrite, changes: Changes) -> ScriptRows:
         names = {key: self._codec.key_bytes(key) for key in changes.after}
@@ -271,7 +271,7 @@ class RedisRows(RowStore):
 
     def _scores_at_first(self) -> list[Any]:
         """Of all rows, if they expire from this write on."""
-        if not self._gains_floors:
+        if not self._gains_horizons:
             return []
         names = {self._codec.key_bytes(key): (key, row) for key, row in self.rows().items()}
         return [part for key, at in self._times(names).items() for part in (at, key)]

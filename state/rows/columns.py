@@ -37,7 +37,7 @@ class StateColumns:
     key: Schema
     values: Schema
     names: Mapping[str, str] = field(default_factory=dict)
-    """Other names for `txid`, `prev_txid`, `prev_<value>`, `deleted` and `floor`."""
+    """Other names for `txid`, `prev_txid`, `prev_<value>`, `deleted` and `horizon`."""
     deletes: bool = False
     """Whether keys may be deleted: then there is a column that says so until a later transaction removes the row."""
     expires: str | None = None
@@ -80,11 +80,11 @@ class StateColumns:
         return self.names.get("deleted", "deleted")
 
     @property
-    def floor(self) -> str | None:
-        """In a table in the log layout the name of the column with the floor of the row's transaction, in case a row
+    def horizon(self) -> str | None:
+        """In a table in the log layout the name of the column with the horizon of the row's transaction, in case a row
         that it added to had expired; None: no value column says when rows expire."""
         is_needed = self.expires is not None and self.expires in self.values.names
-        return self.names.get("floor", "floor") if is_needed else None
+        return self.names.get("horizon", "horizon") if is_needed else None
 
     @cached_property
     def txid(self) -> str:
@@ -125,7 +125,7 @@ class StateColumns:
         self._check_renamed(table)
         names = [*self.key.names, *self.values.names, self.txid, self.prev_txid, *map(self.prev, self.values.names)]
         names += [self.deleted] if self.deletes else []
-        names += [] if self.floor is None else [self.floor]
+        names += [] if self.horizon is None else [self.horizon]
         check_names(names, table)
         check_key_types(self.key, f"state {table}")
         if self.expires is not None:
@@ -134,7 +134,7 @@ class StateColumns:
     def _check_renamed(self, table: str) -> None:
         own = ["txid", "prev_txid", *(f"prev_{value}" for value in self.values.names)]
         own += ["deleted"] if self.deletes else []
-        own += [] if self.floor is None else ["floor"]
+        own += [] if self.horizon is None else ["horizon"]
         for name in self.names:
             if name not in own:
                 raise ConfigError(f"state {table}: columns= renames {name!r}; it can rename {', '.join(own)}")

@@ -1,8 +1,9 @@
-"""Floors: what a table has recorded about which of its rows exist, and rows judged by it.
+"""Expiry horizons: the times up to which the rows of a table have expired, and filters of rows by them.
 
-A transaction's floor is a time: rows whose expiry is at or below it do not exist for the transaction, judged on what
-was before it, nor for readers of it. Rows are removed only at or below the floor of the transaction before, which can't
-be replayed any more: so a replay finds what its dead attempt has found.
+A transaction's horizon is a time. Rows whose expiry is at or before it do not exist for the transaction, as far as
+they were there before it, nor for its readers. Rows are removed only by the horizon of the previous transaction, which
+is committed and can't be replayed: so a replay sees the same rows as the dead attempt before it. A horizon never goes
+back, whatever clocks and settings say.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.model.attempt import NO_TRANSACTION, TxId
-from transactional.model.names import NO_FLOOR, floor_before_of, floor_of, floor_txid_of
+from transactional.model.names import NO_HORIZON, horizon_of, horizon_txid_of, previous_horizon_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
@@ -27,74 +28,78 @@ _MOST_US: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Floors:
-    """The floor of the transaction that a table is at, and that of the one before it, in microseconds since 1970.
-
-    None: no row has expired.
+class ExpiryHorizons:
+    """The horizon of the transaction that a table is at, and that of the transaction before it, in microseconds since
+    1970. None: no row has expired.
     """
 
     txid: TxId = NO_TRANSACTION
-    floor: int | None = None
-    before: int | None = None
+    current: int | None = None
+    previous: int | None = None
 
-    def of(self, txid: TxId, wanted: int | None) -> Floors:
-        """What a transaction records, over this: its floor is `wanted`, but never below the one before it, whatever
-        clocks and settings say. A dead attempt's floor does not count."""
-        before = self.before if txid == self.txid else self.floor
-        known = [floor for floor in (wanted, before) if floor is not None]
-        return Floors(txid, max(known, default=None), before)
+    def advance(self, txid: TxId, horizon_of_batch: int | None) -> ExpiryHorizons:
+        """Return the horizons that transaction `txid` records over these. Its own is that of its batch, but never
+        before the previous one. The horizon of a dead attempt at the same transaction does not count."""
+        previous = self.previous if txid == self.txid else self.current
+        candidates = [horizon for horizon in (horizon_of_batch, previous) if horizon is not None]
+        return ExpiryHorizons(txid, max(candidates, default=None), previous)
 
-    def at(self, committed_txid: TxId | None) -> int | None:
-        """The floor for a reader that must not see anything after a transaction; None: that sees everything."""
-        return self.floor if committed_txid is None or committed_txid >= self.txid else self.before
-
-
-def by_app_transactions(owner: str, version_of: Callable[[str], int | None]) -> Floors:
-    """What a Delta table has recorded; `version_of` gives the version of an app transaction."""
-    told = [version_of(app_id(owner)) for app_id in (floor_txid_of, floor_of, floor_before_of)]
-    if not told[0]:  # nothing is recorded, or a rewind has gone back to before
-        return NO_FLOORS
-    floor, before = (None if each == NO_FLOOR else each for each in told[1:])
-    return Floors(TxId(told[0]), floor, before)
+    def for_reader(self, committed_txid: TxId | None) -> int | None:
+        """Return the horizon for a reader of transaction `committed_txid`; None: a reader of everything."""
+        return self.current if committed_txid is None or committed_txid >= self.txid else self.previous
 
 
-def app_transactions(owner: str, floors: Floors) -> list[tuple[str, int]]:
-    """What a Delta table records: app ids with their versions."""
-    floor, before = (NO_FLOOR if each is None else max(each, NO_FLOOR) for each in (floors.floor, floors.before))
-    return [(floor_txid_of(owner), floors.txid), (floor_of(owner), floor), (floor_before_of(owner), before)]
+NO_HORIZONS: Final = ExpiryHorizons()
 
 
-NO_FLOORS: Final = Floors()
+def read_app_transactions(owner: str, version_of: Callable[[str], int | None]) -> ExpiryHorizons:
+    """Return the horizons that a Delta table has recorded; `version_of` returns the version of an app transaction."""
+    txid, *horizons = (version_of(app_id(owner)) for app_id in (horizon_txid_of, horizon_of, previous_horizon_of))
+    if not txid:  # nothing is recorded, or a rewind has gone back to before
+        return NO_HORIZONS
+    current, previous = (None if horizon == NO_HORIZON else horizon for horizon in horizons)
+    return ExpiryHorizons(TxId(txid), current, previous)
 
 
-def moment(floor: int) -> datetime:
-    """A floor as a time; one that Python's calendar does not reach is its first or last."""
+def app_transactions(owner: str, horizons: ExpiryHorizons) -> list[tuple[str, int]]:
+    """Return the app transactions that a Delta commit records: app ids with their versions."""
+    current, previous = (
+        NO_HORIZON if horizon is None else max(horizon, NO_HORIZON) for horizon in (horizons.current, horizons.previous)
+    )
+    return [
+        *((horizon_txid_of(owner), horizons.txid), (horizon_of(owner), current)),
+        (previous_horizon_of(owner), previous),
+    ]
+
+
+def moment(horizon: int) -> datetime:
+    """Return a horizon as a time. One that Python's calendar does not reach becomes the first or last time of it."""
     try:
-        return _EPOCH + floor * _MICROSECOND
+        return _EPOCH + horizon * _MICROSECOND
     except OverflowError:
-        return _EARLIEST if floor < 0 else _LATEST
+        return _EARLIEST if horizon < 0 else _LATEST
 
 
-def is_expired(expiry: datetime | None, floor: int | None) -> bool:
-    """Whether a row with this expiry does not exist by the floor."""
-    return floor is not None and expiry is not None and (expiry - _EPOCH) // _MICROSECOND <= floor
+def is_expired(expiry: datetime | None, horizon: int | None) -> bool:
+    """Return whether a row with this expiry is at or before the horizon. A row without expiry never is."""
+    return horizon is not None and expiry is not None and (expiry - _EPOCH) // _MICROSECOND <= horizon
 
 
-def alive(rows: pa.Table, column: str, floor: int | None) -> pa.Table:
-    """The rows that have not expired."""
-    if floor is None:
+def select_unexpired(rows: pa.Table, column: str, horizon: int | None) -> pa.Table:
+    """Return the rows whose `column` is after the horizon or NULL."""
+    if horizon is None:
         return rows
-    return rows.filter(pc.fill_null(pc.greater(rows[column], time_scalar(floor)), True))
+    return rows.filter(pc.fill_null(pc.greater(rows[column], time_scalar(horizon)), True))
 
 
-def in_range(rows: pa.Table, column: str, after: int | None, until: int) -> pa.Table:
-    """The rows with `after < column <= until`, in microseconds since 1970; `after` None: from the beginning."""
-    wanted = pc.less_equal(rows[column], time_scalar(until))
+def select_range(rows: pa.Table, column: str, after: int | None, until: int) -> pa.Table:
+    """Return the rows with `after < column <= until`, in microseconds since 1970; `after` None: from the beginning."""
+    is_in_range = pc.less_equal(rows[column], time_scalar(until))
     if after is not None:
-        wanted = pc.and_(wanted, pc.greater(rows[column], time_scalar(after)))
-    return rows.filter(pc.fill_null(wanted, False))
+        is_in_range = pc.and_(is_in_range, pc.greater(rows[column], time_scalar(after)))
+    return rows.filter(pc.fill_null(is_in_range, False))
 
 
 def time_scalar(us: int) -> pa.Scalar:
-    """A time in Arrow, at the least or the greatest that there is if it lies beyond."""
+    """Return microseconds since 1970 as a timestamp of Arrow: the first or last one for a time out of its range."""
     return pa.scalar(max(-_MOST_US, min(us, _MOST_US)), pa.int64()).cast(TIME)

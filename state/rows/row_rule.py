@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors, is_expired
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, is_expired
 from state.rows.sums import SumCheck
 from state.rows.values import StoredValue, combined_values
 from transactional.model.absent import ABSENT, Absent
@@ -28,7 +28,7 @@ class RowRule:
     columns: StateColumns
     txid: TxId
     check: SumCheck
-    floors: Floors = NO_FLOORS
+    horizons: ExpiryHorizons = NO_HORIZONS
 
     def after(self, stored: Rows, coming: Mapping[Key, Sequence[Any] | Absent]) -> dict[Key, StoredValue | None]:
         """Rows as they are after the transaction, None where there is none: those that come, each a partial value for
@@ -45,7 +45,7 @@ class RowRule:
         before = row.roll_back(self.txid)
         if before is None or self.columns.expires is None:
             return before
-        return None if self.has_expired(key, before.value, self.floors.before) else before
+        return None if self.has_expired(key, before.value, self.horizons.previous) else before
 
     def applied(self, key: Key, left: StoredValue | None, partial: Sequence[Any] | Absent) -> StoredValue | None:
         """A row with what the transaction brings."""
@@ -53,7 +53,7 @@ class RowRule:
         def update(before: Any) -> Any:
             if partial is ABSENT:
                 return ABSENT
-            if self.columns.expires is not None and self.has_expired(key, before, self.floors.floor):
+            if self.columns.expires is not None and self.has_expired(key, before, self.horizons.current):
                 before = ABSENT
             values = combined_values(self.check.combine, before, partial)
             if self.check.columns:
@@ -65,10 +65,10 @@ class RowRule:
         values = update(ABSENT)
         return None if values is ABSENT else StoredValue.first(self.txid, values)
 
-    def has_expired(self, key: Key, values: Any, floor: int | None) -> bool:
-        """Whether a row is at or below a floor; a tombstone never is."""
+    def has_expired(self, key: Key, values: Any, horizon: int | None) -> bool:
+        """Whether a row is at or below a horizon; a tombstone never is."""
         expires = self.columns.expires
-        if floor is None or expires is None or values is ABSENT:
+        if horizon is None or expires is None or values is ABSENT:
             return False
         names = (*self.columns.key.names, *self.columns.values.names)
-        return is_expired((*key, *values)[names.index(expires)], floor)
+        return is_expired((*key, *values)[names.index(expires)], horizon)

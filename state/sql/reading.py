@@ -10,7 +10,7 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, alive
+from state.rows.expiring import NO_HORIZONS, select_unexpired
 from state.rows.python_rows import rows_of, table_of_rows
 from state.sql.registry import Registration
 from state.sql.rows import raising_ours
@@ -33,9 +33,9 @@ class RowsToRead:
         """The same for a table that does not have these columns."""
         return replace(self, rows=self.rows.without(names), there=self.wanted.without(names)) if names else self
 
-    def alive(self, connection: Connection, committed_txid: TxId | None, floor: int | None) -> pa.Table:
+    def read_unexpired(self, connection: Connection, committed_txid: TxId | None, horizon: int | None) -> pa.Table:
         """Key and value columns of all rows that have not expired."""
-        parts = [self._table(part) for part in self.rows.alive_rows(connection, committed_txid, floor)]
+        parts = [self._table(part) for part in self.rows.alive_rows(connection, committed_txid, horizon)]
         return pa.concat_tables([self.wanted.row_schema.empty_table(), *parts])
 
     def before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> pa.Table:
@@ -65,7 +65,7 @@ class SqlReader:
         self._rows = self._complete = RowsToRead(registration.rows, columns, columns)
         self._name, self._key = name, columns.key
         self._expires = columns.expires
-        self._is_checked, self._floors = False, NO_FLOORS
+        self._is_checked, self._horizons = False, NO_HORIZONS
         self._stack = ExitStack()
         self._connection: Connection | None = None
 
@@ -81,7 +81,7 @@ class SqlReader:
                 if not self._is_checked:
                     self._check(self._connection)
                 # It reads a row, with which the database's view begins.
-                _, self._floors = self._registration.version(self._connection, is_reader=True)
+                _, self._horizons = self._registration.version(self._connection, is_reader=True)
         except BaseException:
             self.release()
             raise
@@ -98,14 +98,16 @@ class SqlReader:
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
         with raising_ours(self._name), raising_failures():
-            return self._rows.alive(self._open, txid, self._floors.at(txid))
+            return self._rows.read_unexpired(self._open, txid, self._horizons.for_reader(txid))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys. Raises `OperatingError`."""
         wanted = rows_of(keys) if self._key else [()]
         with raising_ours(self._name), raising_failures():
             found = self._rows.before(self._open, TxId(txid + 1), wanted)
-        return found if self._expires is None else alive(found, self._expires, self._floors.at(txid))
+        return (
+            found if self._expires is None else select_unexpired(found, self._expires, self._horizons.for_reader(txid))
+        )
 
     @property
     def _open(self) -> Connection:

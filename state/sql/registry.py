@@ -21,10 +21,8 @@ from sqlalchemy import (
 )
 
 from state.rows.columns import StateColumns, check_layout
-from state.rows.expiring import NO_FLOORS, Floors
-from state.sql.floors import FLOORS, recorded
-from state.sql.floors import move as move_floors
-from state.sql.floors import note as note_expiry
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
+from state.sql.horizons import HORIZONS, read_horizons, register_expiry, write_horizons
 from state.sql.notes import STORES
 from state.sql.table import StateTable
 from transactional.core.store.databases.quick import QuickQuery
@@ -48,8 +46,8 @@ _states = Table(
 _THIS = _states.c.table_name == bindparam("this", type_=Text)
 _FIND = select(_states).where(_THIS)
 _VERSION = QuickQuery(
-    select(_states.c.owner, _states.c.attempt_id, FLOORS.c.txid, FLOORS.c.floor, FLOORS.c.floor_before)
-    .select_from(_states.outerjoin(FLOORS, FLOORS.c.table_name == _states.c.table_name))
+    select(_states.c.owner, _states.c.attempt_id, HORIZONS.c.txid, HORIZONS.c.horizon, HORIZONS.c.previous_horizon)
+    .select_from(_states.outerjoin(HORIZONS, HORIZONS.c.table_name == _states.c.table_name))
     .where(_THIS)
 )
 _HAND_OVER = update(_states).where(_THIS).values(owner=bindparam("new_owner"), attempt_id=None)
@@ -90,7 +88,7 @@ class Registration:
         if row.owner != self._owner:
             connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})
             STORES.note(connection, self._table_name, store_id)
-        lacks_expiry = self._wanted.expires is not None and recorded(connection, self._table_name) is None
+        lacks_expiry = self._wanted.expires is not None and read_horizons(connection, self._table_name) is None
         return bool(row.columns == self._columns) and not lacks_expiry
 
     def check(self, connection: Connection) -> AttemptId | None:
@@ -113,24 +111,24 @@ class Registration:
         check_layout(row.layout, f"state {self._name}")
         return frozenset(self._wanted.all.names) - {*Schema.parse(row.columns).names}
 
-    def version(self, connection: Connection, *, is_reader: bool = False) -> tuple[AttemptId | None, Floors]:
-        """The attempt id of the table's last writer, and the floors that it has recorded.
+    def version(self, connection: Connection, *, is_reader: bool = False) -> tuple[AttemptId | None, ExpiryHorizons]:
+        """The attempt id of the table's last writer, and the horizons that it has recorded.
 
         A reader, who has no more to do than that, looks quickly. Raises `StoreMismatch` if the table has another owner
         by now.
         """
         this = {"this": self._table_name}
         found = _VERSION.rows(connection, this) if is_reader else connection.execute(_VERSION.query, this).all()
-        owner, attempt_id, txid, *floors = found[0] if found else (None, None, None)
+        owner, attempt_id, txid, *horizons = found[0] if found else (None, None, None)
         if owner != self._owner:
             now = "no longer there" if owner is None else f"that of {owner} now"
             raise StoreMismatch(f"state {self._name} was the table of {self._owner} and is {now}; restore it")
         version = None if attempt_id is None else AttemptId(attempt_id)
-        return version, (NO_FLOORS if txid is None else Floors(TxId(txid), *floors))
+        return version, (NO_HORIZONS if txid is None else ExpiryHorizons(TxId(txid), *horizons))
 
-    def record(self, connection: Connection, floors: Floors) -> None:
-        """Record the floors of the transaction that moves the version on."""
-        move_floors(connection, self._table_name, floors)
+    def record(self, connection: Connection, horizons: ExpiryHorizons) -> None:
+        """Record the horizons of the transaction that moves the version on."""
+        write_horizons(connection, self._table_name, horizons)
 
     def move(self, connection: Connection, loaded: AttemptId | None, attempt_id: AttemptId) -> bool:
         """Compare and set the version. On success nobody else can until this database transaction ends."""
@@ -148,8 +146,8 @@ class Registration:
         added = [column for column in self.rows.columns if column.name not in there.names]
         for column in added:
             self.rows.add(connection, column)
-        if self._wanted.expires is not None and recorded(connection, self._table_name) is None:
-            note_expiry(connection, self._table_name, self._wanted.expires)
+        if self._wanted.expires is not None and read_horizons(connection, self._table_name) is None:
+            register_expiry(connection, self._table_name, self._wanted.expires)
             self.rows.expiry_index.create(connection)
         connection.execute(_CHANGE, {"this": self._table_name, "new_columns": self._columns})
         return tuple(column.name for column in added if column.name in self._wanted.values.names)
@@ -180,10 +178,10 @@ class Registration:
 
     def _create(self, connection: Connection) -> None:
         _states.create(connection, checkfirst=True)
-        FLOORS.create(connection, checkfirst=True)
+        HORIZONS.create(connection, checkfirst=True)
         self.rows.table.create(connection)
         if self._wanted.expires is not None:
-            note_expiry(connection, self._table_name, self._wanted.expires)
+            register_expiry(connection, self._table_name, self._wanted.expires)
         made_as = {"layout": LAYOUT_VERSION, "key_columns": self._key_columns, "columns": self._columns}
         connection.execute(insert(_states), {"table_name": self._table_name, "owner": self._owner, **made_as})
 
@@ -203,7 +201,7 @@ class Registration:
             )
 
     def _check_expiry(self, connection: Connection) -> None:
-        found, wanted = recorded(connection, self._table_name), self._wanted.expires
+        found, wanted = read_horizons(connection, self._table_name), self._wanted.expires
         if found is not None and found[0] != wanted:
             now = f"expires={wanted!r}" if wanted is not None else "no expires="
             raise SchemaMismatch(

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from state.fence import WriteRefused
 from state.row_table import Change, Changes, RowStore, RowWrite
-from state.rows.expiring import Floors
+from state.rows.expiring import ExpiryHorizons
 from state.rows.row_rule import Rows
 from state.sql.notes import REWINDS
 from state.sql.registry import Registration
@@ -58,7 +58,7 @@ class SqlRows(RowStore):
         with self._reading() as connection:
             return self._registration.created_for(connection)
 
-    def version(self) -> tuple[AttemptId | None, Floors]:
+    def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
         """Of the registry."""
         with self._reading() as connection:
             return self._registration.version(connection)
@@ -98,8 +98,8 @@ class SqlRows(RowStore):
                 if not self._registration.move(connection, write.over, write.version):
                     raise WriteRefused("another writer came between", is_conflict=True)
                 added = () if self._is_complete else self._registration.add_columns(connection)
-                if write.floors is not None:
-                    self._registration.record(connection, write.floors)
+                if write.horizons is not None:
+                    self._registration.record(connection, write.horizons)
                 if change is not None:
                     changes = self._within(connection, change)
                     self._table.write(connection, changes.put, changes.gone)
@@ -114,11 +114,11 @@ class SqlRows(RowStore):
             text = "state %s: columns %s added; the existing rows have NULL in them"
             _log.warning(text, self._name, ", ".join(added))
 
-    def drop_expired(self, over: AttemptId | None, column: str, floor: int, txid: TxId) -> None:
+    def drop_expired(self, over: AttemptId | None, column: str, horizon: int, txid: TxId) -> None:
         """Remove them by one statement, which reads no row."""
         with raising_ours(self._name), self._database.writing() as connection:
             if over is not None and self._registration.move(connection, over, over):
-                self._table.remove_expired(connection, floor, txid)
+                self._table.remove_expired(connection, horizon, txid)
 
     def _within(self, connection: Connection, change: Change) -> Changes:
         self._inside = connection

@@ -16,7 +16,7 @@ from state.examined import ExaminedTable
 from state.row_table import RowTable
 from state.rows.going_back import reach_in_words, undone_by
 from state.rows.value_limits import ValueLimits
-from state.sql.floors import recorded
+from state.sql.horizons import read_horizons
 from state.sql.notes import REWINDS, STORES
 from state.sql.reading import RowsToRead, SqlReader
 from state.sql.registry import Registration
@@ -148,9 +148,9 @@ class SqlMapState(TableState[RowTable]):
                 there = RowsToRead(registration.rows, self.columns, self.columns).without(
                     registration.lacking(connection)
                 )
-                found = recorded(connection, self._table_name) if self._expiry is not None else None
-                floor = None if found is None else found[1].at(committed_txid)
-                return there.alive(connection, committed_txid, floor)
+                found = read_horizons(connection, self._table_name) if self._expiry is not None else None
+                horizon = None if found is None else found[1].for_reader(committed_txid)
+                return there.read_unexpired(connection, committed_txid, horizon)
         finally:
             if self._opened is None:
                 self._database.close()

@@ -202,11 +202,11 @@ class StateTable:
             yield [tuple(row) for row in part]
 
     def alive_rows(
-        self, connection: Connection, committed_txid: TxId | None, floor: int | None
+        self, connection: Connection, committed_txid: TxId | None, horizon: int | None
     ) -> Iterator[list[Values]]:
         """As `visible_rows`, without those that have expired."""
         for part in self.visible_rows(connection, committed_txid):
-            yield [row for row in part if not self._is_expired(row, floor)]
+            yield [row for row in part if not self._is_expired(row, horizon)]
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -221,11 +221,11 @@ class StateTable:
             records = [self._records.record(key, put[key]) for key in part]
             self._put(connection, self._upsert if is_upserted else self._insert, records)
 
-    def remove_expired(self, connection: Connection, floor: int, txid: TxId) -> None:
-        """Remove the rows at or below a floor that were written before a transaction."""
+    def remove_expired(self, connection: Connection, horizon: int, txid: TxId) -> None:
+        """Remove the rows at or below a horizon that were written before a transaction."""
         if self._expiry is not None:
             expiry = [*self._key, *self._values][self._expiry]
-            connection.execute(delete(self.table).where(expiry <= moment(floor), self._txid < txid))
+            connection.execute(delete(self.table).where(expiry <= moment(horizon), self._txid < txid))
 
     # --- details ----------------------------------------------------------------------------------------------------
 
@@ -242,9 +242,9 @@ class StateTable:
         for nulls, found in by_nulls.items():
             yield from ((nulls, found[start : start + size]) for start in range(0, len(found), size))
 
-    def _is_expired(self, row: Values, floor: int | None) -> bool:
-        """Whether a row of key and values is at or below a floor."""
-        return floor is not None and self._expiry is not None and is_expired(row[self._expiry], floor)
+    def _is_expired(self, row: Values, horizon: int | None) -> bool:
+        """Whether a row of key and values is at or below a horizon."""
+        return horizon is not None and self._expiry is not None and is_expired(row[self._expiry], horizon)
 
     def _rows_of(self, found: Iterable[Row[Any]]) -> dict[Key, StoredValue]:
         return self._records.rows(map(tuple, found))

@@ -110,12 +110,12 @@ class History:
 
     def attempted(self, state: AnyState, attempt: TransactionAttempt) -> dict[Key, int | None]:
         """What there is after an attempt. Checks what it reads."""
-        floor, before = None, dict(self.model)
+        horizon, before = None, dict(self.model)
         if self.shape.expiry is not None:
             late = minute(int(attempt.txid))
             state.begin(attempt, BatchFacts(10**9, _micros(late)))
-            floor = late - timedelta(microseconds=EXPIRY.after_us)
-            before = _left(before, floor)
+            horizon = late - timedelta(microseconds=EXPIRY.after_us)
+            before = _left(before, horizon)
             low, high = minute(attempt.txid - 6), minute(attempt.txid - 4)
             found = state.rows_between(attempt, "minute", _micros(low), _micros(high))
             between = {key: value for key, value in self.model.items() if key[1] is not None and low < key[1] <= high}
@@ -131,16 +131,16 @@ class History:
         new = {key: self.random.choice((None, 1, 2, 3)) for key in keys}
         if self.place.is_log or self.random.random() < 0.7:
             state.merge(attempt, self.partials(new))
-            return _left(before | {key: _sum(before.get(key), value) for key, value in new.items()}, floor)
+            return _left(before | {key: _sum(before.get(key), value) for key, value in new.items()}, horizon)
         state.put(attempt, {key: (value,) for key, value in new.items()})
-        return _left(before | new, floor)
+        return _left(before | new, horizon)
 
     def partials(self, new: Mapping[Key, int | None]) -> Partials:
         return counts(new, self.shape.key)
 
 
-def _left(rows: Mapping[Key, int | None], floor: datetime | None) -> dict[Key, int | None]:
-    return {key: value for key, value in rows.items() if floor is None or key[1] is None or key[1] > floor}
+def _left(rows: Mapping[Key, int | None], horizon: datetime | None) -> dict[Key, int | None]:
+    return {key: value for key, value in rows.items() if horizon is None or key[1] is None or key[1] > horizon}
 
 
 def _micros(time: datetime) -> int:

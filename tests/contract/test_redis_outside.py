@@ -15,7 +15,7 @@ from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
 from tests.contract.places import NUMBERS
 from tests.contract.states import OWNER, Place, counts
-from tests.contract.test_floors import at, expiring
+from tests.contract.test_horizons import at, expiring
 from tests.contract.test_readers import read, seen
 from tests.contract.test_redis import place
 from tests.rewinding import build, contents, expected, run, store_url
@@ -235,7 +235,7 @@ def test_the_doctor_and_the_checker_find_what_others_have_done(world: Rewound, h
     assert set(world.found()) == says
 
 
-def test_floors_are_recomputed_and_go_back(redis_url: str, tmp_path: Path) -> None:
+def test_horizons_are_recomputed_and_go_back(redis_url: str, tmp_path: Path) -> None:
     """Windows, and rows that expire: what a table has recorded follows from the recorded batch."""
     store, clock, url = SqlCoordinatorStore(store_url(tmp_path)), Clock(), redis_url.removesuffix("/0") + "/7"
 
@@ -251,11 +251,11 @@ def test_floors_are_recomputed_and_go_back(redis_url: str, tmp_path: Path) -> No
     tables, _ = checked_tables(topology)
     assert verify(store_url(tmp_path), "rewound", tables).findings == ()
     client, (meta, *_) = topology.committers[0].state._server.client, keys_of("seen")
-    right = client.hget(meta, "floors")
-    txid, floor, before = json.loads(right)
-    client.hset(meta, "floors", json.dumps([txid, floor + 1, before]))
+    right = client.hget(meta, "horizons")
+    txid, horizon, before = json.loads(right)
+    client.hset(meta, "horizons", json.dumps([txid, horizon + 1, before]))
     assert [each.where for each in verify(store_url(tmp_path), "rewound", tables).findings] == ["table of 'seen'"]
-    client.hset(meta, "floors", right)
+    client.hset(meta, "horizons", right)
     for length in range(27, 31):
         run(made(length), store, clock=clock)
         rewind(made(length), store, TxId(length - 1), owner="rewinder")

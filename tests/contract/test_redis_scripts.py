@@ -18,7 +18,7 @@ from state.redis.state import RedisMapState
 from tests.contract.places import NUMBERS, in_redis
 from tests.contract.redis_server import RedisServer
 from tests.contract.states import OWNER, Place, content, counts
-from tests.contract.test_floors import History
+from tests.contract.test_horizons import History
 from tests.contract.test_key_values import live_through
 from tests.contract.test_redis import RIGHT, place, topology_over, unknown
 from tests.unit.drivers import DRAINED

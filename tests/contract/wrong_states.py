@@ -96,9 +96,9 @@ def _nothing() -> Changes:
     return Changes({}, {})
 
 
-class FloorsForgotten(MemoryRows):
+class HorizonsForgotten(MemoryRows):
     def write(self, write: RowWrite, change: Change | None = None) -> None:
-        super().write(replace(write, floors=None), change)
+        super().write(replace(write, horizons=None), change)
 
 
 class DeadRowsStay(MemoryRows):
@@ -156,11 +156,11 @@ class DeletesForgotten(RowRule):
 
 
 class GoneTooEarly(RowRule):
-    """By the floor of the transaction, which may be repeated with another one."""
+    """By the horizon of the transaction, which may be repeated with another one."""
 
     def left(self, key: Key, row: StoredValue) -> StoredValue | None:
         left = super().left(key, row)
-        return None if left is None or self.has_expired(key, left.value, self.floors.floor) else left
+        return None if left is None or self.has_expired(key, left.value, self.horizons.current) else left
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ WRONG = {
     "keys with NULL are not found": Wrong(over(WithoutNull), "keys_of_a_type(string)"),
     "one key is looked up": Wrong(over(FirstKeyOnly), "reads_and_puts"),
     "a statement ends after a thousand rows": Wrong(over(FirstThousand), "many_keys(True)"),
-    "floors are not stored": Wrong(over(FloorsForgotten), "a_floor_never_goes_back"),
+    "horizons are not stored": Wrong(over(HorizonsForgotten), "a_horizon_never_goes_back"),
     "a replay leaves what only the dead attempt has touched": Wrong(over(DeadRowsStay), "replayed_as_another_batch"),
     "columns come in another order": Wrong(over(AnotherOrder), "columns_are_combined_in_their_own_ways"),
     "whole numbers go through floating point": Wrong(over(AsFloats), "extreme_values(long)"),

@@ -78,7 +78,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 """By room, the most precise one counts: folders, files, and patterns of files."""
 
 
-STATES = ("opaque_rule", "deletes", "created_for", "rewinds_sql", "readers", "value_columns", "floors", "key_values")
+STATES = ("opaque_rule", "deletes", "created_for", "rewinds_sql", "readers", "value_columns", "horizons", "key_values")
 """Contract suites in which states meet PostgreSQL and Redis."""
 KAFKA = "tests/integration/kafka"
 REGISTRY = "tests/integration/registry"
@@ -104,7 +104,7 @@ SERVERS: dict[str, tuple[str, ...]] = {
         *(
             "tests/integration/delta/test_state.py",
             "tests/contract/test_rewinds_sql.py",
-            "tests/contract/test_floors.py",
+            "tests/contract/test_horizons.py",
         ),
     ),
     "state/delta": (

@@ -269,16 +269,16 @@ def add_expiring(builder: TransactionalTopologyBuilder, state: Callable[..., Del
 def expiring(batches: Batches) -> Contents:
     """Each word with its count and time, for one transaction after the other."""
     rows, in_all = dict[Any, tuple[int, Any]](), Counter[str]()
-    floor = datetime.min.replace(tzinfo=UTC)
+    horizon = datetime.min.replace(tzinfo=UTC)
     for time, words in batches:
-        floor = max(floor, time - AFTER)
-        rows = {word: row for word, row in rows.items() if row[1] is None or row[1] > floor}
+        horizon = max(horizon, time - AFTER)
+        rows = {word: row for word, row in rows.items() if row[1] is None or row[1] > horizon}
         for word, at in map(seen, words):
             count, latest = rows.get(word, (0, None))
             rows[word] = count + 1, max((each for each in (latest, at) if each is not None), default=None)
         for word in {seen(word)[0] for word in words}:
             in_all[word] += rows[word][0]
-    left = {(word, count): at for word, (count, at) in rows.items() if at is None or at > floor}
+    left = {(word, count): at for word, (count, at) in rows.items() if at is None or at > horizon}
     return {"per-word": left, "in-all": in_all}
 
 

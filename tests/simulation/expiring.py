@@ -1,4 +1,6 @@
-"""Keys that expire, and pass into a second table as they do: real floors, a real stream of what closes. And the truth.
+"""Keys that expire, and pass into a second table as they do: real expiry horizons, a real stream of what closes.
+
+And the truth.
 
 How old a key is depends on the amounts that were counted for it: some are too old when they come.
 """
@@ -12,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from state.rows.expiring import Floors, is_expired
+from state.rows.expiring import ExpiryHorizons, is_expired
 from state.rows.values import StoredValue
 from tests.simulation.changes import SimulatedUpdate
 from tests.simulation.source import OUTPUT
@@ -69,11 +71,11 @@ class ExpiringTable(SimulatedTable):
 
     def seen(self, committed_txid: TxId) -> dict[str, int]:
         """What a reader sees: of rows that have expired, nothing."""
-        floor, seen = self.floors.at(committed_txid), Counter[str]()
+        horizon, seen = self.horizons.for_reader(committed_txid), Counter[str]()
         for rows in (self.rows, self.twice):
             for key, row in rows.items():
                 values = row.visible_at(committed_txid)
-                if values is not ABSENT and not is_expired(values[1], floor):
+                if values is not ABSENT and not is_expired(values[1], horizon):
                     seen[key[0]] += values[0]
         return dict(seen)
 
@@ -96,10 +98,10 @@ class ExpiringState(SimulatedState):
         return {(word,): (count, at) for word, count, at in zip(*columns, strict=True)}
 
     def _written(self, txid: TxId, rows: Mapping[Key, Any], *how: Any) -> dict[Key, StoredValue]:
-        floors: Floors = how[-1]
+        horizons: ExpiryHorizons = how[-1]
         old = self.stored.rows
         before = [old[key].before(txid) for key in rows if key in old]
-        again = [each for each in before if each is not ABSENT and is_expired(each[1], floors.floor)]
+        again = [each for each in before if each is not ABSENT and is_expired(each[1], horizons.current)]
         self._reached["a key comes again that has expired"] += bool(again)
         written = super()._written(txid, rows, *how)
         past = [key for key, row in old.items() if key not in written and row.txid < txid]
@@ -126,7 +128,7 @@ class Expiring(SimulatedUpdate, Windowed):
         return AGGREGATOR
 
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
-        """What is below the transaction's floor, and was not below the one before."""
+        """What is below the transaction's horizon, and was not below the one before."""
         return None if facts is None else ("at", None, (facts.time_ms - AFTER_MS) * 1_000)
 
     def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
@@ -143,16 +145,16 @@ class Expired:
 
     def commit(self, time_ms: int, records: Iterable[Record]) -> None:
         """What a transaction of this time counts."""
-        floor = EPOCH + timedelta(milliseconds=time_ms - AFTER_MS)
+        horizon = EPOCH + timedelta(milliseconds=time_ms - AFTER_MS)
         for key, (count, at) in list(self.rows.items()):
-            if at <= floor:
+            if at <= horizon:
                 self.gone[key] += count
                 del self.rows[key]
         for word, amount in records:
             key, at = key_of(word, amount), time_of(amount, time_ms)
             known, latest = self.rows.get(key, (0, at))
             self.rows[key] = known + amount, max(latest, at)
-        self.rows = {key: row for key, row in self.rows.items() if row[1] > floor}
+        self.rows = {key: row for key, row in self.rows.items() if row[1] > horizon}
 
     def counts(self) -> dict[str, int]:
         """What a reader sees."""

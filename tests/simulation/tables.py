@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
-from state.rows.expiring import NO_FLOORS, Floors
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
 from state.rows.python_rows import rows_of
 from state.rows.sums import SumCheck
 from state.rows.values import StoredValue
@@ -237,9 +237,9 @@ class SimulatedState(MemoryMapState):
         if self._handle.delta_version != self.stored.delta_version:
             self._check_not_moved(judged.version)
             return self._is_rebased(judged, verdict, attempt, rows, combine)
-        floors = self._known_floors(attempt) if verdict is Verdict.WRITE else self.stored.floors
+        horizons = self._next_horizons(attempt) if verdict is Verdict.WRITE else self.stored.horizons
         self.stored.commit(attempt.attempt_id, self._after(verdict, attempt, rows, combine))
-        self.stored.floors = floors
+        self.stored.horizons = horizons
         return True
 
     def _load(self) -> Handle:
@@ -264,13 +264,17 @@ class SimulatedState(MemoryMapState):
         if verdict is not Verdict.WRITE:
             return self.stored.rows
         check = SumCheck(self.table, self.values, [combine[name] for name in self.values.names])
-        return self._written(attempt.txid, rows, check, self._known_floors(attempt))
+        return self._written(attempt.txid, rows, check, self._next_horizons(attempt))
 
-    def _known_floors(self, attempt: TransactionAttempt) -> Floors:
-        return NO_FLOORS if self._expiry is None else self.stored.floors.of(attempt.txid, self._floor_wanted(attempt))
+    def _next_horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons:
+        return (
+            NO_HORIZONS
+            if self._expiry is None
+            else self.stored.horizons.advance(attempt.txid, self._horizon_of_batch(attempt))
+        )
 
-    def _floors(self, attempt: TransactionAttempt) -> Floors | None:
-        return None if self._expiry is None else self._known_floors(attempt)
+    def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
+        return None if self._expiry is None else self._next_horizons(attempt)
 
     def _check_not_moved(self, loaded: AttemptId | None) -> None:
         if self.stored.version != loaded:
@@ -282,12 +286,14 @@ class SimulatedState(MemoryMapState):
         self._reached["a transactional table skips a replay"] += verdict is Verdict.WRITE_VERSION_ONLY
         return verdict
 
-    def _written(self, txid: TxId, rows: Mapping[Key, Any], check: SumCheck, floors: Floors) -> dict[Key, StoredValue]:
+    def _written(
+        self, txid: TxId, rows: Mapping[Key, Any], check: SumCheck, horizons: ExpiryHorizons
+    ) -> dict[Key, StoredValue]:
         goes_back = any(row.txid == txid and key not in rows for key, row in self.stored.rows.items())
         dead = (row for key, row in self.stored.rows.items() if row.txid == txid and rows.get(key) is not ABSENT)
         self._reached["a replay restores what a dead attempt has deleted"] += any(row.value is ABSENT for row in dead)
         self._reached["a dead attempt's rows go back"] += goes_back
-        after = self.rule(self.columns, txid, check, floors).after(self.stored.rows, rows)
+        after = self.rule(self.columns, txid, check, horizons).after(self.stored.rows, rows)
         return {key: row for key, row in after.items() if row is not None}
 
 

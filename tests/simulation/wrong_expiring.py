@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from state.rows.expiring import Floors
+from state.rows.expiring import ExpiryHorizons
 from state.rows.row_rule import RowRule, Rows
 from state.rows.values import StoredValue
 from tests.simulation.expiring import ExpiringState
@@ -14,12 +14,12 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.user_code.tuples import Key
 
 
-class RemovesByTheNewFloor(ExpiringState):
+class RemovesByTheNewHorizon(ExpiringState):
     """What expires in a transaction is removed by it: its replay does not find it any more."""
 
     class rule(RowRule):  # noqa: N801
         def after(self, stored: Rows, coming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
-            past = {key for key, row in stored.items() if self.has_expired(key, row.value, self.floors.floor)}
+            past = {key for key, row in stored.items() if self.has_expired(key, row.value, self.horizons.current)}
             return super().after(stored, coming) | dict.fromkeys(past - coming.keys())
 
 
@@ -28,15 +28,19 @@ class AddsToWhatHasExpired(ExpiringState):
 
     class rule(RowRule):  # noqa: N801
         def applied(self, key: Key, left: StoredValue | None, partial: Any) -> StoredValue | None:
-            forgetful = RowRule(self.columns, self.txid, self.check, replace(self.floors, floor=None))
+            forgetful = RowRule(self.columns, self.txid, self.check, replace(self.horizons, current=None))
             return forgetful.applied(key, left, partial)
 
 
-class CountsTheFloorOfADeadAttempt(ExpiringState):
-    """The floor before a transaction is the one that is recorded, whoever has recorded it."""
+class CountsTheHorizonOfADeadAttempt(ExpiringState):
+    """The horizon before a transaction is the one that is recorded, whoever has recorded it."""
 
-    def _known_floors(self, attempt: TransactionAttempt) -> Floors:
-        return replace(super()._known_floors(attempt), before=self.stored.floors.floor)
+    def _next_horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons:
+        return replace(super()._next_horizons(attempt), previous=self.stored.horizons.current)
 
 
-EXPIRING: tuple[type[ExpiringState], ...] = (RemovesByTheNewFloor, AddsToWhatHasExpired, CountsTheFloorOfADeadAttempt)
+EXPIRING: tuple[type[ExpiringState], ...] = (
+    RemovesByTheNewHorizon,
+    AddsToWhatHasExpired,
+    CountsTheHorizonOfADeadAttempt,
+)

@@ -68,14 +68,14 @@ def test_the_seeds_draw_whatever_may_be_drawn(kind: type[World], monkeypatch: py
 
 
 class TooEarly(FlakyState):
-    """Removes rows by the floor of this transaction, not by that of the one before it."""
+    """Removes rows by the horizon of this transaction, not by that of the one before it."""
 
     def tidy_up(self, attempt: Any) -> None:
         """A replay would need them."""
-        floor = self._floor_wanted(attempt) if self._expiry is not None else None
-        if floor is not None:
+        horizon = self._horizon_of_batch(attempt) if self._expiry is not None else None
+        if horizon is not None:
             rows = self.stored.rows
-            self.stored.rows = {key: row for key, row in rows.items() if since_1970(key[-1]) > floor}
+            self.stored.rows = {key: row for key, row in rows.items() if since_1970(key[-1]) > horizon}
 
 
 class NowLate(NotingRunner):
@@ -112,7 +112,7 @@ def is_found(parts: Parts | None = None, world: Any = None, *, known: int = 0) -
     return False
 
 
-def test_rows_that_the_new_floor_removes_are_missed() -> None:
+def test_rows_that_the_new_horizon_removes_are_missed() -> None:
     assert is_found(Parts(state=lambda world, name, kind: TooEarly(table=world.tables[name], kind=kind)), known=14)
 
 
@@ -170,7 +170,7 @@ def test_sessions_that_have_become_parts_of_others_and_stay_are_found(monkeypatc
     assert is_found(known=1)
 
 
-def test_sessions_that_are_read_by_the_floor_before_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_that_are_read_by_the_previous_horizon_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have closed in this transaction: what comes now is of another session."""
     touching = SessionUpdate.touching
 

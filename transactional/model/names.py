@@ -46,24 +46,24 @@ def repair_of(owner: str) -> str:
     return f"{owner}#repair"
 
 
-def floor_of(owner: str) -> str:
-    """The app transaction of a table's floor: its version is the time at or below which rows do not exist, in
-    microseconds since 1970."""
-    return f"{owner}#floor"
+def horizon_of(owner: str) -> str:
+    """Return the app id of a table's expiry horizon. Its version is a time in microseconds since 1970: rows whose
+    expiry is at or before it do not exist."""
+    return f"{owner}#horizon"
 
 
-def floor_before_of(owner: str) -> str:
-    """The app transaction of the floor of the transaction before the one that the table is at."""
-    return f"{owner}#floor-before"
+def previous_horizon_of(owner: str) -> str:
+    """Return the app id of the expiry horizon of the previous transaction."""
+    return f"{owner}#previous-horizon"
 
 
-def floor_txid_of(owner: str) -> str:
-    """The app transaction of the transaction whose floor is recorded: its version is the txid."""
-    return f"{owner}#floor-txid"
+def horizon_txid_of(owner: str) -> str:
+    """Return the app id whose version is the txid of the transaction that has recorded the expiry horizons."""
+    return f"{owner}#horizon-txid"
 
 
-NO_FLOOR: Final = -(2**63)
-"""The version of a floor's app transaction by which every row exists."""
+NO_HORIZON: Final = -(2**63)
+"""The version of a horizon's app transaction if no row has expired."""
 
 
 def joining_of(component_id: str) -> str:
@@ -90,10 +90,8 @@ STAGED_FEATURE: Final = "staged"
 """Segments may have several rows per key, in files that tasks have written."""
 DELETES_FEATURE: Final = "deletes"
 """The table has a column for tombstones."""
-FLOORS_FEATURE: Final = "floors"
-"""Rows at or below the version of an app transaction do not exist."""
 EXPIRES_PROPERTY: Final = "transactional.expires"
-"""The column by which rows of a table with floors expire."""
+"""The column by which the rows of a table expire; a table whose rows stay has no such property."""
 
 OWNER_NOTE: Final = "owner"
 """In a Delta commit's user metadata: the table's owner. Commits with this note are ours."""

@@ -39,7 +39,7 @@ from state.delta.tables.table import (
 )
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors, app_transactions, by_app_transactions
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, app_transactions, read_app_transactions
 from transactional.model.attempt import AttemptId
 from transactional.model.errors import ConfigError, StoreMismatch, TableUnfit
 
@@ -89,7 +89,7 @@ class TableVersion:
         self._versions_at, self._versions = -1, dict[str, int | None]()
         self._properties = (-1, dict[str, str]())
         self._counted: tuple[int, int] | None = None
-        self._floors: tuple[AttemptId | None, Floors] | None = None
+        self._horizons: tuple[AttemptId | None, ExpiryHorizons] | None = None
         self.says_expiry = False
         """Whether this table is known to say by which column its rows expire."""
         self.disk = TableDisk(location)
@@ -183,24 +183,24 @@ class TableVersion:
             except (DeltaError, OSError) as error:
                 raise unreadable(self.location, error) from None
 
-    # --- what it has recorded of floors -----------------------------------------------------------------------------
+    # --- what it has recorded of horizons -----------------------------------------------------------------------------
 
-    def floors(self) -> Floors:
+    def horizons(self) -> ExpiryHorizons:
         """What this Delta version has recorded. Only attempts change it, so it is read once for each."""
         version = self.version()
-        if self._floors is None or self._floors[0] != version:
-            self._floors = (version, by_app_transactions(self.owner, self.version_of))
-        return self._floors[1]
+        if self._horizons is None or self._horizons[0] != version:
+            self._horizons = (version, read_app_transactions(self.owner, self.version_of))
+        return self._horizons[1]
 
-    def will_record(self, attempt_id: AttemptId, floors: Floors) -> None:
-        """Let the Delta commit of an attempt record its floors, too."""
-        self._floors = (attempt_id, floors)
+    def will_record(self, attempt_id: AttemptId, horizons: ExpiryHorizons) -> None:
+        """Let the Delta commit of an attempt record its horizons, too."""
+        self._horizons = (attempt_id, horizons)
 
     def recorded_by(self, attempt_id: AttemptId) -> list[tuple[str, int]]:
-        """The app transactions with which the Delta commit of an attempt records floors, if it does."""
-        if self._floors is None or self._floors[0] != attempt_id or self.columns.expires is None:
+        """The app transactions with which the Delta commit of an attempt records horizons, if it does."""
+        if self._horizons is None or self._horizons[0] != attempt_id or self.columns.expires is None:
             return []
-        return app_transactions(self.owner, self._floors[1])
+        return app_transactions(self.owner, self._horizons[1])
 
     # --- moving on --------------------------------------------------------------------------------------------------
 
@@ -426,9 +426,9 @@ class TableVersion:
 
     @property
     def recorded_app_ids(self) -> set[str]:
-        """The app ids that attempts record: the owner's, and those of floors."""
-        floors = app_transactions(self.owner, NO_FLOORS) if self.columns.expires is not None else []
-        return {self.owner, *dict(floors)}
+        """The app ids that attempts record: the owner's, and those of horizons."""
+        horizons = app_transactions(self.owner, NO_HORIZONS) if self.columns.expires is not None else []
+        return {self.owner, *dict(horizons)}
 
     def files(self) -> list[dict[str, Any]]:
         """The files of this Delta version, as its add actions describe them. Raises `OperatingError`."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from state.delta.tables.data_files import DataFile
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from state.rows.expiring import NO_FLOORS, Floors, time_scalar
+from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, time_scalar
 from state.rows.seen import Seen
 from state.rows.values import combined_columns
 from transactional.model.aggregates.places import missing_places, places_in, rows_at
@@ -39,7 +39,7 @@ class Change:
     txid: TxId
     rows: pa.Table
     combine: Mapping[str, str]
-    floors: Floors = NO_FLOORS
+    horizons: ExpiryHorizons = NO_HORIZONS
     removes: bool = False
     """Whether rows go that had expired for the transaction before, also of files that have no key that comes."""
 
@@ -53,7 +53,7 @@ class Change:
         says where each stands in what comes. Raises `WriteRefused` for sums that do not fit."""
         try:
             places = _places_of_all(rows, self.rows, self.columns.key.names) if in_source is None else (None, in_source)
-            return _Rewriting(rows, self.rows, self.columns, self.txid, self.floors, places).result(self.combine)
+            return _Rewriting(rows, self.rows, self.columns, self.txid, self.horizons, places).result(self.combine)
         except pa.ArrowException as error:
             raise WriteRefused(str(error), is_conflict=False) from error
 
@@ -119,9 +119,15 @@ def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Ta
 
 class _Rewriting:
     def __init__(
-        self, rows: pa.Table, source: pa.Table, columns: StateColumns, txid: TxId, floors: Floors, places: Places
+        self,
+        rows: pa.Table,
+        source: pa.Table,
+        columns: StateColumns,
+        txid: TxId,
+        horizons: ExpiryHorizons,
+        places: Places,
     ) -> None:
-        self._floors = floors
+        self._horizons = horizons
         self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
         in_rows, in_source = places
         self._rows = rows if in_rows is None else rows_at(rows, in_rows)
@@ -144,8 +150,8 @@ class _Rewriting:
             is_deleted = pc.fill_null(self._source[names.deleted], fill_value=False)
             is_left = pc.and_not(comes, is_deleted)
         old = {name: self._seen.value(name) for name in names.values.names}
-        begins_anew = self._has_expired(self._floors.floor, old)
-        if (is_past := self._has_expired(self._floors.before, old)) is not None:
+        begins_anew = self._has_expired(self._horizons.current, old)
+        if (is_past := self._has_expired(self._horizons.previous, old)) is not None:
             # Also for the transaction before: so it is as no row.
             old_txid = pc.if_else(is_past, no_txid, old_txid)
         found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
@@ -163,12 +169,12 @@ class _Rewriting:
         stays = pc.or_(is_left, pc.is_valid(old_txid))
         return table if pc.all(stays).as_py() else table.filter(stays)
 
-    def _has_expired(self, floor: int | None, old: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray | None:
-        """Which rows had expired by a floor as they were before this transaction; None: none."""
+    def _has_expired(self, horizon: int | None, old: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray | None:
+        """Which rows had expired by a horizon as they were before this transaction; None: none."""
         expires, keys = self._columns.expires, dict(zip(self._columns.key.names, self._keys, strict=True))
-        if expires is None or floor is None:
+        if expires is None or horizon is None:
             return None
-        return pc.fill_null(pc.less_equal({**old, **keys}[expires], time_scalar(floor)), fill_value=False)
+        return pc.fill_null(pc.less_equal({**old, **keys}[expires], time_scalar(horizon)), fill_value=False)
 
     def _key(self, name: str, in_source: pa.Array) -> pa.ChunkedArray:
         if name not in self._source.column_names:

@@ -137,10 +137,10 @@ class _Reach:
 
     def leaves_nothing(self, file: FileBounds) -> bool:
         """Whether all rows of a file had expired for the transaction before."""
-        expiry, floor = file.columns.get(self.change.columns.expires or ""), self.change.floors.before
-        if floor is None or expiry is None or expiry.has_null:
+        expiry, horizon = file.columns.get(self.change.columns.expires or ""), self.change.horizons.previous
+        if horizon is None or expiry is None or expiry.has_null:
             return False
-        return expiry.greatest <= floor and not self._may_be_own(file)
+        return expiry.greatest <= horizon and not self._may_be_own(file)
 
     def may_touch(self, file: FileBounds) -> bool:
         """Whether a file may have a key that comes, or a row that a dead attempt or a tombstone is."""
@@ -164,11 +164,11 @@ class _Reach:
 
     def may_have_past(self, file: FileBounds) -> bool:
         """Whether a file may have rows that are removed as they had expired for the transaction before."""
-        floor, expires = self.change.floors.before, self.change.columns.expires
-        if not self.change.removes or floor is None or expires is None:
+        horizon, expires = self.change.horizons.previous, self.change.columns.expires
+        if not self.change.removes or horizon is None or expires is None:
             return False
         expiry = file.columns.get(expires)
-        return expiry is None or expiry.least <= floor
+        return expiry is None or expiry.least <= horizon
 
 
 def _wanted(columns: StateColumns) -> pa.Schema:

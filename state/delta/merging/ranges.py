@@ -12,7 +12,7 @@ from pyarrow.fs import FileSystem
 
 from state.delta.tables.data_files import DataFile, with_all
 from state.delta.tables.storage import opened_parquet
-from state.rows.expiring import in_range
+from state.rows.expiring import select_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class TimeRange:
 
     def of(self, rows: pa.Table) -> pa.Table:
         """Those of some rows."""
-        return in_range(rows, self.column, self.after, self.until)
+        return select_range(rows, self.column, self.after, self.until)
 
     def read(self, storage: FileSystem, files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:
         """Those of files, columns that the table has gained since included. Raises `OSError`, `ArrowException`."""

@@ -268,10 +268,10 @@ class _Rewriting:
         return bool(is_own or (columns.deletes and pc.any(rows[columns.deleted]).as_py()) or self._has_past(rows))
 
     def _has_past(self, rows: pa.Table) -> bool:
-        expires, floor = self._change.columns.expires, self._change.floors.before
-        if not self._change.removes or expires is None or floor is None:
+        expires, horizon = self._change.columns.expires, self._change.horizons.previous
+        if not self._change.removes or expires is None or horizon is None:
             return False
-        past = pc.sum(pc.less_equal(rows[expires], time_scalar(floor)), min_count=0).as_py()
+        past = pc.sum(pc.less_equal(rows[expires], time_scalar(horizon)), min_count=0).as_py()
         # Where rows lie by the time in their key, a file goes as a whole before long.
         return bool(past) and (not self._change.columns.is_by_time or past >= PAST_SHARE * rows.num_rows)
 

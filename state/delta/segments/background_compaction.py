@@ -66,7 +66,7 @@ class CompactionTask:
     compaction: Compaction
     base: TxId | None
     settings: Mapping[str, str]
-    floor: int | None = None
+    horizon: int | None = None
     """What had expired by it for the transaction before the newest is left out."""
 
     def write(self) -> WrittenCompaction:
@@ -90,7 +90,7 @@ class CompactionTask:
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
         inputs = frozenset(str(file["path"]) for file in in_range(table, self.compaction))
-        rows = query.compact(self.compaction, self.base, self.floor) + query.compaction_order(self.compaction)
+        rows = query.compact(self.compaction, self.base, self.horizon) + query.compaction_order(self.compaction)
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
         attempt = TransactionAttempt(self.compaction.until, version)
         batches = self._read(table, rows, settings)
@@ -181,12 +181,12 @@ def compaction_task(
     combine: Mapping[str, str],
     compaction: Compaction,
     segments: Sequence[Segment],
-    floor: int | None,
+    horizon: int | None,
 ) -> CompactionTask:
     """What has to be written for a compaction of these segments, oldest first."""
     base = segments[0].txid if segments[0].is_unique else None
     # Whoever writes it may have another working directory.
     location = replace(table.location, name=table.location.uri)
     return CompactionTask(
-        location, table.owner, table.columns, combine, compaction, base, join_settings(segments), floor
+        location, table.owner, table.columns, combine, compaction, base, join_settings(segments), horizon
     )

@@ -64,24 +64,24 @@ class Compactor:
         """Compact every transaction before `newest` into the base. Raises `WriteRefused`, `OperatingError`."""
         self.background.forget()
         segments = self._stored.all()
-        compaction, floor = full_compaction(segments, newest), self._past(newest)
+        compaction, horizon = full_compaction(segments, newest), self._past(newest)
         if compaction is None:
             return
         try:
-            if (write := self._writer_apart(compaction, segments, floor)) is None:
-                self.make_one(compaction, floor)
+            if (write := self._writer_apart(compaction, segments, horizon)) is None:
+                self.make_one(compaction, horizon)
             elif not self._commit_written(write()):
                 raise WriteRefused("somebody has rewritten what it was made of", is_conflict=True)
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise refused(self._loaded.location, error) from None
 
-    def make_one(self, compaction: Compaction, floor: int | None = None) -> None:
-        """Make the segments of a compaction one, in one Delta commit; without what had expired by the floor. Raises
+    def make_one(self, compaction: Compaction, horizon: int | None = None) -> None:
+        """Make the segments of a compaction one, in one Delta commit; without what had expired by the horizon. Raises
         `WriteRefused`."""
         self._loaded.disk.make_durable()
         query = self._stored.known_query()
         txid = DATA_FUSION.name(self._loaded.columns.txid)
-        rows, order = query.compact(compaction, self._stored.base(), floor), query.compaction_order(compaction)
+        rows, order = query.compact(compaction, self._stored.base(), horizon), query.compaction_order(compaction)
         sql = f"SELECT f.*, CAST({compaction.until} AS BIGINT) AS {txid} FROM ({rows}) f{order}"
         predicate = f"{txid} > {compaction.after} AND {txid} <= {compaction.until}"
         properties = noted(self._loaded, Transaction(compaction_of(self._loaded.owner), compaction.until))
@@ -90,29 +90,29 @@ class Compactor:
         self._note(compaction)
 
     def _past(self, newest: TxId) -> int | None:
-        """The floor of the transaction before the newest one: what had expired by it, nobody looks at any more."""
-        floors = self._loaded.floors()
-        return floors.before if floors.txid == newest else None
+        """The horizon of the transaction before the newest one: what had expired by it, nobody looks at any more."""
+        horizons = self._loaded.horizons()
+        return horizons.previous if horizons.txid == newest else None
 
     def _compact_due(self, newest: TxId) -> bool:
         """Compact what is due; False as long as a compaction that is written in the background is not committed."""
         if self.background.is_pending:
             self._commit_apart()
             return not self.background.is_pending
-        segments, query, floor = self._stored.all(), self._stored.query(), self._past(newest)
+        segments, query, horizon = self._stored.all(), self._stored.query(), self._past(newest)
         whole = query is not None and query.has_restarts
         compacted = self._stored.compacted_txid
         compaction = due_compaction(segments, compacted, newest, self.settings, files=self._files, whole=whole)
         if compaction is None:
             return True
-        if (write := self._writer_apart(compaction, segments, floor)) is None:
-            self.make_one(compaction, floor)
+        if (write := self._writer_apart(compaction, segments, horizon)) is None:
+            self.make_one(compaction, horizon)
             return True
         self.background.start(write)
         return False
 
     def _writer_apart(
-        self, compaction: Compaction, segments: Sequence[Segment], floor: int | None
+        self, compaction: Compaction, segments: Sequence[Segment], horizon: int | None
     ) -> Callable[[], WrittenCompaction] | None:
         """What writes a large compaction: it need not be this thread. None: it is small, or has to be written in
         place."""
@@ -121,7 +121,7 @@ class Compactor:
             return None
         combine = self._stored.known_query().combine
         settle_feature(self._loaded, STAGED_FEATURE)
-        task = background_compaction.compaction_task(self._loaded, combine, compaction, segments, floor)
+        task = background_compaction.compaction_task(self._loaded, combine, compaction, segments, horizon)
         return self.writers.writer_of(task, executors_write=self.settings.staged_bytes is not None)
 
     def _commit_written(self, written: WrittenCompaction) -> bool:

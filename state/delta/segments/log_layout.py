@@ -67,8 +67,8 @@ def check_folder(txid: str, table: str) -> None:
 
 
 class SegmentColumns(StateColumns):
-    """The columns of a table in the log layout: key, values, deleted and floor if there are such, txid. What was before
-    a transaction is in other rows."""
+    """The columns of a table in the log layout: key, values, deleted and horizon if there are such, txid. What was
+    before a transaction is in other rows."""
 
     @cached_property
     def all(self) -> Schema:
@@ -84,8 +84,8 @@ class SegmentColumns(StateColumns):
     @cached_property
     def written(self) -> Schema:
         """What a file of a segment holds: every column but the txid, which is its partition's."""
-        floor = [] if self.floor is None else [f"`{self.floor}` timestamp"]
-        return Schema((*self.shown, *Schema.parse(", ".join([*self._deletion, *floor]))))
+        horizon = [] if self.horizon is None else [f"`{self.horizon}` timestamp"]
+        return Schema((*self.shown, *Schema.parse(", ".join([*self._deletion, *horizon]))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +253,10 @@ class SegmentQuery:
         """Whether rows may begin their key from nothing."""
         return has_restarts(self.columns, self.combine)
 
-    def compact(self, compaction: Compaction, base: TxId | None, floor: int | None = None) -> str:
+    def compact(self, compaction: Compaction, base: TxId | None, horizon: int | None = None) -> str:
         """The rows that a compaction writes: all columns but the txid.
 
-        A base has no tombstones, and nothing that had expired by the floor: nothing is before it.
+        A base has no tombstones, and nothing that had expired by the horizon: nothing is before it.
         """
         txid = self.dialect.name(self.columns.txid)
         query = self._aggregated(f"{txid} > {compaction.after} AND {txid} <= {compaction.until}", [])
@@ -264,10 +264,10 @@ class SegmentQuery:
             query = self._over_base(base, TxId(compaction.until + 1))
         if not compaction.after:
             query = self._alive(query, "*")
-            if self.columns.expires is not None and floor is not None:
-                is_gone = self.dialect.has_expired(self.dialect.name(self.columns.expires), floor)
+            if self.columns.expires is not None and horizon is not None:
+                is_gone = self.dialect.has_expired(self.dialect.name(self.columns.expires), horizon)
                 query = f"SELECT e.* FROM ({query}) e WHERE NOT COALESCE({is_gone}, false)"
-        return f"SELECT n.*{self._no_floor} FROM ({query}) n" if self._no_floor else query
+        return f"SELECT n.*{self._no_horizon} FROM ({query}) n" if self._no_horizon else query
 
     def compaction_order(self, compaction: Compaction) -> str:
         """How a compaction sorts what it writes: where rows go by a column of their key, their files are searched by
@@ -278,15 +278,15 @@ class SegmentQuery:
         return f" ORDER BY {self.dialect.name(expires)}"
 
     @property
-    def _no_floor(self) -> str:
-        """The column with the floor, of a row that restarts nothing."""
-        floor = self.columns.floor
-        return "" if floor is None else f", {self.dialect.no_time} AS {self.dialect.name(floor)}"
+    def _no_horizon(self) -> str:
+        """The column with the horizon, of a row that restarts nothing."""
+        horizon = self.columns.horizon
+        return "" if horizon is None else f", {self.dialect.no_time} AS {self.dialect.name(horizon)}"
 
     def rows(self, before: TxId) -> str:
         """The rows as they are, with their txid."""
-        floor = [] if self.columns.floor is None else [self.columns.floor]
-        names = [*self.columns.key.names, *self._values, *floor, self.columns.txid]
+        horizon = [] if self.columns.horizon is None else [self.columns.horizon]
+        names = [*self.columns.key.names, *self._values, *horizon, self.columns.txid]
         txid = self.dialect.name(self.columns.txid)
         return f"SELECT {', '.join(map(self.dialect.name, names))} FROM {self.source} WHERE {txid} < {before}"
 
@@ -295,7 +295,7 @@ class SegmentQuery:
         key = [f"{self.dialect.name(name)} ASC NULLS LAST" for name in self.columns.key.names]
         own = f"{self.dialect.name(self.columns.txid)} = {txid}"
         one = f"CAST({txid} AS BIGINT) AS {self.dialect.name(self.columns.txid)}"
-        grouped = f"SELECT g.*{self._no_floor}, {one} FROM ({self._aggregated(own, [])}) g"
+        grouped = f"SELECT g.*{self._no_horizon}, {one} FROM ({self._aggregated(own, [])}) g"
         rows = f"{self.rows(TxId(txid + 1))} AND {own}" if is_unique else grouped
         return rows + (f" ORDER BY {', '.join(key)}" if key else "")
 

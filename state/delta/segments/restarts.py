@@ -1,8 +1,8 @@
 """Rows of the log layout whose key had expired before them: what they say is not added to what was before.
 
-Only where values are combined otherwise than by the newest, and expire by a value column; each row has the floor of its
-transaction then. A row at which its key begins from nothing is called a restart: the expiry of the rows before it,
-together, is at or below its floor.
+Only where values are combined otherwise than by the newest, and expire by a value column; each row has the horizon of
+its transaction then. A row at which its key begins from nothing is called a restart: the expiry of the rows before it,
+together, is at or below its horizon.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EXPIRY = ("max", "last")
 
 def has_restarts(columns: StateColumns, combine: Mapping[str, str]) -> bool:
     """Whether what a key has depends on when it had expired in between."""
-    return columns.floor is not None and any(combine.get(name) != "last" for name in columns.values.names)
+    return columns.horizon is not None and any(combine.get(name) != "last" for name in columns.values.names)
 
 
 def check_expiry(columns: StateColumns, combine: Mapping[str, str], table: str) -> None:
@@ -34,9 +34,9 @@ def check_expiry(columns: StateColumns, combine: Mapping[str, str], table: str) 
 def counted_rows(columns: StateColumns, combine: Mapping[str, str], dialect: Dialect, source: str, where: str) -> str:
     """A query for the rows that count: of each key those from its newest restart on. All columns, and some more."""
     name = dialect.name
-    assert columns.floor is not None
+    assert columns.horizon is not None
     assert columns.expires is not None
-    expiry, floor, txid = name(columns.expires), name(columns.floor), name(columns.txid)
+    expiry, horizon, txid = name(columns.expires), name(columns.horizon), name(columns.txid)
     by_key = f"PARTITION BY {', '.join(map(name, columns.key.names))} " if columns.key else ""
     by_txid = f"{by_key}ORDER BY {txid}"
     condition = f" WHERE {where}" if where else ""
@@ -46,9 +46,9 @@ def counted_rows(columns: StateColumns, combine: Mapping[str, str], dialect: Dia
     newest_expiry = newest if combine[columns.expires] == "last" else greatest
     told = f"SELECT t.*, {newest_expiry} AS expiry_, {newest} AS newest_ FROM {source} t{condition}"
     if combine[columns.expires] == "last":
-        found = f"SELECT p.*, COALESCE(p.expiry_ <= p.{floor}, false) AS restarts_ FROM ({told}) p"
+        found = f"SELECT p.*, COALESCE(p.expiry_ <= p.{horizon}, false) AS restarts_ FROM ({told}) p"
     else:
-        may = f"SELECT p.*, COALESCE(p.expiry_ <= p.{floor}, false) AS may_ FROM ({told}) p"
+        may = f"SELECT p.*, COALESCE(p.expiry_ <= p.{horizon}, false) AS may_ FROM ({told}) p"
         both = f"SELECT m.*, COALESCE(lag(m.may_) OVER ({by_txid}), false) AS may_before_ FROM ({may}) m"
         found = f"SELECT b.*, b.may_ AND (NOT b.may_before_ OR b.newest_ IS NOT NULL) AS restarts_ FROM ({both}) b"
     newest_restart = f"max(CASE WHEN f.restarts_ THEN f.{txid} END) OVER ({by_key.strip()})"

@@ -38,7 +38,7 @@ from state.delta.writing.commit import as_attempt, commit_overwrite, commit_prop
 from state.delta.writing.layout import Layout
 from state.delta.writing.staged import StagedOrphans, check_staged, commit_staged, read_by_driver
 from state.fence import TableWrite, WriteRefused
-from state.rows.expiring import TIME, Floors, time_scalar
+from state.rows.expiring import TIME, ExpiryHorizons, time_scalar
 from state.rows.sums import SumBounds, SumCheck
 from transactional.core.ports import CommitFacts
 from transactional.core.ports.staged import StagedFile
@@ -75,7 +75,7 @@ class SegmentsTable(Layout):
 
     def knows(self, txid: TxId) -> bool:
         """Whether this version says what was there after a transaction: its rows, and which of them had expired."""
-        return txid >= self.compacted_txid and (self.columns.expires is None or txid >= self.floors().txid - 1)
+        return txid >= self.compacted_txid and (self.columns.expires is None or txid >= self.horizons().txid - 1)
 
     def segments(self) -> list[Segment]:
         """The segments of this Delta version, oldest first."""
@@ -89,7 +89,7 @@ class SegmentsTable(Layout):
             self._apply_staged(write)
             return
         self._begin(write)
-        write = replace(write, rows=self._with_floor(write.rows, write.floors))
+        write = replace(write, rows=self._with_horizon(write.rows, write.horizons))
         attempt, rows, check = write.attempt, write.rows, self._sum_check(write.combine)
         if check.columns and not self.admits(check, {f.name: largest(rows[f.name]) for _, f in check.columns}):
             # A segment is written without a look at what is stored.
@@ -122,15 +122,15 @@ class SegmentsTable(Layout):
         self.settle_combine(write.combine)
         if write.staged:
             settle_feature(self.loaded, STAGED_FEATURE)
-        self.will_record(write.attempt.attempt_id, write.floors)
+        self.will_record(write.attempt.attempt_id, write.horizons)
 
-    def _with_floor(self, rows: pa.Table, floors: Floors | None) -> pa.Table:
-        """With the floor of their transaction, where the table has a column for it."""
-        if self.columns.floor is None:
+    def _with_horizon(self, rows: pa.Table, horizons: ExpiryHorizons | None) -> pa.Table:
+        """With the horizon of their transaction, where the table has a column for it."""
+        if self.columns.horizon is None:
             return rows
-        floor = None if floors is None or floors.floor is None else time_scalar(floors.floor)
-        column = pa.nulls(rows.num_rows, TIME) if floor is None else pa.repeat(floor, rows.num_rows)
-        return rows.append_column(self.columns.floor, column)
+        horizon = None if horizons is None or horizons.current is None else time_scalar(horizons.current)
+        column = pa.nulls(rows.num_rows, TIME) if horizon is None else pa.repeat(horizon, rows.num_rows)
+        return rows.append_column(self.columns.horizon, column)
 
     def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
         """Replace one segment."""
@@ -159,11 +159,11 @@ class SegmentsTable(Layout):
         txid = DATA_FUSION.name(self.columns.txid)
         names = [DATA_FUSION.name(name) for name in self.columns.row_schema.names]
         alive = ""
-        floor = () if self.columns.floor is None else (self.columns.floor,)
+        horizon = () if self.columns.horizon is None else (self.columns.horizon,)
         if self.columns.deletes:
             deleted = DATA_FUSION.name(self.columns.deleted)
             names, alive = [*names, deleted], f" WHERE NOT COALESCE({deleted}, false)"
-        names += [f"{DATA_FUSION.no_time} AS {DATA_FUSION.name(each)}" for each in floor]
+        names += [f"{DATA_FUSION.no_time} AS {DATA_FUSION.name(each)}" for each in horizon]
         reader = self._stored.reader(f"SELECT {', '.join(names)}, CAST({newest} AS BIGINT) AS {txid} FROM t{alive}")
         properties = under_fence(self.loaded, Transaction(compaction_of(self.loaded.owner), newest))
         partition_by = [self.columns.txid]
@@ -221,7 +221,7 @@ class SegmentsTable(Layout):
             )
         where = "" if before is None else f"{dialect.name(self.columns.txid)} < {before}"
         query = SegmentQuery(self.columns, combine, dialect, source).view(where)
-        return alive_view(query, self.columns, dialect, self.floor_for(before))
+        return alive_view(query, self.columns, dialect, self.horizon_for(before))
 
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """The rows of wanted keys: each segment is searched, and only what is found is combined."""

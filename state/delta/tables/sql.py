@@ -45,9 +45,9 @@ class Dialect:
             return self.no_time
         return "NULL" if "<" in type_ else f"CAST(NULL AS {_sql_type(type_)})"
 
-    def has_expired(self, expiry: str, floor: int | None) -> str:
-        """The condition that a row of this expiry does not exist by a floor; it may be NULL."""
-        return "false" if floor is None else f"{expiry} <= {self.time(floor)}"
+    def has_expired(self, expiry: str, horizon: int | None) -> str:
+        """The condition that a row of this expiry does not exist by a horizon; it may be NULL."""
+        return "false" if horizon is None else f"{expiry} <= {self.time(horizon)}"
 
     def summed(self, value: str, type_: str) -> str:
         """The aggregate for a sum, an error where it does not fit the type.
@@ -144,12 +144,12 @@ def aggregated_sql(how: str, value: str, txid: str, type_: str, dialect: Dialect
     raise unknown_word(how)
 
 
-def alive_view(query: str, columns: StateColumns, dialect: Dialect, floor: int | None) -> str:
-    """Of a query for key and value columns the rows that have not expired by a floor."""
-    if columns.expires is None or floor is None:
+def alive_view(query: str, columns: StateColumns, dialect: Dialect, horizon: int | None) -> str:
+    """Of a query for key and value columns the rows that have not expired by a horizon."""
+    if columns.expires is None or horizon is None:
         return query
     names = ", ".join(map(dialect.name, [*columns.key.names, *columns.values.names]))
-    is_gone = dialect.has_expired(dialect.name(columns.expires), floor)
+    is_gone = dialect.has_expired(dialect.name(columns.expires), horizon)
     return f"SELECT {names} FROM ({query}) e WHERE NOT COALESCE({is_gone}, false)"
 
 

@@ -24,7 +24,6 @@ from transactional.model.names import (
     DELETES_FEATURE,
     EXPIRES_PROPERTY,
     FEATURES_PROPERTY,
-    FLOORS_FEATURE,
     LAYOUT_VERSION,
     LOG_COMMITS_PROPERTY,
     SCHEMA_VERSION_PROPERTY,
@@ -211,7 +210,7 @@ def properties_of(columns: StateColumns, properties: Mapping[str, str]) -> dict[
     if columns.deletes:
         wanted |= properties_with(wanted, DELETES_FEATURE)
     if columns.expires is not None:
-        wanted |= {**properties_with(wanted, FLOORS_FEATURE), EXPIRES_PROPERTY: columns.expires}
+        wanted[EXPIRES_PROPERTY] = columns.expires
     return wanted
 
 

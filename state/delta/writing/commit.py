@@ -43,7 +43,7 @@ from state.delta.tables.storage import create, delete
 from state.delta.tables.table import features_used, properties_with, refused
 from state.fence import WriteRefused
 from transactional.model.attempt import AttemptId, TransactionAttempt
-from transactional.model.names import DELETES_FEATURE, DIGEST_TAG, EXPIRES_PROPERTY, FLOORS_FEATURE, OWNER_NOTE
+from transactional.model.names import DELETES_FEATURE, DIGEST_TAG, EXPIRES_PROPERTY, OWNER_NOTE
 from transactional.model.plumbing.syncing import sync
 
 # --- whose a Delta commit is ------------------------------------------------------------------------------------------
@@ -58,8 +58,8 @@ def as_attempt(table: TableVersion, attempt_id: AttemptId, attempt: TransactionA
     """With the attempt id as the table's new version."""
     # `userMetadata` is what Spark's DESCRIBE HISTORY shows, and the only thing that Spark lets one write there.
     metadata = {"userMetadata": _note(table.owner, attempt_id, attempt)}
-    floors = [Transaction(app_id, version) for app_id, version in table.recorded_by(attempt_id)]
-    return once([Transaction(table.owner, attempt_id), *floors], metadata)
+    horizons = [Transaction(app_id, version) for app_id, version in table.recorded_by(attempt_id)]
+    return once([Transaction(table.owner, attempt_id), *horizons], metadata)
 
 
 def under_fence(table: TableVersion, *more: Transaction) -> CommitProperties:
@@ -186,14 +186,12 @@ def settle_feature(table: TableVersion, feature: str) -> None:
 
 
 def settle_expiry(table: TableVersion) -> None:
-    """Note by which column rows expire, before the first floor is recorded. Raises `WriteRefused`."""
+    """Note by which column rows expire, before the first horizon is recorded. Raises `WriteRefused`."""
     if (expires := table.columns.expires) is None or table.says_expiry:
         # To look means that delta-rs has to load the version.
         return
-    properties = table.properties
-    if FLOORS_FEATURE not in features_used(properties):
-        wanted = {**properties_with(properties, FLOORS_FEATURE), EXPIRES_PROPERTY: expires}
-        commit_properties(table, wanted, under_fence(table))
+    if EXPIRES_PROPERTY not in table.properties:
+        commit_properties(table, {EXPIRES_PROPERTY: expires}, under_fence(table))
     table.says_expiry = True
 
 

@@ -24,7 +24,7 @@ from state.delta.tables.sql import DATA_FUSION, Dialect, is_in_range
 from state.delta.tables.table import unreadable
 from state.delta.writing.commit import as_attempt, commit_files, settle_expiry
 from state.fence import TableWrite, WriteRefused
-from state.rows.expiring import Floors, alive, in_range
+from state.rows.expiring import ExpiryHorizons, select_range, select_unexpired
 from state.rows.sums import SumCheck
 from transactional.core.ports import CommitFacts
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -77,9 +77,9 @@ class Layout(ABC):
         """The attempt id that the loaded version was written by."""
         return self.loaded.version()
 
-    def floors(self) -> Floors:
-        """What the version that was loaded has recorded of floors."""
-        return self.loaded.floors()
+    def horizons(self) -> ExpiryHorizons:
+        """What the version that was loaded has recorded of horizons."""
+        return self.loaded.horizons()
 
     def last_commit(self) -> CommitFacts:
         """What the last write made."""
@@ -87,18 +87,18 @@ class Layout(ABC):
         return CommitFacts(version, None if folder is None else added_bytes(folder, version))
 
     def write_version(
-        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, floors: Floors | None = None
+        self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
     ) -> None:
         """Write the version and no row. Raises `WriteRefused`."""
         self.loaded.disk.settle()
-        self.will_record(attempt_id, floors)
+        self.will_record(attempt_id, horizons)
         commit_files(self.loaded, [], as_attempt(self.loaded, attempt_id, attempt))
 
-    def will_record(self, attempt_id: AttemptId, floors: Floors | None) -> None:
-        """Let the Delta commit of an attempt record floors, in a table that says so. Raises `WriteRefused`."""
-        if floors is not None:
+    def will_record(self, attempt_id: AttemptId, horizons: ExpiryHorizons | None) -> None:
+        """Let the Delta commit of an attempt record horizons, in a table that says so. Raises `WriteRefused`."""
+        if horizons is not None:
             settle_expiry(self.loaded)
-            self.loaded.will_record(attempt_id, floors)
+            self.loaded.will_record(attempt_id, horizons)
 
     def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
         """Key and value columns of the rows with a wanted key, maybe of more, as they were before a transaction."""
@@ -112,7 +112,7 @@ class Layout(ABC):
 
     def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
         """As `rows`, of those whose column lies in a range."""
-        return self.rows(before, lambda rows: in_range(rows, column, after, until))
+        return self.rows(before, lambda rows: select_range(rows, column, after, until))
 
     def count_between(self, column: str, after: int | None, until: int) -> int:
         """How many rows as they are stored lie in a range. Raises `OperatingError`."""
@@ -145,12 +145,12 @@ class Layout(ABC):
         expires = self.columns.expires
         if expires is None:
             return self.rows(before)
-        floor = self.floor_for(before)
-        return self.rows(before, lambda rows: alive(rows, expires, floor))
+        horizon = self.horizon_for(before)
+        return self.rows(before, lambda rows: select_unexpired(rows, expires, horizon))
 
-    def floor_for(self, before: TxId | None) -> int | None:
-        """The floor of readers who see what was before a transaction."""
-        return self.floors().at(None if before is None else TxId(before - 1))
+    def horizon_for(self, before: TxId | None) -> int | None:
+        """The horizon of readers who see what was before a transaction."""
+        return self.horizons().for_reader(None if before is None else TxId(before - 1))
 
     @abstractmethod
     def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
@@ -318,6 +318,6 @@ class Layout(ABC):
         """Raise `SumOverflow` for a key whose sum does not fit: an engine does not name it."""
         key, expires = self.columns.key.names, self.columns.expires
         stored = self.lookup(write.attempt.txid, write.rows.select(list(key)))
-        if write.floors is not None and expires is not None:
-            stored = alive(stored, expires, write.floors.floor)
+        if write.horizons is not None and expires is not None:
+            stored = select_unexpired(stored, expires, write.horizons.current)
         check_sums(stored, write.rows, len(key), check)

@@ -24,7 +24,7 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.storage import storage_at
 from state.rows.columns import StateColumns
-from state.rows.expiring import Floors
+from state.rows.expiring import ExpiryHorizons
 from tests.contract.states import Place, content, write_by_files
 from tests.delta_merge import merge_into
 from transactional.core.ports import Partials
@@ -79,7 +79,7 @@ class World:
         expires = KEYS[key] if chance.random() < 0.8 else None
         self.columns = StateColumns(Schema.parse(key), Schema.parse("count long"), {}, deletes, expires)
         before = chance.choice((None, 8, 12, 25))
-        floors = Floors(
+        horizons = ExpiryHorizons(
             NOW, max(before or 0, chance.choice((8, 14, 25))) * 10**6, None if before is None else before * 10**6
         )
         self.schema, width = self.columns.table_schema, len(self.columns.key)
@@ -97,7 +97,9 @@ class World:
         if deletes:
             coming = [[*row, chance.random() < 0.3] for row in coming]
         rows = table_of(coming, arrow_schema(self.columns.written), width)
-        self.change = Change(self.columns, NOW, rows, COMBINE, floors if expires else Floors(), chance.random() < 0.5)
+        self.change = Change(
+            self.columns, NOW, rows, COMBINE, horizons if expires else ExpiryHorizons(), chance.random() < 0.5
+        )
 
     def _stored(self, file: int, chance: random.Random) -> list[Any]:
         moment = chance.choice((*range(10 * file, 10 * file + 10), *([None] * (file == 1))))
@@ -131,13 +133,13 @@ class World:
         """What delta-rs' MERGE leaves."""
         write_deltalake(folder, pa.concat_tables(self.files))
         change, table = self.change, DeltaTable(folder)
-        merge_into(table, change.rows, self.columns, NOW, COMBINE, change.floors, removes=change.removes)
+        merge_into(table, change.rows, self.columns, NOW, COMBINE, change.horizons, removes=change.removes)
         found = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all())
         return found.select(self.schema.names).cast(self.schema)
 
     def shown(self, rows: pa.Table) -> list[tuple[Any, ...]]:
         """In order; without what nobody sees any more, which may go at any time."""
-        before, expires = self.change.floors.before, self.columns.expires
+        before, expires = self.change.horizons.previous, self.columns.expires
         if before is not None and expires is not None:
             own = [txid == NOW for txid in rows["txid"].to_pylist()]
             times = rows[expires].to_pylist()
@@ -183,8 +185,8 @@ def test_a_file_with_a_row_that_never_expires_is_not_dropped(tmp_path: Path, sec
     columns = StateColumns(Schema.parse("start timestamp"), Schema.parse("count long"), {}, False, "start")
     rows, file = [[at(each), 1, 4, None, None] for each in (1, second)], DataFile("0.parquet", 1)
     parquet.write_table(table_of(rows, columns.table_schema, 1), tmp_path / file.name)
-    floors = Floors(NOW, 9 * 10**6, 9 * 10**6)
-    change = Change(columns, NOW, table_of([], arrow_schema(columns.written), 1), COMBINE, floors)
+    horizons = ExpiryHorizons(NOW, 9 * 10**6, 9 * 10**6)
+    change = Change(columns, NOW, table_of([], arrow_schema(columns.written), 1), COMBINE, horizons)
     assert Footers(storage_at(str(tmp_path), {}), columns).reached([file], change).past == ([] if stays else [file])
 
 

@@ -28,7 +28,7 @@ from state.delta.segments.log_layout import LogLayout, full_compaction
 from state.delta.segments.shares import SHARE_ROWS, is_in_share, shares_of
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place
-from tests.contract.test_floors import History
+from tests.contract.test_horizons import History
 from tests.integration.delta.test_staged import segments
 from transactional.core.ports import Partials, StateKind
 from transactional.model.arrow import arrow_schema

@@ -16,7 +16,7 @@ OURS = [path for package in ("transactional", "spouts", "state") for path in (RO
 MARKS = (
     *("#compaction", "#repair", "/joining", "dead-letters", "compacted_files", "added_files"),
     *("transactional.owner", "transactional.combine", "transactional.logCommits", "transactional.schemaVersion"),
-    "transactional.features",
+    *("transactional.features", "transactional.expires", "#horizon", "#previous-horizon"),
 )
 
 
@@ -33,8 +33,10 @@ def test_the_names_are_those_of_tables_and_stores_that_exist() -> None:
     assert (names.OWNER_PROPERTY, names.COMBINE_PROPERTY) == ("transactional.owner", "transactional.combine")
     assert names.LOG_COMMITS_PROPERTY == "transactional.logCommits"
     assert names.SCHEMA_VERSION_PROPERTY == "transactional.schemaVersion"
-    features = (names.STAGED_FEATURE, names.DELETES_FEATURE, names.FLOORS_FEATURE)
-    assert (names.FEATURES_PROPERTY, features) == ("transactional.features", ("staged", "deletes", "floors"))
+    horizons = (names.horizon_of(owner), names.previous_horizon_of(owner), names.horizon_txid_of(owner))
+    assert horizons == (f"{owner}#horizon", f"{owner}#previous-horizon", f"{owner}#horizon-txid")
+    features = (names.STAGED_FEATURE, names.DELETES_FEATURE)
+    assert (names.FEATURES_PROPERTY, features) == ("transactional.features", ("staged", "deletes"))
     notes = (names.OWNER_NOTE, names.COMPACTED_FILES_NOTE, names.ADDED_FILES_NOTE)
     assert notes == ("owner", "compacted_files", "added_files")
 

@@ -88,10 +88,6 @@ class Windows:
             return None
         return max(0, newest // self.every_us - self.first_open(times.watermark) // self.every_us + 1)
 
-    def floor(self, watermark: int | None) -> int | None:
-        """Panes that start here or before are not needed any more, once what closes has been read."""
-        return None if watermark is None else self.first_open(watermark) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Sessions:

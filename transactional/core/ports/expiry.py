@@ -28,7 +28,7 @@ class Expiry:
     after_us: int
     by: Time = Time.TRANSACTION
 
-    def floor(self, facts: BatchFacts | None) -> int | None:
+    def horizon(self, facts: BatchFacts | None) -> int | None:
         """Rows at or below this time, in microseconds since 1970, have expired for the batch; None: none has.
 
         It depends on what was recorded with the batch alone, so that all its attempts agree.

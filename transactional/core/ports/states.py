@@ -180,9 +180,9 @@ class State(ABC):
     def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:  # noqa: B027 - optional
         """Called before anything is read or written for an attempt, with the facts of its batch.
 
-        Where rows expire, each transaction has a floor, a time at or below which rows do not exist for it. It follows
-        from these facts, is recorded in the same write as the rows, and never goes back from one transaction to the
-        next. Here none expire.
+        Where rows expire, each transaction has an expiry horizon: rows whose expiry is at or before this time do not
+        exist for it. The horizon follows from these facts, is recorded in the same write as the rows, and never goes
+        back from one transaction to the next. Here no row expires.
         """
 
     def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:  # noqa: B027 - optional

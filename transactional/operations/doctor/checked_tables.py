@@ -12,7 +12,7 @@ from transactional.model.groupings import GroupingKind
 from transactional.operations.doctor.counted_records import CountedRecords
 from transactional.topology.topology import Component, Topology
 from verifier.checker import CheckedTable
-from verifier.floors import Expires
+from verifier.horizons import ExpiryRule
 from verifier.rows import RowColumns
 from verifier.source import KafkaSource
 from verifier.sql_tables import CheckedSqlTable
@@ -70,9 +70,9 @@ def _columns_of(address: TableAddress) -> RowColumns:
     return RowColumns(*columns, address.deleted)
 
 
-def _expires_of(component: str, address: TableAddress) -> Expires | None:
+def _expires_of(component: str, address: TableAddress) -> ExpiryRule | None:
     expiry = address.expiry
-    return None if expiry is None else Expires(expiry.column, expiry.after_us, expiry.by is Time.EVENT, component)
+    return None if expiry is None else ExpiryRule(expiry.column, expiry.after_us, expiry.by is Time.EVENT, component)
 
 
 def _counted(topology: Topology, component: Component) -> str | None:

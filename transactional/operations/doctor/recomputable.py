@@ -17,7 +17,7 @@ from transactional.topology.streams.windows.times import WINDOW_START, numbers_o
 from transactional.topology.streams.windows.windowing import InPanes, WindowedUpdate
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from verifier.evidence.store import CommittedBatch
-from verifier.floors import Expires
+from verifier.horizons import ExpiryRule
 from verifier.keys import KeyedTuple, RecomputedKeys
 from verifier.windows import Recomputed, TimedTuple, WindowRules
 
@@ -107,7 +107,7 @@ def keys_of(topology: Topology) -> Iterator[KeysAgain]:
         key = component.state.key.names
         is_whole = all(grouping.kind is not GroupingKind.ALL for grouping in component.inputs)
         if is_whole and not others:
-            expires = Expires(expiry.column, expiry.after_us, expiry.by is Time.EVENT)
+            expires = ExpiryRule(expiry.column, expiry.after_us, expiry.by is Time.EVENT)
             yield KeysAgain(component, RecomputedKeys(key, columns, expires))
 
 

@@ -101,7 +101,7 @@ def expired_rows_are_seen_by_nobody(trial: Trial) -> None:
 
 
 @case
-def a_floor_never_goes_back(trial: Trial) -> None:
+def a_horizon_never_goes_back(trial: Trial) -> None:
     """What has expired stays so, whatever clocks and settings say later, and for whoever opens the table."""
     words = trial.open(values=SEEN, expiry=EXPIRY)
     words.put(1, {"cat": (1, at(5))}, now=1)
@@ -114,8 +114,8 @@ def a_floor_never_goes_back(trial: Trial) -> None:
 
 
 @case
-def floors_of_transactions_without_rows(trial: Trial) -> None:
-    """A transaction without rows records its floor; a fence changes none; without facts nothing more expires."""
+def horizons_of_transactions_without_rows(trial: Trial) -> None:
+    """A transaction without rows records its horizon; a fence changes none; without facts nothing more expires."""
     words = trial.open(values=SEEN, expiry=EXPIRY)
     words.put(1, {"cat": (1, at(1))}, now=1)
     words.put(words.begin(2, None), {})
@@ -146,7 +146,7 @@ def rows_between_two_times(trial: Trial) -> None:
 
 @case
 def expiry_without_facts(trial: Trial) -> None:
-    """An attempt that was not begun has no floor: it reads and writes nothing."""
+    """An attempt that was not begun has no horizon: it reads and writes nothing."""
     words = trial.open(values=SEEN, expiry=EXPIRY)
     words.begin(1, 1)
     other = trial.attempt(1)

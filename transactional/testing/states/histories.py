@@ -28,7 +28,7 @@ class RandomHistory:
     puts: bool = True
     expires: bool = False
     model: Model = field(default_factory=dict)
-    floor: float | None = None
+    horizon: float | None = None
 
     def opened(self) -> Writer:
         """The table as one more process opens it."""
@@ -40,7 +40,7 @@ class RandomHistory:
         words, now = self.opened(), 5.0
         for txid in range(1, transactions + 1):
             now += self.random.choice((0, 1, 3, 7, 20))
-            same, after, floor = self.random.randrange(1_000_000), self.model, self.floor
+            same, after, horizon = self.random.randrange(1_000_000), self.model, self.horizon
             for _ in range(self.random.choice((1, 1, 2, 3))):
                 if self.random.random() < 0.2:
                     words.close()
@@ -48,29 +48,29 @@ class RandomHistory:
                     words.fence(txid if after is not self.model else txid - 1)
                 is_same = self.kind is StateKind.TRANSACTIONAL
                 seed, clock = (same, now) if is_same else (self.random.random(), now + self.random.choice((-4, 0, 4)))
-                after, floor = self.attempted(words, self.trial.attempt(txid), clock, Random(seed))
+                after, horizon = self.attempted(words, self.trial.attempt(txid), clock, Random(seed))
                 words.holds(after)
                 words.holds(self.model, committed=txid - 1)
             words.state.tidy(self.trial.txid_of(words.state.version()), lambda: True)
             words.holds(self.model, committed=txid - 1)
-            self.model, self.floor = after, floor
+            self.model, self.horizon = after, horizon
 
     def attempted(
         self, words: Writer, attempt: TransactionAttempt, now: float, random: Random
     ) -> tuple[Model, float | None]:
-        """One attempt: the rows and the floor after it. Checks what it reads."""
-        floor = max(each for each in (self.floor, now - 10) if each is not None) if self.expires else None
-        before = self.left(self.model, floor)
+        """One attempt: the rows and the horizon after it. Checks what it reads."""
+        horizon = max(each for each in (self.horizon, now - 10) if each is not None) if self.expires else None
+        before = self.left(self.model, horizon)
         words.begin(attempt, now if self.expires else None)
         words.finds(attempt, before, WORDS)
         new = {word: self.value(random, now) for word in random.sample(WORDS, random.randrange(5))}
         if not self.puts:
             words.merge(attempt, new, {"count": "sum", "seen": "max"} if self.expires else "sum")
-            return self.left(before | {w: self.merged(before.get(w), row) for w, row in new.items()}, floor), floor
+            return self.left(before | {w: self.merged(before.get(w), row) for w, row in new.items()}, horizon), horizon
         new |= dict.fromkeys(random.sample(WORDS, 2), ABSENT) if self.deletes else {}
         words.put(attempt, new)
         after = {word: row for word, row in (before | new).items() if row is not ABSENT}
-        return self.left(after, floor), floor
+        return self.left(after, horizon), horizon
 
     def value(self, random: Random, now: float) -> Any:
         """A count, or a count and a time."""
@@ -85,9 +85,9 @@ class RandomHistory:
         times = [each for each in (seen, partial[1]) if each is not None]
         return _total(count, partial[0]), max(times, default=None)
 
-    def left(self, rows: Model, floor: float | None) -> Model:
+    def left(self, rows: Model, horizon: float | None) -> Model:
         """The rows that have not expired."""
-        return {word: row for word, row in rows.items() if floor is None or _is_after(row[1], floor)}
+        return {word: row for word, row in rows.items() if horizon is None or _is_after(row[1], horizon)}
 
 
 def _total(stored: int | None, partial: int | None) -> int | None:
@@ -95,8 +95,8 @@ def _total(stored: int | None, partial: int | None) -> int | None:
     return sum(there) if there else None
 
 
-def _is_after(time: datetime | None, floor: float) -> bool:
-    return time is None or time > at(floor)
+def _is_after(time: datetime | None, horizon: float) -> bool:
+    return time is None or time > at(horizon)
 
 
 SEEDS = range(2)

@@ -67,14 +67,13 @@ def within(range_: Range, number: int) -> bool:
 
 
 @given(windows(), moments, st.integers(0, 60), moments)
-def test_no_open_window_needs_what_is_below_the_floor(of: Windows, watermark: int, more: int, us: int) -> None:
+def test_no_open_window_needs_what_is_below_the_horizon(of: Windows, watermark: int, more: int, us: int) -> None:
     """Neither a tuple that is not late, now or later, nor a window that closes later."""
-    floor = of.floor(watermark)
-    assert floor is not None
+    horizon = of.first_open(watermark) - 1
     if not of.is_late(us, watermark + more):
-        assert of.pane_of(us) > floor
+        assert of.pane_of(us) > horizon
     panes = of.panes_closing(watermark, watermark + more)
-    assert panes is None or panes.after == floor
+    assert panes is None or panes.after == horizon
 
 
 @pytest.mark.parametrize("us", [None, FIRST_US - 1, LAST_US, -(2**63), 2**63 - 1])
@@ -86,7 +85,6 @@ def test_nothing_closes_as_long_as_no_time_is_known() -> None:
     of = Windows(5, 5)
     assert of.closing(None, None) is None
     assert of.panes_closing(None, None) is None
-    assert of.floor(None) is None
 
 
 def test_times_are_those_of_events_or_the_transactions_own() -> None:

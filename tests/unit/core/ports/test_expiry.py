@@ -20,5 +20,5 @@ from transactional.model.facts import BatchFacts
         (None, Time.EVENT, None),
     ],
 )
-def test_the_floor_follows_from_what_was_recorded(facts: BatchFacts | None, by: Time, expected: int | None) -> None:
-    assert Expiry("at", 1_000, by).floor(facts) == expected
+def test_the_horizon_follows_from_what_was_recorded(facts: BatchFacts | None, by: Time, expected: int | None) -> None:
+    assert Expiry("at", 1_000, by).horizon(facts) == expected

@@ -16,7 +16,7 @@ from state import DeltaMapState
 from tests.unit.command_line import RUN, Command
 from transactional.runtime.engine.clock import SystemClock
 from verifier.evidence import findings
-from verifier.floors import Expires
+from verifier.horizons import ExpiryRule
 
 TOPOLOGY = '''
 """Counts by page and window."""
@@ -195,5 +195,5 @@ def test_the_code_is_needed(clicks: Command) -> None:
 
 def test_a_row_that_has_expired_and_is_there_is_found(clicks: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["at"].second for row in DeltaMapState("seen", "page").read().to_pylist()] == [55, 56]
-    monkeypatch.setattr(Expires, "floor", lambda expires, batch: None)
+    monkeypatch.setattr(ExpiryRule, "horizon", lambda expires, batch: None)
     assert "wrong-window: table of 'seen', row " in clicks(*VERIFY).out

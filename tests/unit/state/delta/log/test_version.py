@@ -35,8 +35,8 @@ def written(folder: Path, txid: int) -> DeltaMapState:
 
 
 def known(table: Layout) -> list[int | None]:
-    """What the loaded version says of attempts, compactions and floors."""
-    ids = [OWNER, compaction_of(OWNER), *(name for name, _ in app_transactions(OWNER, table.floors()))]
+    """What the loaded version says of attempts, compactions and horizons."""
+    ids = [OWNER, compaction_of(OWNER), *(name for name, _ in app_transactions(OWNER, table.horizons()))]
     return [table.loaded.version_of(each) for each in ids]
 
 
@@ -46,7 +46,7 @@ def known(table: Layout) -> list[int | None]:
 def test_what_a_reader_follows_is_what_one_finds_that_opens_the_table(
     tmp_path: Path, between: int, *, cleaned: bool
 ) -> None:
-    """The versions of attempts, compactions and floors, however many Delta commits have come."""
+    """The versions of attempts, compactions and horizons, however many Delta commits have come."""
     state = written(tmp_path / "t", 1)
     state.close()
     followed = reading(state.location, OWNER, state.columns)

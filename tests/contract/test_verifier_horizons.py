@@ -1,4 +1,4 @@
-"""The independent checker over tables whose rows expire: right ones pass, and a floor that is not its batch's is
+"""The independent checker over tables whose rows expire: right ones pass, and a horizon that is not its batch's is
 reported. What is left in the end is computed again from the source and the recorded facts."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from transactional.runtime.engine.clock import SystemClock
 from verifier.checker import CheckedTable, verify
 from verifier.evidence.findings import Kind, Report
 from verifier.evidence.store import Store
-from verifier.floors import Expires
+from verifier.horizons import ExpiryRule
 from verifier.sql_tables import CheckedSqlTable
 
 LAYOUTS = ("merge", "log", "sqlite")
 AFTER_MS = 60
-EXPIRES = Expires("at", AFTER_MS * 1_000)
+EXPIRES = ExpiryRule("at", AFTER_MS * 1_000)
 
 
 class FailsWhenAllIsWritten(StatefulBolt):
@@ -51,7 +51,7 @@ class FailsWhenAllIsWritten(StatefulBolt):
 
 
 def words(later: timedelta) -> list[tuple[str, datetime | None]]:
-    """Words that were seen about now, before and after, or later; the first are at or below the first floor."""
+    """Words that were seen about now, before and after, or later; the first are at or below the first horizon."""
     random, now = Random(7), datetime.fromtimestamp(SystemClock().wall_ms() // 1_000, UTC) + later
     return [
         (f"w{random.randrange(8)}", now + timedelta(milliseconds=random.randrange(-200, 1_500)) if number % 7 else None)
@@ -105,8 +105,8 @@ def computed(folder: Path, tuples: list[Any]) -> Mapping[str, tuple[int, datetim
     found = dict[str, tuple[int, datetime | None]]()
     for batch in batches:
         assert batch.time_ms is not None
-        floor = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=batch.time_ms - AFTER_MS)
-        found = {word: row for word, row in found.items() if row[1] is None or row[1] > floor}
+        horizon = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=batch.time_ms - AFTER_MS)
+        found = {word: row for word, row in found.items() if row[1] is None or row[1] > horizon}
         new = dict[str, tuple[int, datetime | None]]()
         for start, until, _ in batch.ranges.values():
             for word, at in tuples[start:until]:
@@ -115,7 +115,7 @@ def computed(folder: Path, tuples: list[Any]) -> Mapping[str, tuple[int, datetim
         for word, (count, at) in new.items():
             before, known = found.get(word, (0, None))
             found[word] = before + count, max((each for each in (at, known) if each is not None), default=None)
-        found = {word: row for word, row in found.items() if row[1] is None or row[1] > floor}
+        found = {word: row for word, row in found.items() if row[1] is None or row[1] > horizon}
     return found
 
 
@@ -128,7 +128,7 @@ def test_what_is_there_is_computed_again_from_the_source(layout: str, tmp_path: 
     assert {row["word"]: (row["count"], row["at"]) for row in rows} == computed(tmp_path, tuples)
     report = checked(layout, tmp_path)
     assert report.findings == ()
-    assert report.checked["floors"] >= (1 if layout == "sqlite" else 20)
+    assert report.checked["expiry horizons"] >= (1 if layout == "sqlite" else 20)
 
 
 def state_of_known(layout: str, folder: Path) -> Any:
@@ -140,7 +140,7 @@ def state_of_known(layout: str, folder: Path) -> Any:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_floor_that_is_not_that_of_its_batch_is_reported(layout: str, tmp_path: Path) -> None:
+def test_a_horizon_that_is_not_that_of_its_batch_is_reported(layout: str, tmp_path: Path) -> None:
     run(layout, tmp_path)
     with sqlite3.connect(tmp_path / "store.db") as store:
         newest = "(SELECT max(txid) FROM transactional_attempts WHERE batch IS NOT NULL)"
@@ -161,8 +161,8 @@ def test_a_row_that_goes_too_early_is_reported(tmp_path: Path, monkeypatch: pyte
 
     has_expired = _Rewriting._has_expired
 
-    def too_early(self: _Rewriting, floor: int | None, old: Any) -> Any:
-        return has_expired(self, None if floor is None else floor + 10**12, old)
+    def too_early(self: _Rewriting, horizon: int | None, old: Any) -> Any:
+        return has_expired(self, None if horizon is None else horizon + 10**12, old)
 
     monkeypatch.setattr(_Rewriting, "_has_expired", too_early)
     run("merge", tmp_path, later=timedelta(hours=1))

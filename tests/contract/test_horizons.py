@@ -1,4 +1,4 @@
-"""Rows that expire, over every state: random histories with dead attempts end as a plain dict with a floor says."""
+"""Rows that expire, over every state: random histories with dead attempts end as a plain dict with a horizon says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
-from state.rows.expiring import Floors
+from state.rows.expiring import ExpiryHorizons
 from state.rows.row_rule import RowRule, Rows
 from state.rows.values import StoredValue
 from state.sql.state import SqlMapState
@@ -55,8 +55,8 @@ def expiring(place: Place, *, kind: StateKind = StateKind.OPAQUE, deletes: bool 
     return place.state("word string", VALUES, kind=kind, deletes=deletes, expires="at", after=f"{AFTER_S} seconds")
 
 
-def exists(row: Row, floor: float | None) -> bool:
-    return floor is None or row[1] is None or row[1] > at(floor)
+def exists(row: Row, horizon: float | None) -> bool:
+    return horizon is None or row[1] is None or row[1] > at(horizon)
 
 
 def partials(rows: Mapping[Any, Row]) -> Partials:
@@ -93,7 +93,7 @@ class History:
     """`put`, `merge`, or both: a log is written in one way."""
     model: Model = field(default_factory=dict)
     """What a reader of the last transaction sees."""
-    floor: float | None = None
+    horizon: float | None = None
     number: int = 0
     pinned: tuple[StateReader, TxId, Model] | None = None
     """A reader that is pinned for some transactions, of which one, and what it has to find."""
@@ -107,7 +107,7 @@ class History:
             now += random.choice((0, 1, 3, 7, 20))
             if txid % 3 == 2:
                 self.pin(state, TxId(txid - 1))
-            same, after, floor = random.randrange(1_000_000), self.model, self.floor
+            same, after, horizon = random.randrange(1_000_000), self.model, self.horizon
             for _ in range(random.choice((1, 1, 2, 3))):
                 self.number += 1
                 if random.random() < 0.2:
@@ -119,13 +119,13 @@ class History:
                 seed = same if self.kind is StateKind.TRANSACTIONAL else random.randrange(1_000_000)
                 # An opaque replay is planned anew, maybe on a machine whose clock is behind.
                 clock = now if self.kind is StateKind.TRANSACTIONAL else now + random.choice((-4, 0, 0, 4))
-                after, floor = self.attempted(state, attempt, clock, Random(seed))
+                after, horizon = self.attempted(state, attempt, clock, Random(seed))
                 self.check(state, txid, after)
             if isinstance(state, SqlMapState):
                 # A reader of the transaction before does not miss what is removed.
                 state.tidy(TxId(txid), lambda: True)
                 self.check(state, txid, after)
-            self.model, self.floor = after, floor
+            self.model, self.horizon = after, horizon
         self.pin(state, None)
         state.close()
 
@@ -133,9 +133,9 @@ class History:
         self, state: AnyState, attempt: TransactionAttempt, now: float, random: Random
     ) -> tuple[Model, float | None]:
         """One attempt. Checks what it reads."""
-        known = [each for each in (self.floor, now - AFTER_S) if each is not None]
-        floor = max(known)
-        before = {word: row for word, row in self.model.items() if exists(row, floor)}
+        known = [each for each in (self.horizon, now - AFTER_S) if each is not None]
+        horizon = max(known)
+        before = {word: row for word, row in self.model.items() if exists(row, horizon)}
         state.begin(attempt, facts(now))
         low, high = now - random.randrange(20), now - random.randrange(5)
         found = state.rows_between(attempt, "at", *(round(each * 1e6) for each in (low, high)))
@@ -156,9 +156,9 @@ class History:
             state.put(attempt, {(word,): row for word, row in new.items()})
             after = {word: row for word, row in (before | new).items() if row is not ABSENT}
         found = state.rows_after(attempt, pa.table({"word": pa.array(WORDS, pa.string())}))
-        left = {word: row for word, row in after.items() if exists(row, floor)}
+        left = {word: row for word, row in after.items() if exists(row, horizon)}
         assert {row["word"]: (row["count"], row["at"]) for row in found.to_pylist()} == left
-        return left, floor
+        return left, horizon
 
     def check(self, state: AnyState, txid: int, after: Model) -> None:
         assert content(state) == after
@@ -218,7 +218,7 @@ def test_many_histories(
         History(place, kind, deletes=seed % 3 == 0).live_through(Random(seed), 10)
 
 
-def test_it_is_removed_by_the_floor_of_the_transaction_before(place: Place) -> None:
+def test_it_is_removed_by_the_horizon_of_the_transaction_before(place: Place) -> None:
     state = expiring(place)
     for txid, now in ((1, 1), (2, 11), (3, 12)):
         attempt = place.attempt(txid, txid)
@@ -266,7 +266,7 @@ def test_a_table_gains_rows_that_expire_by_its_key(place: Place) -> None:
 def test_a_table_gains_rows_that_expire(place: Place) -> None:
     if place.is_log:
         place.state("word string", VALUES)
-        with pytest.raises(SchemaMismatch, match="floor timestamp"):
+        with pytest.raises(SchemaMismatch, match="horizon timestamp"):
             expiring(place)
         return
     state = place.state("word string", VALUES)
@@ -307,12 +307,12 @@ def test_an_update_may_decide_when_its_rows_go_unless_its_user_does() -> None:
         state.expire(Expiry("at", 60_000_000, Time.EVENT))
 
 
-class RemovesByTheNewFloor(MemoryMapState):
+class RemovesByTheNewHorizon(MemoryMapState):
     """Wrong: a row is removed as soon as it has expired."""
 
     class rule(RowRule):  # noqa: N801
         def after(self, stored: Rows, coming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
-            past = {key for key, row in stored.items() if self.has_expired(key, row.value, self.floors.floor)}
+            past = {key for key, row in stored.items() if self.has_expired(key, row.value, self.horizons.current)}
             return super().after(stored, coming) | dict.fromkeys(past - coming.keys())
 
 
@@ -321,7 +321,7 @@ class LosesWhatHadExpired(MemoryMapState):
 
     class rule(RowRule):  # noqa: N801
         def applied(self, key: Key, left: StoredValue | None, partial: Any) -> StoredValue | None:
-            is_gone = left is not None and self.has_expired(key, left.value, self.floors.floor)
+            is_gone = left is not None and self.has_expired(key, left.value, self.horizons.current)
             return super().applied(key, None if is_gone else left, partial)
 
 
@@ -339,20 +339,20 @@ class CarriesOnWithTheOldValue(MemoryMapState):
 
     class rule(RowRule):  # noqa: N801
         def applied(self, key: Key, left: StoredValue | None, partial: Any) -> StoredValue | None:
-            forgetful = RowRule(self.columns, self.txid, self.check, replace(self.floors, floor=None))
+            forgetful = RowRule(self.columns, self.txid, self.check, replace(self.horizons, current=None))
             return forgetful.applied(key, left, partial)
 
 
-class TakesADeadAttemptsFloor(MemoryMapState):
-    """Wrong: what a dead attempt has recorded counts as the floor of the transaction before."""
+class TakesADeadAttemptsHorizon(MemoryMapState):
+    """Wrong: what a dead attempt has recorded counts as the horizon of the transaction before."""
 
-    def _floors(self, attempt: TransactionAttempt) -> Floors:
-        stored = self.stored.floors
-        return Floors(TxId(0), stored.floor).of(attempt.txid, self._floor_wanted(attempt))
+    def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons:
+        stored = self.stored.horizons
+        return ExpiryHorizons(TxId(0), stored.current).advance(attempt.txid, self._horizon_of_batch(attempt))
 
 
 WRONG = [
-    *(RemovesByTheNewFloor, LosesWhatHadExpired, GoesByTheClock, CarriesOnWithTheOldValue, TakesADeadAttemptsFloor)
+    *(RemovesByTheNewHorizon, LosesWhatHadExpired, GoesByTheClock, CarriesOnWithTheOldValue, TakesADeadAttemptsHorizon)
 ]
 
 
