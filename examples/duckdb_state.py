@@ -213,7 +213,7 @@ class DuckDBMapState(TableState[RowTable]):
     `key`, `values`, `kind`, `deletes`, `expires` and `after` are those of a `SqlMapState`.
     """
 
-    no_way_back = ""
+    rewind_obstacle = ""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class DuckDBMapState(TableState[RowTable]):
         if self._connection is not None:
             self._connection.close()
 
-    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
         with self._looking(owner_of(topology_id, component_id)) as table:
             return reach_in_words(self.table, None if table is None else table.undone(table.judge(), target))

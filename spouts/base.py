@@ -75,9 +75,9 @@ class PartitionedSpout(Spout):
     def identity(self) -> Mapping[str, str]:
         """Return what must stay the same across restarts, for the topology's fingerprint. Called after `open`."""
 
-    def apart(self) -> Self:
+    def copy_unopened(self) -> Self:
         """Return a copy that counts its own gaps."""
-        spout = super().apart()
+        spout = super().copy_unopened()
         spout._gaps, spout._early_ends = {}, {}
         return spout
 
@@ -120,11 +120,11 @@ class PartitionedSpout(Spout):
         """
         return None if self._latest_logs is None else compute_lag(previous_batch, self._latest_logs)
 
-    def lags(self, previous_batch: BatchMetadata) -> dict[PartitionId, int] | None:
+    def lag_by_partition(self, previous_batch: BatchMetadata) -> dict[PartitionId, int] | None:
         """Return the offsets by partition that `lag` adds up; None: unknown."""
         return None if self._latest_logs is None else compute_lag_by_partition(previous_batch, self._latest_logs)
 
-    def listed(self, previous_batch: BatchMetadata) -> dict[PartitionId, Listing]:
+    def list_partitions(self, previous_batch: BatchMetadata) -> dict[PartitionId, Listing]:
         """Return all partitions as the last planning has seen them; without a planning since the last call, as they
         are now."""
         logs, self._planned_logs = self._planned_logs, None

@@ -59,7 +59,7 @@ class ContractSpout(Spout):
             self._contract.open()
 
     @abstractmethod
-    def apart(self) -> Self:
+    def copy_unopened(self) -> Self:
         """Return a spout with a copy of the contract as it was before `open`."""
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class PartsContractSpout(ContractSpout):
             with attribute_errors_to(f"{self.name}.check_replay"):
                 self._whole.check_replay(stored_metadata["metadata"])
 
-    def apart(self) -> Self:
+    def copy_unopened(self) -> Self:
         return type(self)(copy.copy(self._reader.contract), self._parts)
 
     def reader(self) -> PartsReader:
@@ -173,7 +173,7 @@ class PartitionsContractSpout(ContractSpout):
         with attribute_errors_to(call_name):
             return _check_names(call_name, self._partitioned.partitions())
 
-    def listed(self, previous_batch: BatchMetadata) -> dict[PartitionId, Listing]:
+    def list_partitions(self, previous_batch: BatchMetadata) -> dict[PartitionId, Listing]:
         """Return the contract's partitions as the last planning has seen them.
 
         If nothing was planned, because the contract is not ready, all of them count as not answering.
@@ -198,7 +198,7 @@ class PartitionsContractSpout(ContractSpout):
             with attribute_errors_to(f"{self.name}.check_replay for partition {partition.source!r}"):
                 self._check_replay(partition.source, metadata)
 
-    def apart(self) -> Self:
+    def copy_unopened(self) -> Self:
         contract: Any = copy.copy(self._reader.contract)
         return type(self)(contract, None if self._check_replay is None else contract.check_replay)
 

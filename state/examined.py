@@ -17,7 +17,7 @@ class ExaminedTable:
     one that it was created with.
     """
 
-    tells_all, torn = False, None
+    has_full_history, torn = False, None
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class RowStore(ABC):
     """Whether what has expired goes with each write, found by `rows_between`; else by `drop_expired`, now and then."""
 
     def open(self, store_id: str | None = None) -> None:  # noqa: B027 - optional
-        """Create the table, which records the `store_id` (see `State.create_for`), or check the one that is there."""
+        """Create the table, which records the `store_id` (see `State.set_store_id`), or check the one that is there."""
 
     def created_for(self) -> str | None:
         """The `store_id` that the table was created with; None: none was recorded."""

@@ -104,7 +104,7 @@ class TableState(Updatable, Generic[TableT]):
 
     # --- the port -------------------------------------------------------------------------------------------------
 
-    def create_for(self, store_id: str | None) -> None:
+    def set_store_id(self, store_id: str | None) -> None:
         """What a table records that `open` creates (see the port)."""
         self._store_id = store_id
 

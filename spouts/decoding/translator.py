@@ -67,7 +67,7 @@ class DecodingTranslator(Translator):
         reasons = [(position, self._explain(records, decoded, position)) for position in refused]
         return self._translated(records, decoded), reasons
 
-    def knowing(self, facts: Collection[str]) -> Self:
+    def with_facts(self, facts: Collection[str]) -> Self:
         """Return a copy for a batch that has recorded these schema ids as unknown."""
         translator = copy.copy(self)
         translator._facts = frozenset(facts)
@@ -79,7 +79,7 @@ class DecodingTranslator(Translator):
         return self._on_error == "dead_letter"
 
     @property
-    def leaves_out(self) -> bool:
+    def skips_records(self) -> bool:
         """Whether a record may make no tuple."""
         return self._on_error in ("dead_letter", "skip")
 

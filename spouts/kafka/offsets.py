@@ -223,8 +223,8 @@ def read_held_offsets(
 ) -> dict[PartitionId, OffsetRange | None]:
     """Return the offsets that each partition holds now, None if it no longer exists, or its topic was recreated.
 
-    See `Spout.held`. Raises `SourceUnavailable` if a partition does not answer, and `ConfigError` for a topic that the
-    spout could not read again.
+    See `Spout.read_held_ranges`. Raises `SourceUnavailable` if a partition does not answer, and `ConfigError` for a
+    topic that the spout could not read again.
     """
     if not partitions:
         return {}

@@ -73,9 +73,9 @@ class KafkaPartitionReader(PartitionReader):
         for messages in self._read_messages(partition, offsets):
             yield from self._make_tuples(messages, partition)
 
-    def knowing(self, facts: Collection[str]) -> Self:
+    def with_facts(self, facts: Collection[str]) -> Self:
         """Return a reader whose translator uses the recorded facts."""
-        return self if self.translator is None else replace(self, translator=self.translator.knowing(facts))
+        return self if self.translator is None else replace(self, translator=self.translator.with_facts(facts))
 
     @property
     def knows_offsets(self) -> bool:

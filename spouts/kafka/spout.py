@@ -149,9 +149,9 @@ class KafkaSpout(PartitionedSpout):
         self._ends.forget()
         self._connect()
 
-    def apart(self) -> Self:
+    def copy_unopened(self) -> Self:
         """Return a copy with clients of its own. Its `close` leaves the shared consumers of this process open."""
-        spout = super().apart()
+        spout = super().copy_unopened()
         spout._offsets, spout._mirror, spout._is_apart = None, None, True
         spout._starts, spout._ends = copy.copy(self._starts), copy.copy(self._ends)
         spout._watch = copy.copy(self._watch)
@@ -214,10 +214,10 @@ class KafkaSpout(PartitionedSpout):
         """Return the address of the cluster, for readers without the spout."""
         connection = self.connection
         options = {**connection.client_settings(), "isolation.level": connection.isolation}
-        leaves_out = self._translator is not None and self._translator.leaves_out
-        return {"": SourceAddress("kafka", connection.bootstrap_servers, options, connection.timeout_ms, leaves_out)}
+        skips_records = self._translator is not None and self._translator.skips_records
+        return {"": SourceAddress("kafka", connection.bootstrap_servers, options, connection.timeout_ms, skips_records)}
 
-    def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
+    def read_held_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
         """Return the offsets that the partitions hold now; the spout need not be open.
 
         Raises `SourceUnavailable` if a broker does not respond, `ConfigError` for a topic that can't be read again.

@@ -47,8 +47,8 @@ class Translator(ABC):
     def check_topic(self, topic: str) -> None:  # noqa: B027 - optional
         """Raise `ConfigError` if there are no tuples for the records of a topic."""
 
-    def knowing(self, facts: Collection[str]) -> Self:
-        """Return the translator for a batch for which these facts are recorded (see `PartitionReader.knowing`)."""
+    def with_facts(self, facts: Collection[str]) -> Self:
+        """Return the translator for a batch for which these facts are recorded (see `PartitionReader.with_facts`)."""
         return self
 
     @property
@@ -57,7 +57,7 @@ class Translator(ABC):
         return False
 
     @property
-    def leaves_out(self) -> bool:
+    def skips_records(self) -> bool:
         """False if each record makes a tuple: none is skipped or set aside."""
         return True
 
@@ -220,11 +220,11 @@ class ByTopicTranslator(Translator):
             )
         translator.check_topic(topic)
 
-    def knowing(self, facts: Collection[str]) -> Self:
+    def with_facts(self, facts: Collection[str]) -> Self:
         """Return the same choice of translators, each for a batch for which these facts are recorded."""
         configured = copy.copy(self)
-        configured._routes = {topic: translator.knowing(facts) for topic, translator in self._routes.items()}
-        configured._default = self._default and self._default.knowing(facts)
+        configured._routes = {topic: translator.with_facts(facts) for topic, translator in self._routes.items()}
+        configured._default = self._default and self._default.with_facts(facts)
         return configured
 
     @property
@@ -233,9 +233,9 @@ class ByTopicTranslator(Translator):
         return any(translator.sets_aside for translator in self._translators)
 
     @property
-    def leaves_out(self) -> bool:
+    def skips_records(self) -> bool:
         """True if one of the translators leaves records out."""
-        return any(translator.leaves_out for translator in self._translators)
+        return any(translator.skips_records for translator in self._translators)
 
     @property
     def _translators(self) -> list[Translator]:

@@ -87,7 +87,7 @@ class ExaminedDelta:
         return [AttemptId(each.app_versions[self.owner]) for each in self._commits if self.owner in each.app_versions]
 
     @property
-    def tells_all(self) -> bool:
+    def has_full_history(self) -> bool:
         """Whether the log is complete from its beginning."""
         return bool(self._commits) and self._commits[0].version == 0
 

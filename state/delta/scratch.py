@@ -31,7 +31,7 @@ class FileScratch:
     owner: str
     bytes_min: int = SCRATCH_BYTES
 
-    def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
+    def is_large_enough(self, size_bytes: int, tasks: int) -> bool:
         """As for aggregates."""
         return size_bytes > min(self.bytes_min, DRIVER_BYTES_MAX // max(1, tasks))
 

@@ -100,7 +100,7 @@ class DeltaMapState(TableState[Layout]):
         self._resolved = self.location
         self._is_durable = True
 
-    no_way_back, serves_tasks = "", True
+    rewind_obstacle, serves_tasks = "", True
     owns_folder = True
     """Nothing else may lie in the table's folder."""
 
@@ -128,7 +128,7 @@ class DeltaMapState(TableState[Layout]):
         """Location, key, values, kind."""
         return {"delta": str(self.location), "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
-    def mend(self, owner: str, check: Callable[[TornFiles], None]) -> None:
+    def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:
         """Set aside what a power cut has torn of the table's log, unless `check` refuses that (see the port)."""
         mend_torn_log(self.location, owner, check)
 
@@ -163,9 +163,9 @@ class DeltaMapState(TableState[Layout]):
         """What has to be synced before all that was written is durable. Raises `OperatingError`."""
         return self._open_table.loaded.disk.unsynced()
 
-    def synced(self) -> None:
+    def mark_synced(self) -> None:
         """Note that what `unsynced` gave is synced."""
-        self._open_table.loaded.disk.synced()
+        self._open_table.loaded.disk.mark_synced()
 
     def last_commit(self) -> CommitFacts | None:
         """What the last write was; its size on a disk of this machine only, where it takes no request."""
@@ -252,7 +252,7 @@ class DeltaMapState(TableState[Layout]):
     def _history_names(self) -> list[str]:
         return list(map(self.columns.prev, self.values.names))
 
-    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """The Delta version that a rewind would restore (see the port)."""
         from state.delta.rewinding import reached  # nobody else needs it
 
@@ -266,7 +266,7 @@ class DeltaMapState(TableState[Layout]):
 
         self._go_back(fence_id, lambda table: restore(table.loaded, target, fence_id))
 
-    def hold(self, targets: Sequence[RewindTarget]) -> None:
+    def retain(self, targets: Sequence[RewindTarget]) -> None:
         """Keep the log and the files that going back takes (see the port)."""
         from state.delta.rewinding import held_for
 

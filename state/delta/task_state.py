@@ -47,7 +47,7 @@ class DeltaTaskState(TaskRows):
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
         """Keep new values: in a staged file, if they are many. Raises `OperatingError`."""
-        if self.stager is not None and self.stager.is_worth_it(table.nbytes, tasks):
+        if self.stager is not None and self.stager.is_large_enough(table.nbytes, tasks):
             return WrittenPart(file=self.stager.stage(self.attempt, table))
         return WrittenPart(table)
 

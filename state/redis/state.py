@@ -49,7 +49,7 @@ class RedisMapState(TableState[RowTable]):
     """
 
     _writes_in_parts = RedisRows.writes_in_parts
-    no_way_back = ""
+    rewind_obstacle = ""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class RedisMapState(TableState[RowTable]):
         server = Server(self._url, self.table, timeout_ms=self._timeout_ms)
         return RedisReader(server, self._table_name, self.columns, owner=owner, name=self.table)
 
-    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
         rows = self._stored_rows(owner_of(topology_id, component_id))
         found = rows.check()

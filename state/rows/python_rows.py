@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from state.rows.columns import StateColumns
-from transactional.core.ports import Partials, are_known
+from transactional.core.ports import Partials, can_combine_all
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.aggregates.places import have_keys_once
 from transactional.model.arrow import arrow_schema, batch_from_rows
@@ -100,7 +100,7 @@ class PutRows:
         """Partial aggregates as a state writes them. Raises `ProtocolError` unless it is said of exactly the value
         columns how they are combined."""
         values, combine = self.columns.values.names, partials.combine
-        if sorted(combine) != sorted(values) or not are_known(combine):
+        if sorted(combine) != sorted(values) or not can_combine_all(combine):
             raise ProtocolError(
                 f"state {self.state} has the value columns {sorted(values)}, to be combined was {dict(combine)}"
             )

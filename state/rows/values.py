@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.ports import COMBINES, unknown_word
+from transactional.core.ports import COMBINES, unknown_combine_error
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.errors import StoreMismatch
@@ -110,7 +110,7 @@ def combined_columns(how: str, stored: pa.ChunkedArray, partial: pa.ChunkedArray
                 is_better = pc.or_(is_better, pc.is_nan(stored if how == "min" else partial))
             # NULL where one of them is: then the other one counts.
             return pc.coalesce(pc.if_else(is_better, partial, stored), partial, stored)
-    raise unknown_word(how)
+    raise unknown_combine_error(how)
 
 
 def _added(stored: pa.ChunkedArray, partial: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -125,7 +125,7 @@ def combined(how: str, stored: Any, partial: Any) -> Any:
     """As `combined_columns`, of one value, which may be `ABSENT`. Sums of integers and decimals are exact, whatever a
     column can hold."""
     if how not in COMBINES:
-        raise unknown_word(how)
+        raise unknown_combine_error(how)
     if how == "last" or stored is ABSENT or stored is None:
         return partial
     if partial is None:

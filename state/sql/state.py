@@ -55,7 +55,7 @@ class SqlMapState(TableState[RowTable]):
     Raises `ConfigError` for URLs, names and types that can't hold a state.
     """
 
-    no_way_back = ""
+    rewind_obstacle = ""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class SqlMapState(TableState[RowTable]):
         database, registration = self._database.for_reading(), self._registration(owner)
         return SqlReader(database, registration, self.table, self.columns)
 
-    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
         if not self._database.exists():
             return f"state {self.table}: there is nothing of it"

@@ -15,7 +15,7 @@ from tests.changes.plain import END, Committed, Tables, in_order, letters, table
 from tests.changes.program import ID, Lets, Program, Source, built
 from transactional.core.ports import State, StateKind
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
-from transactional.core.ports.stream_names import taken_apart
+from transactional.core.ports.stream_names import split_stream_name
 from transactional.errors import FailedException, RetriesExhausted
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, PartitionId
@@ -143,7 +143,7 @@ class World:
         batch, committed = self.committed(), dict[str, list[list[dict[str, Any]]]]()
         for source in program.sources:
             for partition, until in batch.positions().items() if batch else ():
-                stream, own = taken_apart(partition)
+                stream, own = split_stream_name(partition)
                 if (stream or source.name) == source.name:
                     since = self.read.get((source.name, partition), 0)
                     rows = self.records[source.data_of(own.source)][own.index][since:until]
@@ -194,7 +194,7 @@ class World:
         position = self.store.position(ID)
         txid = position.committed_txid + 1 if position else 1
         batches = [records[0].batch for at in (txid, txid + 1) if (records := self.store.attempts_at(ID, TxId(at)))]
-        return any(taken_apart(at)[0] == stream for batch in batches for at, _ in batch.non_empty())
+        return any(split_stream_name(at)[0] == stream for batch in batches for at, _ in batch.non_empty())
 
     def whole(self) -> Any:
         """All that is stored: what a start that is refused may not change."""
@@ -204,4 +204,4 @@ class World:
 
 
 def _topic(partition: PartitionId) -> str:
-    return taken_apart(partition)[1].source
+    return split_stream_name(partition)[1].source

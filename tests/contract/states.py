@@ -198,7 +198,7 @@ class Place:
         if expiry is not None:
             state.expire(expiry)
         self.opened.append(state)
-        state.create_for(store_id)
+        state.set_store_id(store_id)
         state.open(owner, self.txids.__getitem__)
         return state
 

@@ -113,7 +113,7 @@ def test_a_table_whose_columns_are_declared_in_another_order_is_read_and_goes_ba
     assert reader.lookup(TxId(2), rows.select(["at", "word"])).to_pylist() == [twice]
     reader.close()
     target = RewindTarget(TxId(1), AttemptId(1), place.txids.get)
-    assert "transaction 2 did is undone" in turned.reach("words", "count", target)
+    assert "transaction 2 did is undone" in turned.preview_rewind("words", "count", target)
     turned.version()
     turned.fence(place.attempt(2, 3).attempt_id)
     turned.rewind(target, place.attempt(1, 4).attempt_id)

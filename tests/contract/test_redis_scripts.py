@@ -286,9 +286,9 @@ def test_a_table_with_a_half_written_transaction_can_not_undo_the_one_before(pla
         target = RewindTarget(TxId(txid), AttemptId(txid), place.txids.get)
         if told is None:
             with pytest.raises(BeyondKept, match="an attempt at the next one has ended in the middle"):
-                state.reach(topology, component, target)
+                state.preview_rewind(topology, component, target)
         else:
-            assert told in state.reach(topology, component, target)
+            assert told in state.preview_rewind(topology, component, target)
     assert content(state) == {"cat": 2}
     state.merge(place.attempt(3, 4), counts({"owl": 1}))
     assert content(state) == {"cat": 2, "owl": 1}

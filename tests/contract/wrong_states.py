@@ -212,9 +212,9 @@ class SameIdentity(InMemory):
 class NotBack(InMemory):
     """It says that it has gone back, and has only written the fence."""
 
-    no_way_back = ""
+    rewind_obstacle = ""
 
-    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         return "what the newest transaction did is undone"
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:

@@ -131,7 +131,7 @@ class Expiring(SimulatedUpdate, Windowed):
         """What is below the transaction's horizon, and was not below the one before."""
         return None if facts is None else ("at", None, (facts.time_ms - AFTER_MS) * 1_000)
 
-    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+    def close_windows(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
         """As it is."""
         return rows.select(list(OUTPUT.names))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tests.simulation.source import OUTPUT
-from transactional.core.ports import LateTuples
+from transactional.core.ports import DeferredTuples
 from transactional.model.arrow import arrow_schema
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
@@ -30,11 +30,11 @@ class Adding(StatefulBolt):
             self.sums.delete(tuple.word)
 
 
-def tuples_of(table: str, counts: Mapping[str, int]) -> LateTuples:
+def tuples_of(table: str, counts: Mapping[str, int]) -> DeferredTuples:
     """What the spout emits for the bolt that keeps a table: one tuple per word of the batch."""
     columns = [list(counts), list(counts.values())]
     batch = pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, arrow_schema(OUTPUT), strict=True)],
         schema=arrow_schema(OUTPUT),
     )
-    return LateTuples(table, 0, "spout", "default", [batch])
+    return DeferredTuples(table, 0, "spout", "default", [batch])

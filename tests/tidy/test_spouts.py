@@ -52,7 +52,7 @@ def test_what_is_left_out_is_noticed() -> None:
         lag = SeveralSpouts.lag
 
     assert "lag" not in left_out(Forgetful)
-    assert {"lags", "held", "outputs", "can_limit_batches"} <= set(left_out(Forgetful))
+    assert {"lag_by_partition", "read_held_ranges", "outputs", "can_limit_batches"} <= set(left_out(Forgetful))
 
 
 def subclasses(of: type) -> Iterator[type]:

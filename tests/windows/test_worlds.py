@@ -160,13 +160,13 @@ def test_partitions_that_are_waited_for_too_long_or_too_short_are_found(
 
 
 def test_sessions_that_have_become_parts_of_others_and_stay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    merged = SessionUpdate.merged
+    merged = SessionUpdate.merge_rows
 
     def keeping(self: SessionUpdate, rows: Any, part: Any) -> Any:
         found = merged(self, rows, part)
-        return replace(found, gone=found.gone.slice(0, 0))
+        return replace(found, removed=found.removed.slice(0, 0))
 
-    monkeypatch.setattr(SessionUpdate, "merged", keeping)
+    monkeypatch.setattr(SessionUpdate, "merge_rows", keeping)
     assert is_found(known=1)
 
 

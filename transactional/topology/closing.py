@@ -49,7 +49,7 @@ def windows_above(components: Iterable[Wired]) -> WindowsBehind:
             found |= above.get(grouping.source, {})
         windows = component.windows
         above[component.id] = found
-        if windows is not None and not windows.goes_by_order:
+        if windows is not None and not windows.depends_on_order:
             above[component.id] = {component.id: windows}
             if found:
                 known[component.id] = tuple(_above(name, of, windows) for name, of in found.items())
@@ -57,7 +57,7 @@ def windows_above(components: Iterable[Wired]) -> WindowsBehind:
 
 
 def _above(name: str, of: Windowed, windows: Windowed) -> WindowsAbove:
-    return WindowsAbove(name, of.closes_without_input, partial(of.first_time, by_end=windows.goes_by_end))
+    return WindowsAbove(name, of.closes_without_input, partial(of.first_time, by_end=windows.time_is_window_end))
 
 
 def windows_behind(components: Iterable[Wired]) -> WindowsBehind:
@@ -79,7 +79,7 @@ class TimedWindows:
     def of_topology(cls, topology: Topology) -> TimedWindows:
         """Those of a topology, each after those that it counts."""
         timed = {each.id: each.windows for each in topology.components if each.windows is not None}
-        windows = {name: each for name, each in timed.items() if not each.goes_by_order}
+        windows = {name: each for name, each in timed.items() if not each.depends_on_order}
         return cls(windows, windows_above(topology.components) if windows else {})
 
     def follow_transactions(self) -> set[str]:
@@ -171,7 +171,7 @@ class TimedWindows:
 def windows_left_open(topology: Topology) -> dict[str, str]:
     """By component, why its windows stay open at the end of a run with `close_windows`."""
     windows = {each.id: each.windows for each in topology.components if each.windows is not None}
-    by_count = {name: "by count" for name, each in windows.items() if each.goes_by_order}
+    by_count = {name: "by count" for name, each in windows.items() if each.depends_on_order}
     timed = TimedWindows.of_topology(topology)
     by_transaction = sorted(timed.follow_transactions())
     own = {name: "by transaction time" for name in by_transaction if windows[name].closes_without_input}

@@ -32,7 +32,7 @@ def described(topology: Topology) -> dict[str, Any]:
         "streams": _streams(topology.outputs_of(topology.spout_id)),
         "replays": "exactly" if topology.spout.replays_exactly else "as far as it can",
     }
-    if parts := topology.spout.described(topology.spout_parallelism):
+    if parts := topology.spout.describe_parts(topology.spout_parallelism):
         spout["spouts"] = list(parts)
     steps = {step.component: step for step in plan_steps(topology)}
     bolts = [_component(component, plan, steps.get(component.id)) for component in topology.components]
@@ -141,7 +141,7 @@ def as_mermaid(topology: Topology) -> str:
     """The topology as a Mermaid flowchart: committers and bolts behind them are framed as the commit phase."""
     plan = plan_stages(topology)
     numbers = {name: f"n{i}" for i, name in enumerate([topology.spout_id, *(c.id for c in topology.components)])}
-    spouts = [str(each["id"]) for each in topology.spout.described(topology.spout_parallelism)]
+    spouts = [str(each["id"]) for each in topology.spout.describe_parts(topology.spout_parallelism)]
     others = {(topology.spout_id, name): f"s{number}" for number, name in enumerate(spouts[1:], 1)}
     lines = ["flowchart LR", f"    {numbers[topology.spout_id]}([{topology.spout_id}])"]
     lines += [f"    {number}([{name}])" for (_, name), number in others.items()]

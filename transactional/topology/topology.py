@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from transactional.core.ports import KeepsTuples, PersistentAggregate, Spout, State, Windowed
+from transactional.core.ports import PersistentAggregate, Spout, State, TupleAggregate, Windowed
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.batch import PartitionId
 from transactional.model.config import TopologyConfig
@@ -203,7 +203,7 @@ class Topology:
     @property
     def has_windows(self) -> bool:
         """Whether there are windows that close as time passes: that of events, or of the transactions themselves."""
-        return any(not bolt.goes_by_order for bolt in self._windowed)
+        return any(not bolt.depends_on_order for bolt in self._windowed)
 
     @property
     def _windowed(self) -> list[Windowed]:
@@ -290,7 +290,7 @@ class Topology:
     def examined(self) -> Iterator[Topology]:
         """This topology with a spout apart from the run's, which is open meanwhile: for who examines the source, or
         needs the fingerprint, outside of a run. Raises what `Spout.open` raises."""
-        apart = replace(self, spout=self.spout.apart())
+        apart = replace(self, spout=self.spout.copy_unopened())
         try:
             apart.spout.open()
             yield apart
@@ -305,15 +305,15 @@ def _meaning(component: Component) -> dict[str, Any]:
     if update is not None:
         found |= {COMBINE: dict(update.combine), AGGREGATES: dict(update.aggregates_shown), **_kept_tuples(update)}
     if windows is not None:
-        fields = None if windows.kept_fields is None else str(windows.kept_fields)
+        fields = None if windows.tuple_fields is None else str(windows.tuple_fields)
         found |= {WINDOWS: windows.windows_shown, WINDOW_TIME: windows.time, WINDOW_FIELDS: fields}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _kept_tuples(update: PersistentAggregate) -> dict[str, Any]:
     """The fields of tuples that an update's columns keep, and what those of several streams are joined on."""
-    keeping = {name: each for name, each in update.aggregates.items() if isinstance(each, KeepsTuples)}
-    kept = {key: str(fields) for name, each in keeping.items() for key, fields in each.kept_fields(name).items()}
+    keeping = {name: each for name, each in update.aggregates.items() if isinstance(each, TupleAggregate)}
+    kept = {key: str(fields) for name, each in keeping.items() for key, fields in each.tuple_fields(name).items()}
     joined_on = {stream: on for each in keeping.values() for stream, on in each.joined_on.items()}
     return {KEPT_FIELDS: kept or None, JOINED_ON: joined_on or None}
 

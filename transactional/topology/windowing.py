@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from transactional.core.machine.window_assignment import Windows, WindowTimes, times_of
-from transactional.core.ports import CountsLate, Windowed
+from transactional.core.ports import LateCounter, Windowed
 from transactional.model.aggregates.places import comparable_key
 from transactional.model.arrow.kept_rows import rows_from_ipc, rows_to_ipc
 from transactional.model.errors import ConfigError
@@ -46,7 +46,7 @@ class _Kept:
     tuple: Tuple
 
 
-class Windowing(StatefulBolt, Windowed, CountsLate):
+class Windowing(StatefulBolt, Windowed, LateCounter):
     """Keeps the tuples of one `WindowedBolt`."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         return f"tuples of {of.length_us} every {of.every_us} by {by}, apart by ({', '.join(self.key)})"
 
     @property
-    def kept_fields(self) -> Schema:
+    def tuple_fields(self) -> Schema:
         """Those of all its inputs."""
         return self.fields
 
@@ -113,7 +113,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         """The length of windows of time."""
         return 0 if self._by_count else self.window.windows.length_us
 
-    goes_by_end = False
+    time_is_window_end = False
     """What the times mean that a bolt emits is not known: they count as when windows begin, which is earlier."""
 
     def first_time(self, watermark_us: int, *, by_end: bool) -> int:
@@ -126,7 +126,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         return None if self._by_count else self.window.windows.open_until(times, newest_us)
 
     @property
-    def goes_by_order(self) -> bool:
+    def depends_on_order(self) -> bool:
         """By count they do."""
         return self._by_count
 
@@ -166,7 +166,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
         self._times = times_of(context.batch, by_transaction=self.time is None)
         self._came: dict[str, list[Tuple]] = defaultdict(list)
         self._keys: dict[str, tuple[Any, ...]] = {}
-        self._component, self.left_out = context.component_id, Counter[str]()
+        self._component, self.late_counts = context.component_id, Counter[str]()
         self.bolt.prepare(context, collector)
 
     def init_state(self, state: KeyValueState) -> None:
@@ -213,7 +213,7 @@ class Windowing(StatefulBolt, Windowed, CountsLate):
                 self._state.put((part, pane, txid), self._packed(rows))
 
     def _is_late(self, each: Tuple) -> None:
-        self.left_out[self._component] += 1
+        self.late_counts[self._component] += 1
         if self.late is not None:
             self.collector.emit(*_values_of(each, self.late_fields), stream=self.late)
 

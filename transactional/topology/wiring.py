@@ -146,7 +146,7 @@ def _check_order(topology: Topology, committer: Component) -> None:
             continue
         above.add(component.id)
         todo += [grouping.source for grouping in component.inputs]
-        if component.windows is not None and component.windows.goes_by_order:
+        if component.windows is not None and component.windows.depends_on_order:
             raise ConfigError(
                 f"committer {committer.id!r} keeps a {committer.state.kind.value} state, and the windows of "
                 f"{component.id!r} go by the order of tuples: a replay with another number of tasks fills them with "

@@ -48,16 +48,16 @@ class TableDisk:
         except (DeltaError, OSError, ValueError) as error:
             raise unreadable(self._location, error) from None
 
-    def synced(self) -> None:
+    def mark_synced(self) -> None:
         """Note that what `unsynced` gave is synced."""
         if self._syncs is not None:
-            self._syncs.synced()
+            self._syncs.mark_synced()
 
     def make_durable(self) -> None:
         """Sync what was written. Raises `OSError`, `OperatingError`."""
         if self._syncs is not None:
             sync(self.unsynced())
-            self._syncs.synced()
+            self._syncs.mark_synced()
 
     def settle(self) -> None:
         """Sync what was written, since what comes next builds on it. Raises `WriteRefused`, `OperatingError`."""
@@ -111,7 +111,7 @@ class TableSyncs:
                 return self._whole()
         return found
 
-    def synced(self) -> None:
+    def mark_synced(self) -> None:
         """What `unsynced` gave is synced."""
         self._durable = self._asked
         self._own.clear()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from state.rows.columns import StateColumns
 from state.rows.seen import Seen
-from transactional.core.ports import unknown_word
+from transactional.core.ports import unknown_combine_error
 from transactional.model.attempt import TxId
 
 _TIME = """'Timestamp(Microsecond, Some("UTC"))'"""
@@ -128,7 +128,7 @@ def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Diale
                 f"CASE WHEN {partial} IS NULL THEN {stored} WHEN {stored} IS NULL OR {partial} {better} {stored} "
                 f"THEN {partial} ELSE {stored} END"
             )
-    raise unknown_word(how)
+    raise unknown_combine_error(how)
 
 
 def aggregated_sql(how: str, value: str, txid: str, type_: str, dialect: Dialect, *, is_part: bool) -> str:
@@ -141,7 +141,7 @@ def aggregated_sql(how: str, value: str, txid: str, type_: str, dialect: Dialect
             return dialect.total(value, type_) if is_part else dialect.summed(value, type_)
         case "min" | "max":
             return dialect.extreme(how, value, type_)
-    raise unknown_word(how)
+    raise unknown_combine_error(how)
 
 
 def alive_view(query: str, columns: StateColumns, dialect: Dialect, horizon: int | None) -> str:

@@ -68,7 +68,7 @@ class FileStager:
     columns: Schema
     bytes_min: int = STAGED_BYTES
 
-    def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
+    def is_large_enough(self, size_bytes: int, tasks: int) -> bool:
         """Above the minimum, and above a task's share of what may go through the driver."""
         return size_bytes > min(self.bytes_min, DRIVER_BYTES_MAX // max(1, tasks))
 
@@ -101,7 +101,7 @@ class FileStager:
             raise self._failed(error) from error
         return size
 
-    def leave_mark(self, *, create: bool = False) -> str:
+    def write_mark(self, *, create: bool = False) -> str:
         """Write an empty file of a new name; `create` the folder before. Raises `OperatingError`."""
         name = f"mark-{uuid.uuid4()}"
         try:
@@ -111,7 +111,7 @@ class FileStager:
             raise self._failed(error) from error
         return name
 
-    def missing(self, marks: Sequence[str]) -> list[str]:
+    def missing_marks(self, marks: Sequence[str]) -> list[str]:
         """Those of the marks that are not to be seen from here."""
         return [mark for mark in marks if not (self.folder / STAGED_FOLDER / mark).exists()]
 

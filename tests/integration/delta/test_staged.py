@@ -244,9 +244,9 @@ class TestStager:
 
     def test_small_ones_go_through_the_driver_unless_many_tasks_have_some(self, tmp_path: Path) -> None:
         stager = self.stager(tmp_path, bytes_min=1_000_000)
-        assert [stager.is_worth_it(size, 2) for size in (1_000_000, 1_000_001)] == [False, True]
-        assert stager.is_worth_it(DRIVER_BYTES_MAX // 200 + 1, 200)
-        assert not stager.is_worth_it(DRIVER_BYTES_MAX // 200, 200)
+        assert [stager.is_large_enough(size, 2) for size in (1_000_000, 1_000_001)] == [False, True]
+        assert stager.is_large_enough(DRIVER_BYTES_MAX // 200 + 1, 200)
+        assert not stager.is_large_enough(DRIVER_BYTES_MAX // 200, 200)
 
     def test_options_are_checked(self) -> None:
         with pytest.raises(ConfigError, match="staged_bytes is at least 0"):

@@ -80,7 +80,7 @@ def test_a_copy_apart_warns_of_what_it_has_seen_itself(caplog: pytest.LogCapture
     spout = Ends(a=300)
     first = position_after(spout)
     refuse(spout, first, a=150)
-    apart = spout.apart()
+    apart = spout.copy_unopened()
     for each in (apart, spout):
         each.ends = {"a": 300}
     apart.plan(first, replay=False)

@@ -136,9 +136,9 @@ class TestPartitions:
         lists = WordLists({"a": ["cat"], "b": []})
         spout = lists.as_spout(1)
         spout.plan(EMPTY_BATCH, replay=False)
-        assert spout.listed(EMPTY_BATCH) == {A: Listing.UNREAD, B: Listing.EMPTY}
-        assert spout.listed(EMPTY_BATCH) == {A: Listing.AWAY, B: Listing.AWAY}, "nothing was planned"
-        assert Numbers(3).as_spout(2).listed(EMPTY_BATCH) == {}, "parts of a batch are no partitions"
+        assert spout.list_partitions(EMPTY_BATCH) == {A: Listing.UNREAD, B: Listing.EMPTY}
+        assert spout.list_partitions(EMPTY_BATCH) == {A: Listing.AWAY, B: Listing.AWAY}, "nothing was planned"
+        assert Numbers(3).as_spout(2).list_partitions(EMPTY_BATCH) == {}, "parts of a batch are no partitions"
 
     def test_an_opaque_replay_asks_again_from_where_the_batch_before_ends(self) -> None:
         """Storm row T11 and seed 004's story: 1-40 instead of 1-50, and then 41-90."""

@@ -46,12 +46,12 @@ def rows(spout: MemoryTransactionalSpout, batch: BatchMetadata) -> list[tuple[An
 def test_partitions_are_listed_as_they_were_planned_with_or_as_they_are() -> None:
     data: list[list[tuple[str]]] = [[("cat",)], []]
     spout = OpaqueMemoryTransactionalSpout(data, fields="word string", take=1, disabled=[0])
-    assert spout.listed(EMPTY_BATCH) == {partition(0): Listing.AWAY, partition(1): Listing.EMPTY}
+    assert spout.list_partitions(EMPTY_BATCH) == {partition(0): Listing.AWAY, partition(1): Listing.EMPTY}
     spout.plan(EMPTY_BATCH, replay=False)
     spout.set_disabled(0, disabled=False)
     data[1].append(("dog",))
-    assert spout.listed(EMPTY_BATCH) == {partition(0): Listing.AWAY, partition(1): Listing.EMPTY}
-    assert spout.listed(EMPTY_BATCH) == {partition(0): Listing.UNREAD, partition(1): Listing.UNREAD}
+    assert spout.list_partitions(EMPTY_BATCH) == {partition(0): Listing.AWAY, partition(1): Listing.EMPTY}
+    assert spout.list_partitions(EMPTY_BATCH) == {partition(0): Listing.UNREAD, partition(1): Listing.UNREAD}
 
 
 def test_three_partitions_and_three_tuples_of_each_make_batches_of_9_7_and_3() -> None:

@@ -276,7 +276,8 @@ def test_what_is_emitted_early_for_a_late_bolt_waits_for_the_commit_phase() -> N
     topology = made.build()
     part = processed(topology)
     late = [
-        (tuples.target, tuples.source, tuples.stream, sum(b.num_rows for b in tuples.batches)) for tuples in part.late
+        (tuples.target, tuples.source, tuples.stream, sum(b.num_rows for b in tuples.batches))
+        for tuples in part.deferred
     ]
     assert sorted({tuples[:3] for tuples in late}) == [("D", "B", "default")]
     assert sum(tuples[3] for tuples in late) == 2

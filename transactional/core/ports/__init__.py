@@ -4,11 +4,25 @@ a rewind need from spouts and states."""
 from __future__ import annotations
 
 from transactional.core.ports.examining import TornFiles
-from transactional.core.ports.jobs import Clock, DeadLetter, JobExecutor, LateTuples, Processed
-from transactional.core.ports.partials import COMBINES, STAGEABLE, Aggregator, Partials, are_known, unknown_word
+from transactional.core.ports.jobs import Clock, DeadLetter, DeferredTuples, JobExecutor, Processed
+from transactional.core.ports.partials import (
+    COMBINES,
+    STAGEABLE,
+    Aggregator,
+    Partials,
+    can_combine_all,
+    unknown_combine_error,
+)
 from transactional.core.ports.spouts import PartitionReader, RefusedRecord, Spout, SpoutMaker
 from transactional.core.ports.states import CommitFacts, State, StateKind
-from transactional.core.ports.updates import CountsLate, KeepsTuples, Merged, PersistentAggregate, UpdateKind, Windowed
+from transactional.core.ports.updates import (
+    LateCounter,
+    MergedRows,
+    PersistentAggregate,
+    TupleAggregate,
+    UpdateKind,
+    Windowed,
+)
 
 __all__ = [
     "COMBINES",
@@ -16,12 +30,11 @@ __all__ = [
     "Aggregator",
     "Clock",
     "CommitFacts",
-    "CountsLate",
     "DeadLetter",
+    "DeferredTuples",
     "JobExecutor",
-    "KeepsTuples",
-    "LateTuples",
-    "Merged",
+    "LateCounter",
+    "MergedRows",
     "Partials",
     "PartitionReader",
     "PersistentAggregate",
@@ -32,8 +45,9 @@ __all__ = [
     "State",
     "StateKind",
     "TornFiles",
+    "TupleAggregate",
     "UpdateKind",
     "Windowed",
-    "are_known",
-    "unknown_word",
+    "can_combine_all",
+    "unknown_combine_error",
 ]

@@ -193,7 +193,7 @@ class Examined(Protocol):
         """The attempts and fences that have written it, oldest first, as far back as the table's history goes."""
 
     @property
-    def tells_all(self) -> bool:
+    def has_full_history(self) -> bool:
         """Whether `versions` begin with the first one ever."""
 
     def diagnoses(self) -> Iterator[Diagnosis]:
@@ -222,11 +222,11 @@ class SourceAddress:
     """How a spout's source is reached: for readers without the spout.
 
     `format` is `"kafka"`, with the brokers' addresses as `uri` and librdkafka's `options`, or another source's. With
-    `leaves_out` a record may make no tuple.
+    `skips_records` a record may make no tuple.
     """
 
     format: str
     uri: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     timeout_ms: int = 10_000
-    leaves_out: bool = False
+    skips_records: bool = False

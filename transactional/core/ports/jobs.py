@@ -1,6 +1,8 @@
-"""Where processing phases run: what an executor takes and returns; and the clock.
+"""The port of executors, which run processing phases, and the port of the clock.
 
-Each port has several implementations, and one contract suite (`tests/contract`) that all of them pass.
+An executor takes an attempt with its batch, and returns a `Processed`, which no longer depends on where it ran: the
+commit phase continues from it alone. Each port has several implementations, and one contract suite (`tests/contract`)
+that all of them pass.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LateTuples:
-    """Tuples that were emitted in the processing phase for a task of a bolt that runs in the commit phase."""
+class DeferredTuples:
+    """Tuples that the processing phase emitted for one task of a bolt that runs in the commit phase."""
 
     target: str
     task: int
@@ -31,14 +33,14 @@ class LateTuples:
     stream: str
     batches: Sequence[pa.RecordBatch]
     staged: StagedBytes | None = None
-    """Where a task has left the `staged_rows` tuples, in place of `batches`."""
+    """The part of a file with `staged_rows` further tuples, which a task wrote in place of `batches`."""
     staged_rows: int = 0
 
     @property
     def rows(self) -> int:
-        """How many there are."""
-        here: int = sum(batch.num_rows for batch in self.batches)
-        return self.staged_rows + here
+        """The number of tuples, in memory and staged."""
+        rows_in_memory: int = sum(batch.num_rows for batch in self.batches)
+        return self.staged_rows + rows_in_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,41 +55,41 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """The result of a processing phase, independent of Spark: the input of the commit phase, and what was read.
+    """The result of a processing phase, independent of Spark: the input of the commit phase.
 
-    The part of a `PersistentAggregate` is a `Partials`, that of a bolt that finishes in the commit phase the pickled
-    instances of its tasks, in order.
+    `parts` has one entry per committer: a `Partials` for a `PersistentAggregate`, the pickled instances of its tasks,
+    in order, for a bolt that finishes in the commit phase. `digests` describe what was read of each partition.
     """
 
     digests: Mapping[PartitionId, Digest]
     parts: Mapping[str, Partials | Sequence[bytes | StagedBytes]]
     counts: Mapping[str, int]
     """Tuples received per component."""
-    late: Sequence[LateTuples] = ()
+    deferred: Sequence[DeferredTuples] = ()
     excluded: Sequence[Exclusion] = ()
     letters: Sequence[DeadLetter] = ()
     tried_again: Sequence[Letter] = ()
     facts: BatchFacts | None = None
     failed: Sequence[FailedMessage] = ()
-    """Messages that some bolt has failed or has not acked."""
+    """The messages that a bolt failed or did not ack."""
     dropped: int = 0
-    """Failed tuples that belong to no message that is followed; `reason` is that of the first one."""
+    """The number of failed tuples that belong to no tracked message. `reason` is the error of the first one."""
     reason: str = ""
     edges: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """Tuples sent by source, stream and target, in the processing phase."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """Tuples that windows have left out as late, by the component that has the windows."""
+    late_counts: Mapping[str, int] = field(default_factory=dict)
+    """The number of tuples that windows skipped as late, by the component that has the windows."""
     counted: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """What bolts count themselves, by component and name."""
+    """The counters of bolts, by component and name of the counter."""
     batch: BatchMetadata | None = None
-    """What was processed."""
+    """The batch that was processed."""
     executor: str = ""
     """The executor, `in the driver`, `in workers` or `on Spark`, followed by the reason if there was a choice."""
     split: Mapping[str, Sequence[pa.Table | SplitRows]] = field(default_factory=dict)
-    """Partial aggregates that follow those in `parts`, in order, where a task has left some split by key."""
+    """By committer, partial aggregates that follow those in `parts`, in order, some of them split by key."""
 
     def facts_of(self, component: str) -> BatchFacts | None:
-        """The facts of the batch for the tuples of a component."""
+        """Return the facts of the batch for the tuples of a component."""
         return None if self.facts is None else self.facts.of(component)
 
 
@@ -104,20 +106,20 @@ class JobExecutor(Protocol):
         """
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Cancel what is running of the attempt; `run` raises `AttemptLost` once all has ended. Returns immediately."""
+        """Cancel the running work of the attempt; `run` raises `AttemptLost` once it has ended. Returns immediately."""
 
     def progress(self, attempt: TransactionAttempt) -> int:
-        """A number that increases while the attempt makes progress."""
+        """Return a number that increases while the attempt makes progress."""
 
     def close(self) -> None:
         """Release what `open` acquired."""
 
 
 class Clock(Protocol):
-    """Provides the two kinds of time."""
+    """Provides both kinds of time: one for timeouts, and the time of day."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that only increase, for timeouts."""
+        """Return milliseconds that never decrease, for timeouts."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, for people."""
+        """Return milliseconds since 1970, for people."""

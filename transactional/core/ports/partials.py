@@ -20,12 +20,12 @@ STAGEABLE: Final = frozenset({"sum", "min", "max"})
 """How values are combined that may come from several tasks for one key, in any order."""
 
 
-def are_known(combine: Mapping[str, str]) -> bool:
+def can_combine_all(combine: Mapping[str, str]) -> bool:
     """Whether a state can combine the values of all columns itself."""
     return set(combine.values()) <= set(COMBINES)
 
 
-def unknown_word(how: str) -> ProtocolError:
+def unknown_combine_error(how: str) -> ProtocolError:
     """The error for a word that is none of `COMBINES`."""
     return ProtocolError(f"a state combines values by {', '.join(COMBINES)}; {how!r} is not known")
 

@@ -76,5 +76,5 @@ class TaskState(Protocol):
 class Closer(Protocol):
     """What makes the windows that close of a state's rows. Picklable; runs on executors."""
 
-    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
-        """As `PersistentAggregate.closed`."""
+    def close_windows(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+        """As `PersistentAggregate.close_windows`."""

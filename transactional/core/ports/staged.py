@@ -56,7 +56,7 @@ class Scratch(Protocol):
     Nothing of it is part of a table, nor has it to outlive a power failure: it is of use to its attempt alone.
     """
 
-    def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
+    def is_large_enough(self, size_bytes: int, tasks: int) -> bool:
         """Whether a task should leave so many bytes here, when so many tasks have some."""
 
     def write(self, attempt: TransactionAttempt, parts: Sequence[bytes]) -> list[StagedBytes]:
@@ -72,19 +72,19 @@ class Scratch(Protocol):
 class Stager(Protocol):
     """Writes partial aggregates where a state's table lies. Picklable; runs on executors."""
 
-    def is_worth_it(self, size_bytes: int, tasks: int) -> bool:
+    def is_large_enough(self, size_bytes: int, tasks: int) -> bool:
         """Whether a task should write partial aggregates of this size itself, when so many tasks have some."""
 
     def stage(self, attempt: TransactionAttempt, rows: pa.Table) -> StagedFile:
         """Write rows, one per key, to a file of a new name. Raises `OperatingError`, and leaves no part of it."""
 
-    def leave_mark(self, *, create: bool = False) -> str:
+    def write_mark(self, *, create: bool = False) -> str:
         """Write an empty file of a new name, for the check that all see the same folder; `create` the folder before.
 
         Raises `OperatingError`.
         """
 
-    def missing(self, marks: Sequence[str]) -> list[str]:
+    def missing_marks(self, marks: Sequence[str]) -> list[str]:
         """Those of the marks that are not to be seen from here."""
 
     def remove_marks(self, marks: Sequence[str]) -> None:

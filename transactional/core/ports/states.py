@@ -234,10 +234,10 @@ class State(ABC):
         for all states at once. Raises `OperatingError`. Here, as in a database, what is written is durable."""
         return ()
 
-    def synced(self) -> None:  # noqa: B027 - optional
+    def mark_synced(self) -> None:  # noqa: B027 - optional
         """Called once everything that `unsynced` returned is synced."""
 
-    def mend(self, owner: str, check: Callable[[TornFiles], None]) -> None:  # noqa: B027 - optional
+    def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:  # noqa: B027 - optional
         """Set aside files that a power failure has left half written, so that nobody can open the table. Called before
         `open`, with the same owner, by a process that leads.
 
@@ -245,7 +245,7 @@ class State(ABC):
         are none.
         """
 
-    def create_for(self, store_id: str | None) -> None:  # noqa: B027 - optional
+    def set_store_id(self, store_id: str | None) -> None:  # noqa: B027 - optional
         """What a table has to record that `open` creates: the coordinator's store that it is for. Called before it."""
 
     def created_for(self) -> str | None:
@@ -327,28 +327,28 @@ class State(ABC):
     # --- going back -------------------------------------------------------------------------------------------------
 
     @property
-    def no_way_back(self) -> str:
-        """Why the table can't be taken back to an earlier transaction; empty: it can, by `reach` and `rewind`."""
+    def rewind_obstacle(self) -> str:
+        """The reason why the table can't be rewound to an earlier transaction; empty if `rewind` can do it."""
         return f"a {type(self).__name__} keeps nothing of earlier transactions"
 
-    def reach(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
+    def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would mean for the table of this committer, in words. Changes nothing; it need not be open.
 
         Raises `BeyondKept` if something that it takes is gone, `OperatingError` if the storage does not respond,
-        `ConfigError` where there is `no_way_back`.
+        `ConfigError` where there is `rewind_obstacle`.
         """
-        raise ConfigError(f"state {self.table} can't be taken back: {self.no_way_back}")
+        raise ConfigError(f"state {self.table} can't be taken back: {self.rewind_obstacle}")
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Take the open table back, and write `fence_id` as its version, in one write; called after `fence`.
 
         What it does is the same however often it is repeated, also by another process with a higher fence id, and
         whatever the table is at by then. Raises `Fenced` when the version is higher, `BeyondKept`, `OperatingError`,
-        `ConfigError` where there is `no_way_back`.
+        `ConfigError` where there is `rewind_obstacle`.
         """
-        raise ConfigError(f"state {self.table} can't be taken back: {self.no_way_back}")
+        raise ConfigError(f"state {self.table} can't be taken back: {self.rewind_obstacle}")
 
-    def hold(self, targets: Sequence[RewindTarget]) -> None:  # noqa: B027 - optional
+    def retain(self, targets: Sequence[RewindTarget]) -> None:  # noqa: B027 - optional
         """Keep from now on what going back to any of these takes, and no longer what was held for others.
 
         Called in the commit thread, for the open table. What is gone already can't be held: it is logged. Raises

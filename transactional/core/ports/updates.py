@@ -1,4 +1,9 @@
-"""The port of a state's update: a committer without user code, and of windows, which some of them keep."""
+"""The port of a state's update, which is a committer without user code, and the port of what keeps open windows.
+
+`PersistentAggregate` says how the tuples of a batch become rows of a state, and which windows close in a transaction;
+the commit phase of the engine calls it. `Windowed` is what both an update with windows and a windowed bolt say of their
+windows: the watermark is computed from it. All of it is deterministic: a replay makes the same rows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from transactional.core.ports.partials import Aggregator, are_known
+from transactional.core.ports.partials import Aggregator, can_combine_all
 from transactional.core.ports.split import Closer
 from transactional.core.ports.states import State
 from transactional.model.arrow.computed import ComputedColumns
@@ -23,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class UpdateKind(Enum):
-    """How what a transaction brings becomes rows of the state.
+    """How the partial aggregates of a transaction become rows of the state.
 
-    COMBINED: the state combines partial aggregates with the values before.
+    COMBINED: the state combines them with the values from before the transaction.
     COMPUTED: only the update's aggregator can combine them, so the new values are computed before they are merged.
-    REPLACED: rows depend on one another, as windows do that grow together: `merged` says which rows change and which
-        go, and they are put.
+    REPLACED: rows depend on one another, as sessions do that grow into one. `merge_rows` says which rows change and
+        which are removed, and the result is put.
     """
 
     COMBINED = "combined"
@@ -37,21 +42,24 @@ class UpdateKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """What a transaction makes of rows that depend on one another: those that change, as they are then; keys of rows
-    that go; and the windows that it fills, if they do not close by time."""
+class MergedRows:
+    """The result of a transaction for rows that depend on one another.
+
+    `changed` are the new rows, `removed` are rows whose keys are deleted, and `closed` are the windows that the
+    transaction fills, if windows do not close by time.
+    """
 
     changed: pa.Table
-    gone: pa.Table
+    removed: pa.Table
     closed: pa.Table | None = None
 
 
 class PersistentAggregate(ABC):
     """A committer without user code: aggregates a batch and merges it into a state (Trident's persistentAggregate).
 
-    If its state keeps windows that are open, those that close in a transaction are emitted on a stream of their own:
-    they are read from the state as it was before the transaction, to which no tuple of it can belong. What one without
-    windows inherits says that none closes.
+    If its state keeps open windows, the windows that close in a transaction are emitted on a stream of their own. They
+    are read from the state as it was before the transaction, since none of the transaction's tuples can belong to them.
+    The defaults of this class are those of an update without windows.
     """
 
     @property
@@ -71,16 +79,16 @@ class PersistentAggregate(ABC):
     @property
     @abstractmethod
     def combine(self) -> Mapping[str, str]:
-        """How the values of each column are combined, which is what they mean; kept with the topology's progress."""
+        """The word for how the values of each column are combined. Stored with the topology's progress."""
 
     @property
     @abstractmethod
     def aggregates_shown(self) -> Mapping[str, str]:
-        """Which aggregate of which field each column is; kept with the topology's progress."""
+        """A description of the aggregate and its field, by column. Stored with the topology's progress."""
 
     @property
     def aggregates(self) -> Mapping[str, object]:
-        """What makes each stored column, as far as it is an aggregate; none if that is not known."""
+        """The aggregate of each stored column that has one."""
         return {}
 
     @abstractmethod
@@ -89,8 +97,8 @@ class PersistentAggregate(ABC):
 
     @property
     def update_kind(self) -> UpdateKind:
-        """How what a transaction brings becomes rows of the state."""
-        return UpdateKind.COMBINED if are_known(self.aggregator().combine_kinds) else UpdateKind.COMPUTED
+        """How partial aggregates become rows of the state."""
+        return UpdateKind.COMBINED if can_combine_all(self.aggregator().combine_kinds) else UpdateKind.COMPUTED
 
     @property
     def computed(self) -> ComputedColumns:
@@ -101,105 +109,122 @@ class PersistentAggregate(ABC):
 
     @property
     def closed_fields(self) -> Schema:
-        """The fields of the stream of windows that close; without windows none."""
+        """The fields of the stream of closed windows. Empty without windows."""
         return Schema(())
 
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
-        """Which rows a transaction reads for it: a timestamp column, and `after` and `until` as `rows_between` takes
-        them. None: no window closes."""
+        """Return the range of rows in which the closing windows are, or None if no window closes.
+
+        The range is a timestamp column, and `after` and `until` of `State.rows_between`.
+        """
         return None
 
-    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
-        """The windows that close, of these rows."""
+    def close_windows(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+        """Make the windows that close in a transaction from the rows of the `closing` range."""
         return rows.slice(0, 0)
 
     @property
     def split_by(self) -> tuple[str, ...]:
-        """Columns of the state's key in which all rows of a window are equal, so that tasks can close windows, each
-        those of its part of the keys; () if there are none."""
+        """Columns of the state's key in which all rows of a window are equal. () if there are none.
+
+        The keys are split among tasks by these columns, so that each task closes the windows of its keys.
+        """
         return ()
 
     @property
     def window_key(self) -> tuple[str, ...]:
-        """Fields of a window that closes, by which it differs from all others, under these names; () if it may not."""
+        """Fields that identify a closing window, under their names in the state. () if nothing identifies it."""
         return ()
 
-    def closer(self) -> Closer | None:
-        """What a task takes along that closes windows; None: only the driver can."""
+    def window_closer(self) -> Closer | None:
+        """Return the picklable part that closes windows in a task, or None if only the driver can."""
         return None
 
     # --- rows that depend on one another ----------------------------------------------------------------------------
 
-    def touched(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
-        """The rows of the state, as they were before the transaction, with which partial aggregates may have to be
-        merged; maybe more. None: there are no partial aggregates."""
+    def rows_to_merge(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
+        """Read the rows with which the partial aggregates `part` may have to be merged, and perhaps more rows.
+
+        The rows are as they were before the transaction. None if there are no partial aggregates.
+        """
         return self.state.rows_before(attempt, part.select(list(self.state.key.names))) if part.num_rows else None
 
-    def merged(self, rows: pa.Table, part: pa.Table) -> Merged:
-        """What becomes of those rows. Both tables have the columns of the state."""
-        return Merged(self.aggregator().combine([rows, part]), rows.slice(0, 0))
+    def merge_rows(self, rows: pa.Table, part: pa.Table) -> MergedRows:
+        """Merge the partial aggregates `part` into `rows`, the result of `rows_to_merge`.
+
+        Both tables have the columns of the state.
+        """
+        return MergedRows(self.aggregator().combine([rows, part]), rows.slice(0, 0))
 
 
-class KeepsTuples:
+class TupleAggregate:
     """An aggregate whose values are the tuples themselves."""
 
     joined_on: Mapping[str, str] = MappingProxyType({})
-    """Of several streams, by name: the fields that are compared, and the one with the time."""
+    """The fields of each joined stream that are compared, and its time field. Empty unless streams are joined."""
 
-    def kept_fields(self, column: str) -> Mapping[str, Schema]:
-        """The fields of the tuples, of several streams by the stream, otherwise under the name of the column."""
+    def tuple_fields(self, column: str) -> Mapping[str, Schema]:
+        """Return the fields of the tuples: by stream if streams are joined, else under the name of the column."""
         raise NotImplementedError
 
 
-class CountsLate:
-    """A bolt of ours that leaves out late tuples, and counts them by the component that has the windows."""
+class LateCounter:
+    """A bolt of the framework that skips late tuples."""
 
-    left_out: Counter[str]
+    late_counts: Counter[str]
+    """The number of skipped tuples, by the component that has the windows."""
 
 
 class Windowed(ABC):
-    """What keeps windows that are open: an update of a state, or a bolt."""
+    """A component that keeps open windows: an update of a state, or a bolt."""
 
     time: str | None = None
-    """The field with the time of their tuples; None: it is that of the transaction, or none matters."""
-    goes_by_end: bool = False
-    """Whether the time of its tuples is the end of windows that it counts."""
+    """The time field of the tuples. None if the transaction's own time counts, or no time at all."""
+    time_is_window_end: bool = False
+    """True if the tuples are windows of another component, and their time field is the end of the window."""
     processed_window: str = ""
     """The window that user code is processing, for messages."""
 
     @property
     @abstractmethod
     def windows_shown(self) -> str:
-        """Their length and what else a row's meaning depends on; kept with the topology's progress."""
+        """The windows in words: their length, and all else that the meaning of a row depends on.
+
+        Stored with the topology's progress.
+        """
 
     @property
-    def kept_fields(self) -> Schema | None:
-        """The fields of the tuples that are kept for them; None: what is kept are aggregates."""
+    def tuple_fields(self) -> Schema | None:
+        """The fields of the tuples that wait in open windows. None if windows hold aggregates."""
         return None
 
     @property
     def closes_without_input(self) -> bool:
-        """Whether windows close also if nothing is read, because time passes."""
+        """True if time closes windows even while nothing is read."""
         return False
 
     @property
     @abstractmethod
     def longest_us(self) -> int:
-        """How long after a time, in microseconds, the last window may end that it is in."""
+        """The longest span, in microseconds, from the time of a tuple to the end of its last window."""
 
     @property
-    def goes_by_order(self) -> bool:
-        """Whether the order of tuples decides in which windows they are, which another number of tasks may change. It
-        has no times then."""
+    def depends_on_order(self) -> bool:
+        """True if the order of tuples decides which windows they are in, as in windows by count.
+
+        Another number of tasks may change that order. Such windows have no times.
+        """
         return False
 
     def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
-        """How many windows can still get tuples that are not late, up to the one of the newest event time, whatever the
-        number of keys. None: no time says so, or none is known yet."""
+        """Count the windows of one key that can still get tuples, up to the window of the newest event time.
+
+        None if windows do not depend on time, or no time is known yet.
+        """
         return None
 
     def comparable(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values of a row of its state, so that those of equal windows are equal."""
+        """Return the values of a row of its state in a form in which equal windows have equal values."""
         return values
 
     @abstractmethod

@@ -111,7 +111,7 @@ def _former_spouts(topology: Topology, store: str) -> frozenset[str]:
     from transactional.runtime.engine.streams import stream_names
 
     with closing(open_for_reading(store)) as reader:
-        return frozenset(stream_names(topology, reader).spouts)
+        return frozenset(stream_names(topology, reader).past_spouts)
 
 
 def _places(target: str, store: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:

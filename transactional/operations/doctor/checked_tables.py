@@ -58,7 +58,7 @@ def checked_sources(topology: Topology) -> list[KafkaSource]:
     """Return the Kafka clusters that a topology reads; none for another source."""
     return [
         KafkaSource(
-            address.uri, address.options, address.timeout_ms / 1000, prefix=prefix, leaves_out=address.leaves_out
+            address.uri, address.options, address.timeout_ms / 1000, prefix=prefix, leaves_out=address.skips_records
         )
         for prefix, address in topology.spout.addresses().items()
         if address.format == "kafka"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from transactional.core.ports.stream_names import of_stream, taken_apart
+from transactional.core.ports.stream_names import add_stream_name, split_stream_name
 from transactional.model.batch import PartitionId
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.topology.topology import Topology
@@ -32,11 +32,11 @@ class CountedRecords:
     def __call__(self, partition: tuple[str, int]) -> bool | None:
         """Take a partition by its name of today: source and index."""
         read, names = PartitionId(*partition), tuple(self.topology.spout.streams)
-        stream, own = taken_apart(read)
+        stream, own = split_stream_name(read)
         if not names and stream and stream in self._former_spouts:
             names, read = (self.topology.spout_id,), own
         elif len(names) == 1 and not stream:
-            stream, read = names[0], of_stream(names[0], read)
+            stream, read = names[0], add_stream_name(names[0], read)
         return None if names and stream not in names else self._stream_of(read) in self._streams
 
     @cached_property

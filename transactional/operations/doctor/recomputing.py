@@ -63,7 +63,7 @@ class _Recomputing:
             return
         names = stream_names(self.topology, store)
         records = [
-            replace(record, batch=names.today(record.batch, record.attempt.txid))
+            replace(record, batch=names.with_current_names(record.batch, record.attempt.txid))
             for record in store.attempts(self.topology.id, limit=ATTEMPTS_MAX)
             if record.phase == "committed"
         ]

@@ -323,7 +323,7 @@ def _record(store: CoordinatorStore, lease: Lease, attempt: TransactionAttempt, 
 
 def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal: Journal) -> None:
     """Record at which transaction the table was when each coordinator took over."""
-    txid = TxId(0) if table.found.tells_all else None
+    txid = TxId(0) if table.found.has_full_history else None
     versions = table.found.versions
     for version in versions:
         if version in journal.attempts:

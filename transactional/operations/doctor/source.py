@@ -20,7 +20,7 @@ def committed_batch(store: StoreReader, topology: Topology) -> BatchMetadata:
     """The batch of the last committed transaction, by the names of today; the empty one if there is none."""
     for record in store.attempts(topology.id, limit=ATTEMPTS_LOOKED_AT):
         if record.phase == COMMITTED:
-            return stream_names(topology, store).today(record.batch, record.attempt.txid)
+            return stream_names(topology, store).with_current_names(record.batch, record.attempt.txid)
     return EMPTY_BATCH
 
 
@@ -32,7 +32,9 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
     where = f"source of {topology.spout_id!r}"
     try:
         names = stream_names(topology, store)
-        held = topology.spout.held([partition for partition in after.ranges if not names.is_gone(partition)])
+        held = topology.spout.read_held_ranges(
+            [partition for partition in after.ranges if not names.is_removed(partition)]
+        )
         positions = list(_examine_positions(topology.spout, after, held, where))
         yield from positions
         with topology.examined() as examined:

@@ -94,7 +94,7 @@ def _log_starts(topology: Topology, names: StreamNames, history: StoreHistory) -
     partitions = _partitions(history)
     today = {each: _today(names, history, each) for each in partitions}
     try:
-        held = topology.spout.held(today.values())
+        held = topology.spout.read_held_ranges(today.values())
     except (ConfigError, OperatingError):
         return dict.fromkeys(partitions, ANY_OFFSET)
     if not held:
@@ -105,5 +105,5 @@ def _log_starts(topology: Topology, names: StreamNames, history: StoreHistory) -
 
 def _today(names: StreamNames, history: StoreHistory, partition: Partition) -> PartitionId:
     batch = BatchMetadata({PartitionId(*partition): OffsetRange(Offset(0), Offset(0))})
-    [named] = names.today(batch, TxId(history.committed_txid)).ranges
+    [named] = names.with_current_names(batch, TxId(history.committed_txid)).ranges
     return named

@@ -92,7 +92,7 @@ class BoltStep(CommitStep):
             done, failed = run_through(make, received)
             if failed is None:
                 passing.letters += done.letters
-                passing.left_out.update(done.left_out)
+                passing.late_counts.update(done.late_counts)
                 passing.counted.update(done.counted)
                 passing.take_over(component.id, done.partials, done.addressed)
                 operators = done.operators.values()
@@ -178,6 +178,6 @@ def _received_before(topology: Topology, component: str, processed: Processed, i
     except TransactionalError:
         return {}
     tuples: dict[int, list[tuple[pa.RecordBatch, str, str]]] = {}
-    for late in (late for late in again.late if late.target == component):
+    for late in (late for late in again.deferred if late.target == component):
         tuples.setdefault(late.task, []).extend((batch, late.source, late.stream) for batch in late.batches)
     return {task: lambda of=of_task: of for task, of_task in tuples.items()}  # type: ignore[misc]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from transactional.core.ports import Aggregator, are_known
+from transactional.core.ports import Aggregator, can_combine_all
 from transactional.model.aggregates.places import places_in, rows_at
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt
@@ -31,4 +31,4 @@ def changed_rows(state: ReadState, attempt: TransactionAttempt, part: pa.Table, 
 
 def kinds_written(combine: Mapping[str, str]) -> Mapping[str, str]:
     """How a state takes what an update writes: own combiners' values in place of what was there."""
-    return combine if are_known(combine) else dict.fromkeys(combine, "last")
+    return combine if can_combine_all(combine) else dict.fromkeys(combine, "last")

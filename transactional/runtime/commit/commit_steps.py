@@ -97,7 +97,7 @@ class CommitStep(ABC):
         self._check(work, answers)
         for answer in answers:
             passing.take_items(answer.items)
-            passing.left_out.update(answer.left_out)
+            passing.late_counts.update(answer.late_counts)
             passing.counted.update(answer.counted)
         self._take(passing, [answer.written for answer in answers if answer.written is not None])
 

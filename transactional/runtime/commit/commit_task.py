@@ -34,7 +34,7 @@ class CommitTask(TaskLoop):
         """Finish the batch."""
         self.letters += operator.letters
         operator.finish()
-        self.left_out.update(operator.left_out)
+        self.late_counts.update(operator.late_counts)
         self.count(operator)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:

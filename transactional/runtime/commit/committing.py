@@ -101,7 +101,7 @@ class CommitPhase:
             facts |= facts_of_write(self.states[component_id], passing.written.get(component_id))
         edges = Counter(processed.edges) + passing.sent
         letters = Counter(letter.exclusion.component for letter in passing.letters)
-        late = Counter(processed.left_out) + passing.left_out
+        late = Counter(processed.late_counts) + passing.late_counts
         passing.counted.update(processed.counted)
         return CommitReport(edges, states, letters, step_executors, late, processed.executor, passing.counted)
 
@@ -118,7 +118,7 @@ class CommitPhase:
         except OSError as error:
             raise OperatingError(f"{error.filename or 'a table'} can't be synced to its disk: {error}") from error
         for state in self.states.values():
-            state.synced()
+            state.mark_synced()
 
     def _take_letters(self, passing: Passing) -> None:
         for letter in passing.processed.tried_again:

@@ -49,7 +49,7 @@ class Passing:
     """The stateful bolts that have run, to be notified once all states are written."""
     sent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Tuples by source, stream and target."""
-    left_out: Counter[str] = field(default_factory=Counter)
+    late_counts: Counter[str] = field(default_factory=Counter)
     """Late tuples, by the component with the windows that have left them out."""
     counted: Counter[tuple[str, str]] = field(default_factory=Counter)
     """What bolts count themselves, by component and name."""
@@ -62,7 +62,7 @@ class Passing:
     def of(cls, attempt: TransactionAttempt, processed: Processed) -> Passing:
         """What comes out of the processing phase."""
         passing = cls(attempt, processed, letters=list(processed.letters))
-        for tuples in processed.late:
+        for tuples in processed.deferred:
             data = tuples.batches if tuples.staged is None else tuples.staged
             passing.put(tuples.target, tuples.task, (data, tuples.source, tuples.stream), tuples.rows)
         for parts in processed.parts.values():

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.ports import DeadLetter, are_known
+from transactional.core.ports import DeadLetter, can_combine_all
 from transactional.core.ports.split import Closer, NeedsDriver
 from transactional.model.arrow import task_of_rows, to_ipc
 from transactional.model.errors import OperatingError, SchemaMismatch
@@ -55,7 +55,7 @@ class BoltWork(StepWork):
         if failed is not None:
             return TaskDone(given.task, count, failure=_failure(info, failed))
         sent = _items(given.task, done.emitters[component], done.addressed, done.partials, done.letters)
-        counted = TaskDone(given.task, count, left_out=done.left_out, counted=done.counted)
+        counted = TaskDone(given.task, count, late_counts=done.late_counts, counted=done.counted)
         answer = _answer(program, self, counted, sent)
         if answer.failure is not None or part is None or view is None:
             return answer
@@ -89,7 +89,7 @@ class ClosingWork(StepWork):
         ]
         own = pa.Table.from_batches(parts, rows.schema)
         done = TaskDone(given.task, own.num_rows, of=rows.num_rows)
-        return _emitted(program, self, done, {CLOSED: in_order(self.closer.closed(own, self.facts), self.order)})
+        return _emitted(program, self, done, {CLOSED: in_order(self.closer.close_windows(own, self.facts), self.order)})
 
     def rows_of(self, answers: Sequence[TaskDone]) -> int:
         """All have read the same rows, and each has kept some."""
@@ -110,7 +110,7 @@ class ChangingWork(StepWork):
         state = PartOfState(self.step, self.state, given.task)
         changed = changed_rows(state, self.attempt, part, aggregator)
         changed = in_order(changed, step.split_by if step.in_order else ())
-        written = state.keep_rows(part if are_known(aggregator.combine_kinds) else changed)
+        written = state.keep_rows(part if can_combine_all(aggregator.combine_kinds) else changed)
         streams = [stream for stream, fields in program.outputs_of(step.component).items() if fields]
         done = TaskDone(given.task, sum(table.num_rows for table in tables), written=written)
         return _emitted(program, self, done, dict.fromkeys(streams, changed))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.core.ports import Merged, Partials, UpdateKind, are_known
+from transactional.core.ports import MergedRows, Partials, UpdateKind, can_combine_all
 from transactional.core.ports.split import WrittenPart
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.arrow import arrow_schema
@@ -101,7 +101,7 @@ class ChangingStep(UpdateStep):
         changed = changed_rows(self.state, passing.attempt, part.table, self.aggregator)
         if plan.in_order:
             changed = in_order_of_tasks(changed, plan.split_by, plan.tasks)
-        if not are_known(part.combine):
+        if not can_combine_all(part.combine):
             part = Partials(kinds_written(part.combine), changed.select(part.table.column_names))
         self.merge(passing, part)
         return {stream: changed for stream in self.emits if stream != CLOSED}
@@ -133,24 +133,24 @@ class ReplacingStep(UpdateStep):
     def write(self, passing: Passing) -> Mapping[str, pa.Table]:
         """Put the rows, and emit those that change; and windows that are filled, if they do not close by time."""
         merged = self._put(passing.attempt, self.partials(passing).table, self.facts(passing))
-        passing.written[self.component.id] = merged.changed.num_rows + merged.gone.num_rows
+        passing.written[self.component.id] = merged.changed.num_rows + merged.removed.num_rows
         emitted = {stream: merged.changed for stream in self.emits if stream != CLOSED}
         if CLOSED in self.emits and merged.closed is not None:
             emitted[CLOSED] = merged.closed
         return emitted
 
-    def _put(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> Merged:
+    def _put(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> MergedRows:
         """A replay reads the same rows as before."""
         update, state = self.update, self.state
         schema = arrow_schema(Schema((*state.key, *state.values)))
         part = part.select(schema.names).cast(schema)
-        rows = update.touched(attempt, part, facts)
+        rows = update.rows_to_merge(attempt, part, facts)
         if rows is None:
             state.put(attempt, {})
-            return Merged(schema.empty_table(), schema.empty_table())
-        merged = update.merged(rows.select(schema.names).cast(schema), part)
+            return MergedRows(schema.empty_table(), schema.empty_table())
+        merged = update.merge_rows(rows.select(schema.names).cast(schema), part)
         key, values = list(state.key.names), list(state.values.names)
-        written: dict[Key, tuple[Any, ...] | Absent] = dict.fromkeys(_tuples(merged.gone.select(key)), ABSENT)
+        written: dict[Key, tuple[Any, ...] | Absent] = dict.fromkeys(_tuples(merged.removed.select(key)), ABSENT)
         keys = _tuples(merged.changed.select(key)) if key else [()]
         written.update(zip(keys, _tuples(merged.changed.select(values)), strict=True))
         state.put(attempt, written)
@@ -176,7 +176,7 @@ class ClosingStep(UpdateStep):
         plan, facts = self.plan, self.facts(passing)
         if (rows := self.update.closing(facts)) is None:
             return arrow_schema(self.update.closed_fields).empty_table()
-        closed = self.update.closed(self.state.rows_between(passing.attempt, *rows), facts)
+        closed = self.update.close_windows(self.state.rows_between(passing.attempt, *rows), facts)
         return in_order_of_tasks(closed, plan.split_by, plan.tasks, self.update.window_key) if plan.in_order else closed
 
     def _size(self, passing: Passing) -> tuple[int, int]:
@@ -190,7 +190,7 @@ class ClosingStep(UpdateStep):
         part, rows = self._for_tasks(passing), self.update.closing(facts)
         if part is None:
             return None
-        order, closer = self.update.window_key if plan.in_order else (), self.update.closer()
+        order, closer = self.update.window_key if plan.in_order else (), self.update.window_closer()
         assert rows is not None, "what closes no window is no job"
         assert closer is not None, "it is split by key"
         inputs = tuple(TaskInput(task, ()) for task in range(plan.tasks))

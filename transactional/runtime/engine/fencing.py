@@ -106,8 +106,8 @@ def open_table(
             raise _mismatch(component.id, state, store, wrong)
 
     with suppress(*([] if goes_back_to is None else [StoreMismatch])):
-        state.mend(owner, check)
-    state.create_for(store_id)
+        state.set_aside_torn(owner, check)
+    state.set_store_id(store_id)
     state.open(owner, txid_lookup(store, topology.id, component.id))
     return state
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from transactional.core.ports import PartitionReader, Spout
 from transactional.core.ports.examining import SourceAddress
-from transactional.core.ports.stream_names import origin_today
+from transactional.core.ports.stream_names import current_origin
 from transactional.core.store.history import RunRecord
 from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
@@ -112,9 +112,9 @@ class LetterSpout(Spout):
         """The spout's."""
         return self._spout.streams
 
-    def described(self, tasks: int) -> Sequence[Mapping[str, Any]]:
+    def describe_parts(self, tasks: int) -> Sequence[Mapping[str, Any]]:
         """The spout's."""
-        return self._spout.described(tasks)
+        return self._spout.describe_parts(tasks)
 
     @property
     def event_times(self) -> Mapping[str, EventTime]:
@@ -135,22 +135,22 @@ class LetterSpout(Spout):
         """Delegate to the spout."""
         self._spout.ack_at_once()
 
-    def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
+    def acknowledge(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
         """Delegate to the spout."""
-        self._spout.settle(batch, failed)
+        self._spout.acknowledge(batch, failed)
 
     def addresses(self) -> Mapping[str, SourceAddress]:
         """The spout's."""
         return self._spout.addresses()
 
-    def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
+    def read_held_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
         """Delegate to the spout."""
-        return self._spout.held(partitions)
+        return self._spout.read_held_ranges(partitions)
 
-    def apart(self) -> Self:
+    def copy_unopened(self) -> Self:
         """Over the spout apart."""
-        apart = super().apart()
-        apart._spout = self._spout.apart()
+        apart = super().copy_unopened()
+        apart._spout = self._spout.copy_unopened()
         return apart
 
     def identity(self) -> Mapping[str, str]:
@@ -183,13 +183,13 @@ class LetterSpout(Spout):
         """Delegate to the spout."""
         return self._spout.lag(after)
 
-    def lags(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
+    def lag_by_partition(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
         """Delegate to the spout."""
-        return self._spout.lags(after)
+        return self._spout.lag_by_partition(after)
 
-    def listed(self, after: BatchMetadata) -> Mapping[PartitionId, Listing]:
+    def list_partitions(self, after: BatchMetadata) -> Mapping[PartitionId, Listing]:
         """Delegate to the spout, which queries the source: letters are planned without it."""
-        return self._spout.listed(after)
+        return self._spout.list_partitions(after)
 
     def close(self) -> None:
         """Close the spout."""
@@ -233,7 +233,7 @@ def letters_of(topology: Topology, keys: Collection[LetterKey] | None, runs: Seq
 def _letter(topology: Topology, row: Mapping[str, Any], known: Bolts) -> Letter:
     key, bolts = (row["transaction"], row["number"]), [component.id for component in topology.components]
     source, bolt = (known.today(row[name], key[0]) or "" for name in ("source", "component"))
-    origin = origin_today(source, row["stream"], topology.spout_id, topology.spout.outputs, bolts)
+    origin = current_origin(source, row["stream"], topology.spout_id, topology.spout.outputs, bolts)
     is_record = row["component"] == row["source"]
     component = origin[0] if is_record else bolt
     inputs = {component.id: [grouping.origin for grouping in component.inputs] for component in topology.components}

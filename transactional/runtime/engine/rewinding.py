@@ -72,10 +72,13 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
         )
     check_tables(topology, status)
     names = stream_names(topology, store)
-    after = names.today(batch_at(store, topology.id, txid), txid)
+    after = names.with_current_names(batch_at(store, topology.id, txid), txid)
     try:
         tables = tuple(
-            (component.id, state.reach(topology.id, component.id, target_of(store, topology.id, component.id, txid)))
+            (
+                component.id,
+                state.preview_rewind(topology.id, component.id, target_of(store, topology.id, component.id, txid)),
+            )
             for component, state in rewindable(topology, store)
         )
     except BeyondKept as error:
@@ -86,7 +89,7 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
             f"go to, at the latest {status.committed_txid}, where it began; if there is none, start over with "
             f"`transactional reset {topology.id}` and empty tables"
         ) from None
-    before = names.today(batch_at(store, topology.id, status.committed_txid), status.committed_txid)
+    before = names.with_current_names(batch_at(store, topology.id, status.committed_txid), status.committed_txid)
     positions = read_again(topology.spout, before, after)
     is_begun = status.rewinding_to is not None
     return RewindPlan(topology.id, status.committed_txid, txid, tables, tuple(positions), is_begun)
@@ -151,7 +154,7 @@ def rewindable(topology: Topology, store: CoordinatorStore) -> list[tuple[Compon
         assert state is not None
         if not store.has_fence(topology.id, component.id):
             continue
-        if why := state.no_way_back:
+        if why := state.rewind_obstacle:
             raise ConfigError(
                 f"committer {component.id!r} of topology {topology.id!r} can't be taken back: {why}. Start it "
                 "over with another id, or with empty tables after `transactional reset`"
@@ -185,7 +188,7 @@ def read_again(spout: Spout, before: BatchMetadata, after: BatchMetadata) -> lis
     Raises `BeyondKept` if a transactional spout would have to skip something, `ConfigError` if it can't read its source
     again, `OperatingError` if the source does not respond.
     """
-    held = spout.held((after.ranges or before.ranges).keys()) if before.ranges else {}
+    held = spout.read_held_ranges((after.ranges or before.ranges).keys()) if before.ranges else {}
     words, lost = list[str](), list[str]()
     for partition, until in sorted(before.positions().items()):
         then, there = after.positions().get(partition), held.get(partition)

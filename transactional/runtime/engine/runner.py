@@ -135,7 +135,7 @@ class PhaseRunner:
         self._planning.submit(self._notify, attempt, lambda: spout.committed(batch))
         if processed is not None and spout.is_acked:
             failed = processed.failed
-            self._planning.submit(self._notify, attempt, lambda: spout.settle(batch, failed))
+            self._planning.submit(self._notify, attempt, lambda: spout.acknowledge(batch, failed))
 
     def tidy(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
@@ -260,7 +260,7 @@ class PhaseRunner:
                     spout.limit_batches(limit)
                 batch = spout.plan(after, replay=replay)
                 has_ended = batch is not None or spout.has_ended
-                listing = spout.listed(after) if self.topology.event_times else {}
+                listing = spout.list_partitions(after) if self.topology.event_times else {}
         except ConfigError as error:
             raise _Refused(error) from error
         now_ms = self.clock.wall_ms()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, overload
 
-from transactional.core.ports.stream_names import RUNS_MAX, StreamNames, taken_apart
+from transactional.core.ports.stream_names import RUNS_MAX, StreamNames, split_stream_name
 from transactional.core.store import StoreReader
 from transactional.core.store.history import RunRecord
 from transactional.core.store.progress import Progress
@@ -70,17 +70,17 @@ def progress_of_streams(
     """
     names, txid = stream_names(topology, store), progress.committed_txid
     for batch in (progress.committed_batch, *progress.recorded.values()):
-        if names.is_guess(batch, txid) and not accept_changes:
+        if names.rests_on_guess(batch, txid) and not accept_changes:
             raise TopologyChanged(
                 f"topology {topology.id!r} has positions that name no stream, and no run is stored that says whose "
-                f"they are: they are taken for those of {names.guessed(batch)!r}, the first stream that no other one "
-                "names. If that is so, start with --accept-changes (accept_changes=True); otherwise declare their "
-                "stream first"
+                f"they are: they are taken for those of {names.guess_first_stream(batch)!r}, the first stream that no "
+                "other one names. If that is so, start with --accept-changes (accept_changes=True); otherwise declare "
+                "their stream first"
             )
-    committed = names.today(progress.committed_batch, txid)
-    recorded = {number: names.today(batch, txid) for number, batch in progress.recorded.items()}
+    committed = names.with_current_names(progress.committed_batch, txid)
+    recorded = {number: names.with_current_names(batch, txid) for number, batch in progress.recorded.items()}
     for number, batch in recorded.items():
-        for stream, has_records in names.gone(batch).items():
+        for stream, has_records in names.removed_streams(batch).items():
             if has_records:
                 raise TopologyChanged(
                     f"transaction {number} of topology {topology.id!r} is recorded and not committed, and has records "
@@ -88,7 +88,7 @@ def progress_of_streams(
                     "stream until it is drained, and take the stream out then"
                 )
     if txid != NO_TRANSACTION and names.streams:
-        _tell(names, topology, {taken_apart(partition)[0] for partition in committed.ranges})
+        _tell(names, topology, {split_stream_name(partition)[0] for partition in committed.ranges})
     return replace(progress, committed_batch=committed, recorded=recorded)
 
 

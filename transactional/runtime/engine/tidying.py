@@ -105,7 +105,7 @@ class Tidying:
             return True
         try:
             for component, state in self._states:
-                state.hold(targets.get(component, ()))
+                state.retain(targets.get(component, ()))
         except OperatingError as error:
             _log.warning("no table is maintained until what a savepoint takes is known: %s", error)
             return False

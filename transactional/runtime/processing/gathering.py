@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from transactional.core.ports import DeadLetter, LateTuples, Partials, Processed
+from transactional.core.ports import DeadLetter, DeferredTuples, Partials, Processed
 from transactional.core.ports.staged import SplitRows, StagedBytes, StagedFile
 from transactional.model.arrow import from_ipc, table_from_ipc
 from transactional.model.batch import BatchMetadata, Digest, PartitionId
@@ -69,7 +69,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *,
         dropped=sum(each.dropped for each in found),
         reason=next((each.reason for each in found if each.reason), ""),
         edges=edges,
-        left_out=sum((Counter(report.left_out) for report in reports), Counter()),
+        late_counts=sum((Counter(report.late_counts) for report in reports), Counter()),
         counted=_counted(reports),
         batch=batch,
         executor=executor,
@@ -85,11 +85,11 @@ def _counted(reports: Iterable[TaskReport]) -> Counter[tuple[str, str]]:
     return counted
 
 
-def late_tuples(item: TuplesToCommit) -> LateTuples:
+def late_tuples(item: TuplesToCommit) -> DeferredTuples:
     """Tuples for the commit phase, as they have arrived."""
     if isinstance(item.data, StagedBytes):
-        return LateTuples(item.target, item.task, item.source, item.stream, (), item.data, item.rows)
-    return LateTuples(item.target, item.task, item.source, item.stream, from_ipc(item.data))
+        return DeferredTuples(item.target, item.task, item.source, item.stream, (), item.data, item.rows)
+    return DeferredTuples(item.target, item.task, item.source, item.stream, from_ipc(item.data))
 
 
 def _raise_failure(failures: list[TaskFailure]) -> None:
@@ -127,7 +127,7 @@ def _check_ranges(batch: BatchMetadata, reports: list[TaskReport]) -> None:
 
 
 def _check_counts(
-    program: TaskProgram, reports: list[TaskReport], late: list[LateTuples]
+    program: TaskProgram, reports: list[TaskReport], late: list[DeferredTuples]
 ) -> tuple[dict[str, int], Counter[Subscription]]:
     """Compare, for each subscription, how many tuples were sent with how many arrived; how many each bolt received, and
     how many were sent."""

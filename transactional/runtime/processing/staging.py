@@ -74,7 +74,7 @@ def staged(program: TaskProgram, attempt: TransactionAttempt, items: Iterable[It
     sent = _left(program, attempt, sent, tasks)
     for committer, stager in program.stagers.items():
         parts = [item for item in sent if isinstance(item, PartialAggregates) and item.committer == committer]
-        if parts and stager.is_worth_it(sum(len(part.data) for part in parts), tasks):
+        if parts and stager.is_large_enough(sum(len(part.data) for part in parts), tasks):
             instead = _staged(program, attempt, committer, stager, parts)
             if instead is not None:
                 gone = set(map(id, parts))
@@ -109,7 +109,7 @@ def _left(program: TaskProgram, attempt: TransactionAttempt, sent: list[Item], t
     """The same items, with what later steps read in a file, where it is worth it."""
     large = [(number, item) for number, item in enumerate(sent) if _is_for_a_step(item, program)]
     size_bytes = sum(len(item.data) for _, item in large if isinstance(item.data, bytes))
-    if program.scratch is None or not program.scratch.is_worth_it(size_bytes, tasks):
+    if program.scratch is None or not program.scratch.is_large_enough(size_bytes, tasks):
         return sent
     parts = [_parts(program, item) for _, item in large]
     try:

@@ -133,7 +133,7 @@ class _Task(TaskLoop):
         self.inputs, self.stage, self.task = inputs, stage, task
         spout = program.spout
         facts = [exclusion.fingerprint for exclusion in inputs.excluded if exclusion.component == spout.id]
-        self.reader = spout.reader.knowing(facts) if facts else spout.reader
+        self.reader = spout.reader.with_facts(facts) if facts else spout.reader
         self.sent: list[Item] = []
         self.digests: dict[tuple[PartitionId, OffsetRange], Digest] = {}
         self.letters_sent: Counter[Subscription] = Counter()
@@ -155,7 +155,7 @@ class _Task(TaskLoop):
             self._send_letter(letter)
         if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
             operator.finish()
-            self.left_out.update(operator.left_out)
+            self.late_counts.update(operator.late_counts)
             if (what := operator.unfinished()) is not None:
                 self.sent.append(NotFinished(self._order(), operator.component, what))
         elif (instance := operator.dump()) is not None:
@@ -189,7 +189,7 @@ class _Task(TaskLoop):
         sent = Counter({key: rows for emitter in self.emitters.values() for key, rows in emitter.sent.items()})
         sent.update(self.letters_sent)
         received = {key: rows for operator in self.operators.values() for key, rows in operator.received.items()}
-        self.sent.append(TaskReport(self._order(), sent, received, self.digests, self.left_out, self.counted))
+        self.sent.append(TaskReport(self._order(), sent, received, self.digests, self.late_counts, self.counted))
 
     def incomplete(self) -> list[Incomplete]:
         """Notifies the tasks that this one sends tuples to."""

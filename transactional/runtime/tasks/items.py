@@ -108,7 +108,7 @@ class TaskReport:
     sent: Mapping[Subscription, int]
     received: Mapping[Subscription, int]
     digests: Mapping[tuple[PartitionId, OffsetRange], Digest]
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    late_counts: Mapping[str, int] = field(default_factory=dict)
     """Late tuples, by the component with the windows that have left them out."""
     counted: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """What bolts count themselves, by component and name."""

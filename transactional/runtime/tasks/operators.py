@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.core.ports import CountsLate, DeadLetter
+from transactional.core.ports import DeadLetter, LateCounter
 from transactional.model.arrow import with_origin
 from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.attempt import TransactionAttempt
@@ -98,7 +98,7 @@ class Operator(ABC):
         return None
 
     @property
-    def left_out(self) -> Mapping[str, int]:
+    def late_counts(self) -> Mapping[str, int]:
         """Called after `finish`: late tuples, by the component with the windows that have left them out."""
         return {}
 
@@ -121,9 +121,9 @@ class Operator(ABC):
         return True
 
 
-def left_out_by(bolt: Bolt) -> Mapping[str, int]:
+def late_counts_of(bolt: Bolt) -> Mapping[str, int]:
     """The late tuples that a bolt has counted; none if it counts none."""
-    return bolt.left_out if isinstance(bolt, CountsLate) else {}
+    return bolt.late_counts if isinstance(bolt, LateCounter) else {}
 
 
 class TupleOperator(Operator):
@@ -313,9 +313,9 @@ class _Batchwise(Operator):
             self.bolt.finish_batch()
 
     @property
-    def left_out(self) -> Mapping[str, int]:
+    def late_counts(self) -> Mapping[str, int]:
         """What the bolt has counted."""
-        return left_out_by(self.bolt)
+        return late_counts_of(self.bolt)
 
     def dump(self) -> bytes | None:
         """The bolt with what it keeps of this batch."""

@@ -219,7 +219,7 @@ class AttemptInput:
         first_task = {partition: position for position, partition in enumerate(sorted(batch.ranges))}
         for partition, offsets in batch.portions():
             number = offsets.start // batch.split_records if batch.split_records else 0
-            task = (first_task[partition] + number) % spout.reader.tasks_of(partition, task_count)
+            task = (first_task[partition] + number) % spout.reader.count_tasks(partition, task_count)
             portions[task].append((partition, offsets, batch.metadata.get(partition)))
         excluded = tuple(replace(exclusion, error="") for exclusion in batch.excluded)  # `gather` knows the errors
         again: list[list[tuple[PartitionId, OffsetRange]]] = [[] for _ in range(task_count)]

@@ -17,7 +17,7 @@ from transactional.model.user_code.failures import TaskFailed, guarded
 from transactional.model.user_code.tuples import Key
 from transactional.runtime.tasks.emitting import Emitter
 from transactional.runtime.tasks.map_state import ReadState
-from transactional.runtime.tasks.operators import TupleOperator, left_out_by
+from transactional.runtime.tasks.operators import TupleOperator, late_counts_of
 from transactional.topology.bolts.bolts import TopologyContext
 from transactional.topology.bolts.stateful import StatefulBolt
 
@@ -273,9 +273,9 @@ class StatefulOperator(TupleOperator):
                 raise
 
     @property
-    def left_out(self) -> Mapping[str, int]:
+    def late_counts(self) -> Mapping[str, int]:
         """What the bolt has counted."""
-        return left_out_by(self.bolt)
+        return late_counts_of(self.bolt)
 
     def pre_commit(self) -> None:
         """All states are written: the transaction commit is next. Nothing can be emitted or put any more."""

@@ -66,7 +66,7 @@ class TaskDone:
     elapsed_ms: float = 0.0
     of: int = 0
     """Of a task that reads its rows itself: how many all tasks together have, as it has read them."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    late_counts: Mapping[str, int] = field(default_factory=dict)
     """Late tuples, by the component with the windows that have left them out."""
     counted: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """What bolts count themselves, by component and name."""

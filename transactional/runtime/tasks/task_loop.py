@@ -46,7 +46,7 @@ class TaskLoop(ABC):
         self.operators: dict[str, Operator] = {}
         self.gates: list[UpdateGate] = []
         self.faults = Faults(info.program.spout.id)
-        self.left_out = Counter[str]()
+        self.late_counts = Counter[str]()
         """Late tuples, by the component with the windows that have left them out."""
         self.counted = Counter[tuple[str, str]]()
         """What bolts count themselves, by component and name."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from transactional.core.ports import DeadLetter
 from transactional.core.ports.dead_letters import values_from_json
-from transactional.core.ports.stream_names import origin_today
+from transactional.core.ports.stream_names import current_origin
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.arrow.conversions import fit_value
 from transactional.model.errors import CorruptRecord, SchemaMismatch
@@ -24,7 +24,7 @@ from transactional.runtime.tasks.program import TaskProgram
 def letter_today(program: TaskProgram, letter: Letter) -> Letter:
     """A letter of a recorded batch, with the names that its origin has today."""
     spout = program.spout
-    source, stream = origin_today(letter.source, letter.stream, spout.id, spout.outputs, program.bolts)
+    source, stream = current_origin(letter.source, letter.stream, spout.id, spout.outputs, program.bolts)
     is_record = letter.component == letter.source
     return replace(letter, component=source if is_record else letter.component, source=source, stream=stream)
 

@@ -191,7 +191,7 @@ def going_back_too_far(trial: Trial) -> None:
     target = _target(trial, first.txid, first.attempt_id)
     _check_can(trial, words, None)
     try:
-        words.state.reach(*_owner(), target)
+        words.state.preview_rewind(*_owner(), target)
     except BeyondKept:
         words.holds({"cat": 4})
         trial.refuses(BeyondKept, lambda: words.state.rewind(target, trial.drawn(1)))
@@ -211,12 +211,14 @@ def _owner() -> tuple[str, str]:
 
 def _check_can(trial: Trial, words: Writer, target: RewindTarget | None) -> None:
     """Raise `NotOffered` if it can't go back; then each of its methods says so."""
-    reason = words.state.no_way_back
+    reason = words.state.rewind_obstacle
     if not reason:
         if target is not None:
-            trial.equal("whether reach() says something", bool(words.state.reach(*_owner(), target)), True)
+            trial.equal(
+                "whether preview_rewind() says something", bool(words.state.preview_rewind(*_owner(), target)), True
+            )
         return
     some = target or _target(trial, 1, 1)
-    trial.refuses(ConfigError, lambda: words.state.reach(*_owner(), some))
+    trial.refuses(ConfigError, lambda: words.state.preview_rewind(*_owner(), some))
     trial.refuses(ConfigError, lambda: words.state.rewind(some, trial.drawn(2)))
     raise NotOffered(reason)

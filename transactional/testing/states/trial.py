@@ -70,7 +70,7 @@ class Trial:
         state = self._made(key, values, kind, deletes=deletes, expiry=expiry)
         writer = Writer(self, state, f"writer {len(self._writers) + 1}")
         self.note(f"{writer.name} opens the table: {declared}")
-        state.create_for(store_id)
+        state.set_store_id(store_id)
         self._writers.append(writer)
         state.open(owner, self._txids.__getitem__)
         return writer

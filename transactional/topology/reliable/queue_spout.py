@@ -169,9 +169,9 @@ class QueueInstances(Spout):
         """True: the instances emit again what has failed."""
         return True
 
-    def apart(self) -> Self:
+    def copy_unopened(self) -> Self:
         """Without instances: those of a run have its messages."""
-        apart = super().apart()
+        apart = super().copy_unopened()
         apart._instances = {}
         return apart
 
@@ -218,7 +218,7 @@ class QueueInstances(Spout):
         else:
             instance.waiting |= new
 
-    def settle(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
+    def acknowledge(self, batch: BatchMetadata, failed: Sequence[FailedMessage]) -> None:
         """Ack and fail the messages of a committed batch."""
         wrong = {(message.partition, message.offset) for message in failed}
         for partition, offsets in batch.non_empty():

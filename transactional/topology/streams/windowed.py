@@ -60,7 +60,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
         assert isinstance(window, Window)
         after = Schema((*stream.fields, *Schema.parse(f"{window.start} timestamp")))
         on_time: Any = stream._then(InPanes(f"window({window.label})", after, window, self.time))
-        how: dict[str, Any] = {"time": self.time, "goes_by_end": _goes_by_end(stream, self.time)}
+        how: dict[str, Any] = {"time": self.time, "time_is_window_end": _goes_by_end(stream, self.time)}
         wrapped = partial(WindowedUpdate, window=window, key=key, **how)
         persisted = on_time.group_by(*key, window.start)._persisted(state, columns, name, wrapped)
         state.expire(
@@ -82,7 +82,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
         columns = StoredColumns.of({WINDOW_END: Max(WINDOW_END), **columns.requested})
         after = Schema((*stream.fields, *Schema.parse(f"{WINDOW_START} timestamp, {WINDOW_END} timestamp")))
         on_time: Any = stream._then(InSessions(f"window({window.label})", after, window, self.time))
-        how: dict[str, Any] = {"time": self.time, "goes_by_end": _goes_by_end(stream, self.time)}
+        how: dict[str, Any] = {"time": self.time, "time_is_window_end": _goes_by_end(stream, self.time)}
         wrapped = partial(SessionUpdate, window=window, key=key, **how)
         persisted = on_time.group_by(*key, WINDOW_START)._persisted(state, columns, name, wrapped)
         state.expire(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))

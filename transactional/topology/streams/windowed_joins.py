@@ -152,7 +152,7 @@ class CollectSides(Collect):
         self.field = " = ".join(self.joined_on.values())
         """The fields that are compared, as the aggregate shows them."""
 
-    def kept_fields(self, column: str) -> Mapping[str, Schema]:
+    def tuple_fields(self, column: str) -> Mapping[str, Schema]:
         """Those of each side."""
         return {side.name: side.fields for side in self._sides}
 

@@ -22,7 +22,7 @@ from transactional import RunSummary
 from transactional.core.ports import PartitionReader, Spout
 from transactional.core.ports.examining import Problem
 from transactional.core.ports.several import SeveralReaders, SeveralSpouts
-from transactional.core.ports.stream_names import of_stream
+from transactional.core.ports.stream_names import add_stream_name
 from transactional.errors import BeyondKept, ConfigError
 from transactional.model.attempt import TxId
 from transactional.model.batch import EMPTY_BATCH, BatchLimit, BatchMetadata, Offset, OffsetRange, PartitionId
@@ -163,7 +163,7 @@ class Kept(MemoryTransactionalSpout):
     def logs(self, after: BatchMetadata) -> Logs:
         return {at: log and PartitionLog(Offset(self.first), log.end) for at, log in super().logs(after).items()}
 
-    def held(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
+    def read_held_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, OffsetRange | None]:
         return {at: OffsetRange(Offset(self.first), Offset(len(self._partitions[at.index]))) for at in partitions}
 
     def open(self) -> None:
@@ -249,7 +249,7 @@ def test_the_lag_is_known_by_partition() -> None:
     both = SeveralSpouts({"a": MemoryTransactionalSpout([[("x",)] * 3], WORD, 1), "b": Kept([[("x",)] * 5], WORD, 2)})
     first = both.plan(EMPTY_BATCH, replay=False)
     assert first is not None
-    lags = both.lags(first)
+    lags = both.lag_by_partition(first)
     assert lags is not None
     assert sorted((each.source.rpartition("/")[2], lag) for each, lag in lags.items()) == [("memory", 2), ("memory", 3)]
     assert both.lag(first) == 5
@@ -265,8 +265,8 @@ def test_the_partitions_of_all_are_listed() -> None:
     }
     first = both.plan(EMPTY_BATCH, replay=False)
     assert first is not None
-    assert both.listed(EMPTY_BATCH) == expected
-    assert both.listed(first) == {**expected, PartitionId("web/memory", 0): Listing.EMPTY}
+    assert both.list_partitions(EMPTY_BATCH) == expected
+    assert both.list_partitions(first) == {**expected, PartitionId("web/memory", 0): Listing.EMPTY}
 
 
 SHARED = (((9, 90), 40, (9, 31)), ((90, 9), 40, (31, 9)), ((90, 90), 40, (20, 20)), ((0, 90), 40, (0, 40)))
@@ -308,11 +308,11 @@ def test_each_reader_knows_what_is_recorded_of_the_batch() -> None:
         def read(self, *_: Any) -> Iterator[pa.RecordBatch]:
             return iter(())
 
-        def knowing(self, facts: Collection[str]) -> Self:
+        def with_facts(self, facts: Collection[str]) -> Self:
             given.append((self.name, list(facts)))
             return self
 
-    SeveralReaders({"web": Reader("web"), "app": Reader("app")}, "web").knowing(["schema id 7"])
+    SeveralReaders({"web": Reader("web"), "app": Reader("app")}, "web").with_facts(["schema id 7"])
     assert given == [("web", ["schema id 7"]), ("app", ["schema id 7"])]
 
 
@@ -332,6 +332,10 @@ def test_each_reader_expects_what_is_its_own() -> None:
     one, other = (OffsetRange(Offset(0), Offset(until)) for until in (1, 2))
     pages, clicks = PartitionId("pages", 0), PartitionId("clicks", 3)
     readers.expect(
-        [(of_stream("web", pages), one), (of_stream("app", clicks), other), (of_stream("web", pages), other)]
+        [
+            (add_stream_name("web", pages), one),
+            (add_stream_name("app", clicks), other),
+            (add_stream_name("web", pages), other),
+        ]
     )
     assert [[(pages, one), (pages, other)], [(clicks, other)]] == EXPECTED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from transactional.core.ports.stream_names import StreamNames, of_stream, taken_apart
+from transactional.core.ports.stream_names import StreamNames, add_stream_name, split_stream_name
 from transactional.core.store.history import RunAbout, RunRecord
 from transactional.model.attempt import Epoch, TxId
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
@@ -26,13 +26,15 @@ def batch(**ends: int) -> BatchMetadata:
 
 
 def today(names: StreamNames, of: BatchMetadata, txid: int = 5) -> dict[str, int]:
-    return {partition.source: offset for partition, offset in names.today(of, TxId(txid)).positions().items()}
+    return {
+        partition.source: offset for partition, offset in names.with_current_names(of, TxId(txid)).positions().items()
+    }
 
 
 def test_a_name_is_taken_apart_at_the_first_separator() -> None:
     own = PartitionId("folder/file", 3)
-    assert taken_apart(of_stream("web", own)) == ("web", own)
-    assert taken_apart(PartitionId("memory", 0)) == ("", PartitionId("memory", 0))
+    assert split_stream_name(add_stream_name("web", own)) == ("web", own)
+    assert split_stream_name(PartitionId("memory", 0)) == ("", PartitionId("memory", 0))
 
 
 RUNS = {
@@ -57,7 +59,7 @@ RUNS = {
 @pytest.mark.parametrize("case", RUNS)
 def test_the_run_that_has_committed_says_which_was_first(case: str) -> None:
     runs, txid, first = RUNS[case]
-    assert StreamNames(["web", "app"], runs).first(TxId(txid)) == first
+    assert StreamNames(["web", "app"], runs).first_stream(TxId(txid)) == first
 
 
 @pytest.mark.parametrize("streams", [("web", "app"), ("app", "web"), ("app",), ("web",), ("new", "app")])
@@ -92,7 +94,7 @@ def test_everything_that_is_kept_by_partition_is_renamed() -> None:
     at, seen, listed = PartitionId("memory", 0), LastSeen(1, 2), Listed(1, Listing.EMPTY)
     ranges = {at: OffsetRange(Offset(0), Offset(1))}
     kept: Any = BatchMetadata(ranges, {at: Digest(1, 2)}, {at: "m"}, event_times={at: seen}, listed={at: listed})
-    named = StreamNames(["web"], [run(0, "web")]).today(kept, TxId(1))
+    named = StreamNames(["web"], [run(0, "web")]).with_current_names(kept, TxId(1))
     assert {*named.ranges, *named.digests, *named.metadata, *named.event_times, *named.listed} == {
         PartitionId("web/memory", 0)
     }
@@ -100,7 +102,7 @@ def test_everything_that_is_kept_by_partition_is_renamed() -> None:
 
 def test_a_topology_without_streams_keeps_its_names() -> None:
     one = batch(memory=3)
-    assert StreamNames((), [run(0, "web")]).today(one, TxId(1)) is one
+    assert StreamNames((), [run(0, "web")]).with_current_names(one, TxId(1)) is one
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_a_topology_without_streams_keeps_its_names() -> None:
 def test_only_an_unnamed_partition_of_several_streams_without_a_run_is_a_guess(
     streams: tuple[str, ...], runs: list[RunRecord], of: BatchMetadata, *, is_guess: bool
 ) -> None:
-    assert StreamNames(streams, runs).is_guess(of, TxId(5)) is is_guess
+    assert StreamNames(streams, runs).rests_on_guess(of, TxId(5)) is is_guess
 
 
 def test_a_fingerprint_of_one_stream_is_compared_in_the_form_in_which_it_is_stored() -> None:
@@ -128,4 +130,4 @@ def test_a_fingerprint_of_one_stream_is_compared_in_the_form_in_which_it_is_stor
 
 def test_what_is_gone_is_told_with_whether_there_are_records() -> None:
     names = StreamNames(["web"], [])
-    assert names.gone(batch(web_memory=1, app_memory=2, old_memory=0)) == {"app": True, "old": False}
+    assert names.removed_streams(batch(web_memory=1, app_memory=2, old_memory=0)) == {"app": True, "old": False}

@@ -59,7 +59,7 @@ class From(MemoryTransactionalSpout):
         super().__init__([[]], "word string", 1)
         self.start = start
 
-    def held(self, partitions: Any) -> Any:
+    def read_held_ranges(self, partitions: Any) -> Any:
         return dict.fromkeys(partitions, offsets(self.start, 9))
 
 

@@ -57,7 +57,7 @@ class Held(HookedState):
         super().__init__("word", "count long")
         self.calls, self.told = list[Any](), told
 
-    def hold(self, targets: Sequence[RewindTarget]) -> None:
+    def retain(self, targets: Sequence[RewindTarget]) -> None:
         self.calls.append([int(target.txid) for target in targets])
         self.told()
 

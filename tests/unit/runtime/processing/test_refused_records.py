@@ -56,8 +56,8 @@ class RecordReader(PartitionReader):
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
         return self.kafka.read_again(values)
 
-    def knowing(self, facts: Collection[str]) -> Self:
-        return replace(self, kafka=self.kafka.knowing(facts))
+    def with_facts(self, facts: Collection[str]) -> Self:
+        return replace(self, kafka=self.kafka.with_facts(facts))
 
 
 class RecordSpout(OpaqueMemoryTransactionalSpout):

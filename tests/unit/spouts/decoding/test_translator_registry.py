@@ -59,8 +59,8 @@ def test_bad_records_are_treated_alike_whatever_is_wrong_with_them(on_error: OnE
         with pytest.raises(SchemaUnknown) as raised:
             made.translate(records(made))
         assert [each.fingerprint for each in raised.value.at_fault] == [FACT]
-        knowing = pickle.loads(pickle.dumps(made.knowing([FACT])))
-        found, refused = knowing.translate_or_refuse(records(made))
+        with_facts = pickle.loads(pickle.dumps(made.with_facts([FACT])))
+        found, refused = with_facts.translate_or_refuse(records(made))
         assert found.column("n").to_pylist() == expected
         assert [position for position, _ in refused] == ([1, 2, 3, 4, 5] if on_error == "dead_letter" else [])
         for (_, why), wanted in zip(refused, WHY, strict=bool(refused)):
@@ -86,6 +86,6 @@ def test_a_translator_by_topic_passes_on_what_is_recorded() -> None:
             ByTopicTranslator(translator(server.url, "skip")),
             ByTopicTranslator().for_topic("t", translator(server.url, "skip")),
         ):
-            assert made.knowing([FACT]).translate(records(made)).column("n").to_pylist() == [1]
+            assert made.with_facts([FACT]).translate(records(made)).column("n").to_pylist() == [1]
             with pytest.raises(SchemaUnknown):
                 made.translate(records(made))

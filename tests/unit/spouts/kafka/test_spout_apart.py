@@ -45,7 +45,7 @@ def test_an_examination_closes_nothing_of_the_run(kind: type[KafkaSpout], pool: 
     spout.open()
     client, mirror = spout._offsets, spout._mirror
     pool.closed.clear()
-    apart = spout.apart()
+    apart = spout.copy_unopened()
     with pytest.raises(SourceUnavailable, match="is not open"):
         apart.identity()
     apart.open()
@@ -64,7 +64,7 @@ def test_what_was_decided_about_a_start_is_the_runs_own(kind: type[KafkaSpout], 
     spout = kind("localhost:1", ["flights"], start="latest")
     spout.open()
     spout._starts._pinned_starts[PartitionId("flights#1", 0)] = None
-    apart = spout.apart()
+    apart = spout.copy_unopened()
     apart.open()
     assert apart._starts._pinned_starts == {}
     assert spout._starts._pinned_starts == {PartitionId("flights#1", 0): None}

@@ -71,7 +71,7 @@ def test_a_transaction_whose_files_are_deleted_is_out_of_reach_unless_it_is_held
     """Before anything is touched; the message says how far back the table can go."""
     versions = [count(words, txid) for txid in (1, 2, 3)]
     DeltaTable(words.location.uri).alter.set_table_properties({RETENTION: "interval 0 seconds"})
-    words.hold([target(1)] if is_held else [])
+    words.retain([target(1)] if is_held else [])
     vacuum(words)
     history = TableHistory(words.location, OWNER, DeltaTable(words.location.uri).version())
     if is_held:

@@ -27,8 +27,8 @@ def scratch_of(folder: Path, layout: LogLayout) -> Scratch | None:
 def test_little_goes_through_the_driver(tmp_path: Path, staged_bytes: int, tasks: int, through_the_driver: int) -> None:
     scratch = scratch_of(tmp_path, LogLayout(staged_bytes=staged_bytes))
     assert scratch is not None
-    assert not scratch.is_worth_it(through_the_driver, tasks)
-    assert scratch.is_worth_it(through_the_driver + 1, tasks)
+    assert not scratch.is_large_enough(through_the_driver, tasks)
+    assert scratch.is_large_enough(through_the_driver + 1, tasks)
 
 
 def test_all_goes_through_the_driver_where_nothing_is_staged(tmp_path: Path) -> None:

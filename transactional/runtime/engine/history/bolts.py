@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from transactional.core.ports.stream_names import origin_of, run_of
+from transactional.core.ports.stream_names import find_run, normalize_origin
 from transactional.core.store.history import RunRecord
 from transactional.model.attempt import TxId
 
@@ -29,7 +29,7 @@ class Bolts:
     def today(self, bolt: str, txid: TxId) -> str | None:
         """The id of the bolt that had this one when a transaction was committed, as far as a run is known; None:
         there is none, or several that it may be."""
-        run = run_of(self.runs, txid)
+        run = find_run(self.runs, txid)
         if not _MADE_UP.match(bolt) or run is None or not run.about.topology:
             return bolt
         before, now = _Wiring(run.about.topology), _Wiring(self.now)
@@ -53,7 +53,8 @@ class _Wiring:
     def __post_init__(self) -> None:
         spout, *bolts = self.about["components"]
         self.bolts = {
-            each["id"]: [origin_of(of["source"], of["stream"], spout["id"]) for of in each["inputs"]] for each in bolts
+            each["id"]: [normalize_origin(of["source"], of["stream"], spout["id"]) for of in each["inputs"]]
+            for each in bolts
         }
 
     def alike(self, says: Any, reached: Set[str] | None = None) -> list[str]:

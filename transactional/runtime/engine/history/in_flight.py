@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from transactional.core.ports.stream_names import taken_apart
+from transactional.core.ports.stream_names import split_stream_name
 from transactional.core.store import StoreReader
 from transactional.core.store.history import RunRecord
 from transactional.core.store.progress import Progress
@@ -44,7 +44,7 @@ def progress_of_program(topology: Topology, store: StoreReader, progress: Progre
     are_named = bool(topology.spout.streams)
 
     def is_as_read(partition: PartitionId) -> bool:
-        return taken_apart(partition)[0] not in others if are_named else not others
+        return split_stream_name(partition)[0] not in others if are_named else not others
 
     def today(txid: TxId, batch: BatchMetadata) -> BatchMetadata:
         digests = {partition: digest for partition, digest in batch.digests.items() if is_as_read(partition)}

@@ -74,7 +74,7 @@ LAGS_MAX: Final = 50
 def lags_of(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
     """The lag of the source, and of its partitions, as stored with a transaction commit."""
     try:
-        lags = spout.lags(batch)
+        lags = spout.lag_by_partition(batch)
     except Exception:
         _log.debug("the spout could not report its lag", exc_info=True)
         return {"lag": None}

@@ -79,13 +79,13 @@ def check_program(context: SparkContext, program: object) -> None:
 def check_folders(context: SparkContext, stagers: Mapping[str, Stager]) -> None:
     """Have executors and the driver see what each other write where tables lie. Raises `ConfigError`."""
     for committer, stager in stagers.items():
-        marks = [stager.leave_mark(create=True)]
+        marks = [stager.write_mark(create=True)]
         try:
             for _ in range(2):  # in the second job executors look for each other's
                 for host, mark, why in _marked(context, stager, marks):
                     if mark:
                         marks.append(mark)
-                    if why or stager.missing(marks):
+                    if why or stager.missing_marks(marks):
                         raise ConfigError(
                             f"component {committer!r}: {why or f'what {host} writes is not seen by the driver'}. Tasks "
                             "write large partial aggregates where the state's table lies: put it on storage that the "
@@ -102,10 +102,10 @@ def _marked(context: SparkContext, stager: Stager, marks: Sequence[str]) -> list
         for _ in numbers:
             pass
         host = socket.gethostname()
-        if missing := stager.missing(marks):
+        if missing := stager.missing_marks(marks):
             return iter([(host, "", f"an executor on {host} does not see {missing[0]}, which others have written")])
         try:
-            return iter([(host, stager.leave_mark(), "")])
+            return iter([(host, stager.write_mark(), "")])
         except OperatingError as error:
             return iter([(host, "", str(error))])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from transactional.core.ports.dead_letters import values_to_json
-from transactional.core.ports.stream_names import origin_of
+from transactional.core.ports.stream_names import normalize_origin
 from transactional.model.errors import FatalError, OperatingError
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.letters import Exclusion
@@ -90,7 +90,7 @@ def letter_text(row: Tuple) -> str:
 def fingerprint(row: Tuple, spout: str = "") -> str:
     """Identifies a tuple: equal for equal ones of one stream, in every process, in whatever order the streams of the
     spout are declared; without the spout's id, in the order of today."""
-    origin = origin_of(row.source, row.stream, spout)
+    origin = normalize_origin(row.source, row.stream, spout)
     return hashlib.sha256(repr((*origin, known_values(row))).encode()).hexdigest()[:32]
 
 

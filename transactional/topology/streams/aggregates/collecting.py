@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transactional.core.ports import KeepsTuples
+from transactional.core.ports import TupleAggregate
 from transactional.core.ports.dead_letters import values_from_json, values_to_json
 from transactional.model.errors import ConfigError, TooManyCollected
 from transactional.model.schema import Schema
@@ -17,7 +17,7 @@ _BETWEEN = ",\n"
 """Tuples are one to a line: JSON writes a line break inside of text as `\\n`."""
 
 
-class Collect(Combiner, KeepsTuples):
+class Collect(Combiner, TupleAggregate):
     """The tuples themselves, or some of their fields, in order: a JSON array of objects, which `collected` reads.
 
     Without `fields` all fields of the stream are kept. A group or window of more than `limit` tuples is
@@ -41,7 +41,7 @@ class Collect(Combiner, KeepsTuples):
         bound._kept = fields.select(bound.fields)
         return bound
 
-    def kept_fields(self, column: str) -> Mapping[str, Schema]:
+    def tuple_fields(self, column: str) -> Mapping[str, Schema]:
         """Those that are kept."""
         return {column: self._kept}
 

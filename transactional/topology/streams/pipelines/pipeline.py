@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.core.ports import CountsLate
+from transactional.core.ports import LateCounter
 from transactional.model.arrow import arrow_schema, batch_from_rows, conform
 from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.attempt import TransactionAttempt
@@ -25,7 +25,7 @@ from transactional.topology.streams.pipelines.looking_up import LookUp, LookUpSt
 from transactional.topology.streams.pipelines.steps import ArrowStep, GatheringStep, RowStep, StreamStep, TimedStep
 
 
-class Pipeline(ArrowBatchBolt, CountsLate):
+class Pipeline(ArrowBatchBolt, LateCounter):
     """Runs steps one after the other. Columns become rows once for adjacent steps on rows, and rows columns."""
 
     def __init__(self, steps: Iterable[StreamStep], output: Schema) -> None:
@@ -47,7 +47,7 @@ class Pipeline(ArrowBatchBolt, CountsLate):
         self._collector, self._component = collector, context.component_id
         self._is_first, self._facts = context.task_index == 0, context.batch
         self._kept: dict[int, list[pa.RecordBatch]] = {}
-        self.left_out = Counter[str]()
+        self.late_counts = Counter[str]()
         self._lookups, self._readers = context.lookups, list(context.subscribers)
         for step in self.steps:
             step.prepare(context)
@@ -88,7 +88,7 @@ class Pipeline(ArrowBatchBolt, CountsLate):
         elif isinstance(last, TimedStep):
             made = last.at(batch, self._facts_of(last))
             if last.leaves_out_late and made.num_rows < batch.num_rows:
-                self.left_out.update(dict.fromkeys(self._with_windows(last), batch.num_rows - made.num_rows))
+                self.late_counts.update(dict.fromkeys(self._with_windows(last), batch.num_rows - made.num_rows))
             yield from conform(made, schema, component=f"{self._component}: {last.label}")
         elif all(step.only_selects for step in steps):
             yield self._selected(batch, steps)

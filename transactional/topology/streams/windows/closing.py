@@ -83,7 +83,7 @@ class WindowCloser:
     aggregator: Aggregator
     table: str
 
-    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+    def close_windows(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
         """Combine the panes of each window that closes."""
         schema, start, of = arrow_schema(self.fields), self.window.start, self.window.windows
         panes = self._starts(rows)

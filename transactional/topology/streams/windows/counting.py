@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.core.ports import Merged, UpdateKind
+from transactional.core.ports import MergedRows, UpdateKind
 from transactional.model.arrow import arrow_schema
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.attempt import TransactionAttempt
@@ -116,7 +116,7 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
         """Of places, which are their times."""
         return self.window.windows.first_time(watermark_us, by_end=by_end)
 
-    def touched(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
+    def rows_to_merge(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
         """The rows of the keys that have come."""
         if not part.num_rows:
             return None
@@ -130,7 +130,7 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
             keys = pa.table({**columns, PANE: _rest(numbers, parts)})
         return self.state.rows_before(attempt, keys)
 
-    def merged(self, rows: pa.Table, part: pa.Table) -> Merged:
+    def merge_rows(self, rows: pa.Table, part: pa.Table) -> MergedRows:
         """The parts with a tuple that has come, and the windows that are full now."""
         both, before, after = self._placed(rows, part)
         inner = self._update.aggregator()
@@ -141,7 +141,7 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
         panes = apart.combine([both.slice(0, 1), both.slice(1)])
         numbers = panes[_GROUP].combine_chunks()
         of_before, of_after = (pa.chunked_array([each.take(numbers)]) for each in (before, after))
-        return Merged(
+        return MergedRows(
             self._changed(panes, of_before, of_after), rows.slice(0, 0), self._full(panes, of_before, of_after, apart)
         )
 

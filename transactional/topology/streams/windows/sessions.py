@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transactional.core.machine.window_assignment import Sessions, WindowTimes, times_of
-from transactional.core.ports import Aggregator, Merged, UpdateKind
+from transactional.core.ports import Aggregator, MergedRows, UpdateKind
 from transactional.model.arrow import arrow_schema
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.attempt import TransactionAttempt
@@ -157,12 +157,12 @@ class SessionUpdate(UpdateOfWindows[Session]):
             return None
         return WINDOW_END, times.previous_watermark, times.watermark
 
-    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+    def close_windows(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
         """As they are."""
         schema = arrow_schema(self.closed_columns)
         return rows.select(schema.names).cast(schema)
 
-    def touched(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
+    def rows_to_merge(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
         """The sessions that end after the first of these begins."""
         asked = self.touching(part, facts)
         return None if asked is None else self.state.rows_between(attempt, *asked)
@@ -175,7 +175,7 @@ class SessionUpdate(UpdateOfWindows[Session]):
         watermark = self._times(facts).watermark
         return WINDOW_END, first_us if watermark is None else max(first_us, watermark), _MOST_US
 
-    def merged(self, rows: pa.Table, part: pa.Table) -> Merged:
+    def merge_rows(self, rows: pa.Table, part: pa.Table) -> MergedRows:
         """What sessions have become with those of a transaction, and the keys of those that are parts of others now."""
         names = list(part.column_names)
         rows = self._of_keys(rows, part)
@@ -184,7 +184,9 @@ class SessionUpdate(UpdateOfWindows[Session]):
         before, after = (dict(zip(_keys(table, key), table.to_pylist(), strict=True)) for table in (rows, both))
         changed = [row != before.get(at) for at, row in after.items()]
         gone = [at not in after for at in before]
-        return Merged(both.filter(pa.array(changed, pa.bool_())), rows.filter(pa.array(gone, pa.bool_())).select(key))
+        return MergedRows(
+            both.filter(pa.array(changed, pa.bool_())), rows.filter(pa.array(gone, pa.bool_())).select(key)
+        )
 
     def _of_keys(self, rows: pa.Table, part: pa.Table) -> pa.Table:
         """The rows of the keys of a transaction; where a key has several columns, maybe of more."""

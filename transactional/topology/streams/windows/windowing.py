@@ -78,12 +78,12 @@ class UpdateOfWindows(PersistentAggregate, Windowed, Generic[WindowT]):
         key: tuple[str, ...],
         *,
         time: str | None = None,
-        goes_by_end: bool = False,
+        time_is_window_end: bool = False,
     ) -> None:
         self._update = update
         self.window: WindowT = window
         self.key, self.time = key, time
-        self.goes_by_end = goes_by_end
+        self.time_is_window_end = time_is_window_end
 
     @property
     def state(self) -> State:
@@ -130,7 +130,7 @@ class UpdateOfWindows(PersistentAggregate, Windowed, Generic[WindowT]):
         return self.window.by_transaction
 
     @property
-    def goes_by_order(self) -> bool:
+    def depends_on_order(self) -> bool:
         """By count they do."""
         return isinstance(self.window, CountWindow)
 
@@ -177,9 +177,9 @@ class WindowedUpdate(UpdateOfWindows[Window]):
         panes = self.window.windows.panes_closing(times.previous_watermark, times.watermark)
         return None if panes is None else (self.window.start, panes.after, panes.until)
 
-    def closed(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
+    def close_windows(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
         """Combine the panes of each window that closes."""
-        return self.closer().closed(rows, facts)
+        return self.window_closer().close_windows(rows, facts)
 
     @property
     def split_by(self) -> tuple[str, ...]:
@@ -191,6 +191,6 @@ class WindowedUpdate(UpdateOfWindows[Window]):
         """The key, and when the window begins."""
         return (*self.key, WINDOW_START)
 
-    def closer(self) -> WindowCloser:
+    def window_closer(self) -> WindowCloser:
         """What combines panes, without the state."""
         return WindowCloser(self.closed_columns, self.window, self.aggregator(), self.state.table)

@@ -50,7 +50,7 @@ def test_the_lag_is_told_by_partition_and_in_all() -> None:
 class ManyPartitions(OpaqueMemoryTransactionalSpout):
     """A thousand partitions, each further behind than the one before."""
 
-    def lags(self, after: BatchMetadata) -> dict[PartitionId, int]:
+    def lag_by_partition(self, after: BatchMetadata) -> dict[PartitionId, int]:
         return {PartitionId("words", index): index for index in range(1_000)}
 
 
@@ -63,7 +63,7 @@ def test_of_many_partitions_those_with_the_highest_lag_are_kept_and_the_sum_is_o
 
 def test_a_spout_that_fails_to_report_its_lag_does_no_harm() -> None:
     class Broken(OpaqueMemoryTransactionalSpout):
-        def lags(self, after: BatchMetadata) -> dict[PartitionId, int]:
+        def lag_by_partition(self, after: BatchMetadata) -> dict[PartitionId, int]:
             raise OSError("gone")
 
     assert lags_of(Broken([[]], fields="word string", take=1), BatchMetadata({})) == {"lag": None}

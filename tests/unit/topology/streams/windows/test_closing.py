@@ -33,7 +33,7 @@ def closed(windows: Windows, panes: Panes, facts: BatchFacts) -> list[tuple[Any,
     arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
     rows = pa.table(arrays, names=[*KEY.names, *VALUES.names])
     closer = WindowCloser(FIELDS, Window("some windows", windows, EVENT), AGGREGATOR, "counts")
-    table = closer.closed(rows, facts)
+    table = closer.close_windows(rows, facts)
     numbers = [column.cast(pa.int64()).to_pylist() for column in table.columns[1:]]
     return sorted(zip(table["k"].to_pylist(), *numbers, strict=True))
 
