@@ -54,8 +54,8 @@ _BEFORE = " before"
 """A blank is in no id."""
 
 
-def before(committer: str) -> str:
-    """The look-up of a state as it was before the transaction."""
+def previous_state(committer: str) -> str:
+    """Return the name of the look-up of a state as it was before the transaction."""
     return committer + _BEFORE
 
 
@@ -111,7 +111,7 @@ class Component:
     state: State | None = None
     streams: Mapping[str, Schema] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
-    """The states that it looks up in the commit phase: ids of committers, or `before` of them."""
+    """The states that it looks up in the commit phase: ids of committers, or their `previous_state`."""
 
     @property
     def is_committer(self) -> bool:

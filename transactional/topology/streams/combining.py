@@ -13,7 +13,7 @@ from transactional.model.errors import ConfigError
 from transactional.topology.streams.aggregates.reducing import MultiReduce
 from transactional.topology.streams.declarations import Declarations
 from transactional.topology.streams.graph import StreamNode
-from transactional.topology.streams.pipelines.joins import Join, Side, StreamCombiner, checked_kinds, joined_schema
+from transactional.topology.streams.pipelines.joins import Join, Side, StreamCombiner, check_kinds, joined_schema
 from transactional.topology.streams.streams import Stream
 
 
@@ -26,7 +26,7 @@ def make_join(
     for argument, side in zip(inputs, sides, strict=True):
         if not side.key:
             raise ConfigError(f"join takes each stream with its fields, such as (orders, 'customer'); got {argument!r}")
-    checked = checked_kinds(kinds, len(sides))
+    checked = check_kinds(kinds, len(sides))
     fields = joined_schema(sides, keeps_all=keeps_all, output=output)
     return Join(sides, checked, fields, keeps_all=keeps_all), streams
 

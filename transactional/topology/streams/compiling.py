@@ -108,7 +108,7 @@ class _Compiler:
         for cut, origin in zip(cuts, origins, strict=True):
             _subscribe(declarer, cut, origin)
         if not self.is_query:
-            declarer.reading(*(step.read for step in steps if isinstance(step, LookUp)))
+            declarer.reading(*(step.lookup_name for step in steps if isinstance(step, LookUp)))
         return declarer.id, DEFAULT_STREAM
 
     def _parent(self, node: StreamNode) -> StreamNode:
@@ -117,7 +117,7 @@ class _Compiler:
     def _id(self, chain: list[StreamNode]) -> str:
         """`b-<n>-<names>`: names that were given, otherwise those of the steps."""
         head, names = chain[0], [node.name for node in chain if node.name]
-        names = names or [node.step.short for node in chain if node.step is not None]
+        names = names or [node.step.short_name for node in chain if node.step is not None]
         other = "merge" if len(head.parents) > 1 else "repartition"
         names = names or [other if head.combiner is None else head.combiner.name]
         self.bolts += 1

@@ -46,8 +46,8 @@ def _fields_above(node: StreamNode, name: str) -> list[tuple[int, str]]:
     may come of any."""
     if isinstance(node.combiner, Join) and name in node.schema.names:
         return node.combiner.sources_of(name)
-    if isinstance(node.step, Select) and name in node.step.after.names:
-        name = node.step.names[node.step.after.names.index(name)]
+    if isinstance(node.step, Select) and name in node.step.output_schema.names:
+        name = node.step.names[node.step.output_schema.names.index(name)]
     return [(place, name) for place in range(len(node.parents))]
 
 

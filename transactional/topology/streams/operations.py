@@ -17,8 +17,8 @@ from transactional.model.user_code.storm_names import NamesOfStreams
 from transactional.topology.streams.declarations import Declarations
 from transactional.topology.streams.graph import Cut, StreamNode
 from transactional.topology.streams.pipelines import steps
-from transactional.topology.streams.pipelines.expressions import as_expression, checked_filter, field
-from transactional.topology.streams.pipelines.functions import check_function, declared_output, parsed
+from transactional.topology.streams.pipelines.expressions import as_expression, check_filter, field
+from transactional.topology.streams.pipelines.functions import check_function, declared_output, parse_output
 from transactional.topology.wiring import check_id, check_parallelism
 
 
@@ -75,7 +75,7 @@ class Operations(NamesOfStreams):
     def filter(self, condition: Expression | Callable[[Any], Any]) -> Self:
         """The tuples for which an expression, or a function, is true."""
         if isinstance(condition, Expression):
-            checked_filter("filter", condition, self.fields)
+            check_filter("filter", condition, self.fields)
             return self._then(steps.Where(f"filter({condition})", self.fields, condition))
         label = check_function("filter", condition)
         return self._then(steps.Filter(label, self.fields, self.fields, condition))
@@ -122,7 +122,7 @@ class Operations(NamesOfStreams):
         fields."""
         label = check_function("arrow", function)
         if output is not None:
-            after = parsed(label, output)
+            after = parse_output(label, output)
         else:
             empty = pa.RecordBatch.from_pylist([], arrow_schema(self.fields))
             try:
@@ -185,7 +185,7 @@ class Operations(NamesOfStreams):
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _then(self, step: steps.StreamStep) -> Self:
-        return self._add(StreamNode(step.after, parents=(self._node.number,), step=step))
+        return self._add(StreamNode(step.output_schema, parents=(self._node.number,), step=step))
 
     def _cut(self, cut: Cut) -> Self:
         return self._add(StreamNode(self.fields, parents=(self._node.number,), cut=cut))
@@ -205,7 +205,7 @@ class Operations(NamesOfStreams):
     def _hint_of_output(self) -> str:
         """What is to be done if the stream has the fields that a function was given, because it declares no others."""
         step = self._node.step
-        if not isinstance(step, steps.Map | steps.FlatMap) or step.after is not step.before:
+        if not isinstance(step, steps.Map | steps.FlatMap) or step.output_schema is not step.input_schema:
             return ""
         return (
             f"; {step.label} declares no fields of its own, so it keeps those of its rows: pass output='name type, …'"

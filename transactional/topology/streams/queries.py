@@ -12,7 +12,7 @@ from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.streams.compiling import declare
 from transactional.topology.streams.declarations import Declarations
 from transactional.topology.streams.graph import Origin, StreamGraph, StreamNode
-from transactional.topology.streams.pipelines.looking_up import AppendedValues, LookUp, LookUpStatic
+from transactional.topology.streams.pipelines.looking_up import AppendValues, LookUp, LookUpStatic
 from transactional.topology.streams.pipelines.steps import Compute, RowStep, Select, Where
 from transactional.topology.streams.questions import Questions
 from transactional.topology.streams.streams import Stream
@@ -65,5 +65,5 @@ def compiled_query(topology_id: str, declared: DeclaredQuery, naive_times: str |
 
 def _is_by_tuple(node: StreamNode) -> bool:
     """Whether each tuple that a node makes is made of one tuple; a function of a batch may add them up."""
-    is_step = node.step is None or isinstance(node.step, RowStep | Where | Compute | Select | AppendedValues)
+    is_step = node.step is None or isinstance(node.step, RowStep | Where | Compute | Select | AppendValues)
     return is_step and node.combiner is None and len(node.parents) <= 1

@@ -22,7 +22,7 @@ from transactional.topology.streams.combining import combine_streams, make_join,
 from transactional.topology.streams.compiling import declare, spout_tasks
 from transactional.topology.streams.declarations import Declarations
 from transactional.topology.streams.graph import Origin, StreamNode
-from transactional.topology.streams.pipelines.functions import parsed
+from transactional.topology.streams.pipelines.functions import parse_output
 from transactional.topology.streams.queries import DeclaredQuery, compiled_query, declared_query, queries_alone
 from transactional.topology.streams.static import StaticState
 from transactional.topology.streams.streams import Stream, merged
@@ -189,7 +189,7 @@ class TridentTopology(NamesOfStreams):
                 raise ConfigError(f"query: {name!r} is declared twice; the queries are: {', '.join(self._queries)}")
             if not callable(function):
                 raise ConfigError(f"query {name!r} takes a function of the stream of questions; got {function!r}")
-            schema = parsed(f"query {name!r}", fields)
+            schema = parse_output(f"query {name!r}", fields)
             self._queries[name] = declared_query(self._declarations, name, schema, function)
             return function
 

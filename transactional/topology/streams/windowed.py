@@ -242,7 +242,7 @@ def _as_called(names: set[str], node: StreamNode) -> set[str]:
     """What fields are called behind an operation that leaves them as they are; none if it may make others of them."""
     match node.step:
         case Select() as select:
-            called = zip(select.names, select.after.names, strict=True)
+            called = zip(select.names, select.output_schema.names, strict=True)
             return {after for before, after in called if before in names}
         case None | Where() | Filter() | Peek() | Each():
             return names
@@ -260,7 +260,7 @@ def event_time_names(graph: StreamGraph, node: StreamNode, declared: dict[str, s
         if each.origin is not None and not each.origin.is_late and each.origin.stream in declared:
             found = {declared[each.origin.stream]}
         if isinstance(each.step, Select):
-            new = dict(zip(each.step.names, each.step.after.names, strict=True))
+            new = dict(zip(each.step.names, each.step.output_schema.names, strict=True))
             found = {new.get(name, name) for name in found}
         names.append(found)
     return names[node.number]

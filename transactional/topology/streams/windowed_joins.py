@@ -134,7 +134,7 @@ def kept_sides(streams: Sequence[Stream], join: Join, times: Sequence[str | None
             "them, (stream.named('…'), 'customer')"
         )
     return tuple(
-        KeptSide(name, side.key, time, side.schema if join.keeps_all else Schema(side.others))
+        KeptSide(name, side.key, time, side.schema if join.keeps_all else Schema(side.value_fields))
         for name, side, time in zip(names, join.sides, times, strict=True)
     )
 

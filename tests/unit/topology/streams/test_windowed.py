@@ -311,8 +311,8 @@ def test_columns_are_told_apart_as_numbers_are(of: Windows, times: list[int | No
     window, facts = Window("w", of, "event"), BatchFacts(0, watermark)
     schema = Schema.parse("at timestamp")
     after = Schema((*schema, *Schema.parse(f"{window.start} timestamp")))
-    on_time = InPanes("w", after, window, "at").at(batch, facts)
-    late = Late("late", schema, window, "at").at(batch, facts)
+    on_time = InPanes("w", after, window, "at").apply_with_facts(batch, facts)
+    late = Late("late", schema, window, "at").apply_with_facts(batch, facts)
     known = [us for us in times if not of.is_late(us, watermark)]
     assert numbers_of(on_time["at"]) == known
     assert numbers_of(on_time[window.start]) == [of.pane_of(us) for us in known if us is not None]

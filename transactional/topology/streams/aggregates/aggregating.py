@@ -27,7 +27,7 @@ from transactional.topology.streams.aggregates.own import (
     is_built_in,
     rows_of,
 )
-from transactional.topology.streams.pipelines.functions import many_rows, parsed, prepare_function
+from transactional.topology.streams.pipelines.functions import many_rows, parse_output, prepare_function
 from transactional.topology.streams.pipelines.steps import Aggregated, GatheringStep
 
 Aggregates = Mapping[str, Any]
@@ -62,7 +62,7 @@ def _check(name: str, aggregate: Any) -> None:
         )
     if isinstance(aggregate, Combiner | Reducer):
         check_picklable(_shown(aggregate), aggregate, advice="create what it needs in its methods")
-        if len(parsed(_shown(aggregate), aggregate.output)) != 1:
+        if len(parse_output(_shown(aggregate), aggregate.output)) != 1:
             raise ConfigError(f"{_shown(aggregate)}: output={aggregate.output!r} must declare one field")
     elif not isinstance(aggregate, Aggregate):
         raise ConfigError(f"{name}={aggregate!r} is no aggregate such as Count(), Sum('amount'), Min(…), Max(…)")
@@ -71,7 +71,7 @@ def _check(name: str, aggregate: Any) -> None:
 def default_name(aggregate: Any) -> str:
     """`count` for a `Count()`, `sum_amount` for a `Sum("amount")`; for your own what it declares."""
     if isinstance(aggregate, Combiner | Reducer):
-        return parsed(_shown(aggregate), aggregate.output).names[0]
+        return parse_output(_shown(aggregate), aggregate.output).names[0]
     kind = type(aggregate).__name__.lower()
     field = getattr(aggregate, "field", None)
     return kind if field is None else f"{kind}_{field}"
@@ -95,7 +95,7 @@ def column_types(operation: str, key: tuple[str, ...], aggregates: Aggregates, f
         if name in key:
             raise ConfigError(f"{operation}: {name!r} is a field that is grouped by; give the aggregate another name")
         if not is_built_in(aggregate):
-            values.append(Field(name, parsed(operation, aggregate.output).fields[0].type))
+            values.append(Field(name, parse_output(operation, aggregate.output).fields[0].type))
             continue
         if aggregate.field is not None:
             fields.require([aggregate.field], of="the stream", used_by=f"{operation}: {name}={aggregate}")
@@ -142,14 +142,14 @@ def _of_nothing(aggregate: Any) -> Any:
 class Completed(GatheringStep):
     """What a `BatchAggregator` makes of the tuples of each key."""
 
-    before: Schema
+    input_schema: Schema
     key: tuple[str, ...]
     aggregator: BatchAggregator
     is_whole: bool
 
     def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
         """Aggregate the groups one after the other; without a key also nothing."""
-        table = pa.Table.from_batches(kept, arrow_schema(self.before))
+        table = pa.Table.from_batches(kept, arrow_schema(self.input_schema))
         rows, made = rows_of(table, self.label), []
         makes_one = not self.key and (is_first or not self.is_whole)
         groups = groups_of(table, self.key) or ([[]] if makes_one else [])
@@ -159,8 +159,8 @@ class Completed(GatheringStep):
                 state = self.aggregator.aggregate(state, rows[at])
             key = tuple(rows[group[0]][name] for name in self.key)
             complete = self.aggregator.complete(state)
-            made += [(*key, *each) for each in many_rows(self.label, complete, len(self.after) - len(key))]
-        yield batch_from_rows(made, arrow_schema(self.after), component=self.label)
+            made += [(*key, *each) for each in many_rows(self.label, complete, len(self.output_schema) - len(key))]
+        yield batch_from_rows(made, arrow_schema(self.output_schema), component=self.label)
 
 
 def completed_step(
@@ -169,7 +169,7 @@ def completed_step(
     """The step of a `BatchAggregator`, which sees all tuples of the batch if it `is_whole`."""
     label = labelled(operation, key, {})[:-1] + f"{type(aggregator).__name__}())"
     check_picklable(label, aggregator, advice="create what it needs in its methods")
-    after = Schema((*fields.select(key), *parsed(label, aggregator.output)))
+    after = Schema((*fields.select(key), *parse_output(label, aggregator.output)))
     return Completed(label, after, fields, key, aggregator, is_whole)
 
 
@@ -186,7 +186,7 @@ class Extreme(GatheringStep):
 
     def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
         """Call the function once with each tuple. Of equal ones Python picks the first, as `Picked` does."""
-        table = pa.Table.from_batches(kept, arrow_schema(self.after))
+        table = pa.Table.from_batches(kept, arrow_schema(self.output_schema))
         values = {at: self.function(row) for at, row in enumerate(rows_of(table, self.label))}
         compared = [at for at, value in values.items() if value is not None]
         if compared:
@@ -205,7 +205,7 @@ class Picked(GatheringStep):
 
     def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
         """Sort, if wanted, and take the first. NaN is greater than every other number."""
-        table = pa.Table.from_batches(kept, arrow_schema(self.after))
+        table = pa.Table.from_batches(kept, arrow_schema(self.output_schema))
         if self.by is not None:
             table = table if self.with_null else table.filter(table[self.by].is_valid())
             order = [(self.by, "descending" if self.descending else "ascending")]

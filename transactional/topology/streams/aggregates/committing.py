@@ -19,7 +19,7 @@ from transactional.model.user_code.picklable import ADVICE_OF_FUNCTIONS, check_p
 from transactional.topology.bolts.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.topology.streams.aggregates.aggregating import Aggregates, column_types
 from transactional.topology.streams.aggregates.own import OwnAggregator, Reducer, groups_of, rows_of
-from transactional.topology.streams.pipelines.functions import many_rows, name_of, parsed
+from transactional.topology.streams.pipelines.functions import function_name, many_rows, parse_output
 
 
 class OwnUpdate(PersistentAggregate):
@@ -161,6 +161,6 @@ def updating_bolt(operation: str, updater: Any, output: str | None) -> Updating:
     """The committer of a function. Raises `ConfigError`."""
     if not callable(updater):
         raise ConfigError(f"{operation} takes a function of rows and a state; got {updater!r}")
-    label = f"{operation}({name_of(updater)})"
+    label = f"{operation}({function_name(updater)})"
     check_picklable(label, updater, advice=ADVICE_OF_FUNCTIONS)
-    return Updating(label, updater, Schema(()) if output is None else parsed(label, output))
+    return Updating(label, updater, Schema(()) if output is None else parse_output(label, output))

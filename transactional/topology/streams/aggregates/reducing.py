@@ -15,7 +15,7 @@ from transactional.model.schema import Schema
 from transactional.model.user_code.picklable import check_picklable
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.streams.aggregates.own import groups_of, rows_of
-from transactional.topology.streams.pipelines.functions import many_rows, parsed
+from transactional.topology.streams.pipelines.functions import many_rows, parse_output
 from transactional.topology.streams.pipelines.joins import Side, StreamCombiner, check_comparable
 
 
@@ -50,7 +50,7 @@ class MultiReduce(StreamCombiner):
         self.label = checked_reducer(reducer)
         check_comparable("multi_reduce", sides)
         first, *_ = sides
-        super().__init__(sides, Schema((*first.schema.select(first.key), *parsed(self.label, reducer.output))))
+        super().__init__(sides, Schema((*first.schema.select(first.key), *parse_output(self.label, reducer.output))))
         self.reducer = reducer
 
     @property

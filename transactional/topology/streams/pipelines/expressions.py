@@ -1,4 +1,5 @@
-"""Expressions over the columns of a stream, such as `field("amount") * 2`, checked."""
+"""Expressions over the columns of a stream, such as `field("amount") * 2`, and their checks when a stream is
+declared."""
 
 from __future__ import annotations
 
@@ -21,18 +22,18 @@ def field(name: str) -> Expression:
     return pc.field(name)
 
 
-def as_expression(operation: str, value: Any) -> Expression:
-    """The value itself if it is an expression, otherwise a constant. Raises `ConfigError`."""
+def as_expression(operation: str, operand: Any) -> Expression:
+    """Return an expression as it is, and a constant as an expression. Raises `ConfigError`."""
     try:
-        return value if isinstance(value, Expression) else pc.scalar(value)
+        return operand if isinstance(operand, Expression) else pc.scalar(operand)
     except pa.ArrowException:
         raise ConfigError(
-            f"{operation} takes an expression such as field('n') * 2, or a constant; got {type(value).__name__}"
+            f"{operation} takes an expression such as field('n') * 2, or a constant; got {type(operand).__name__}"
         ) from None
 
 
-def checked_filter(operation: str, expression: Expression, schema: Schema) -> None:
-    """Raise `ConfigError` unless the expression says yes or no about a stream's tuples."""
+def check_filter(operation: str, expression: Expression, schema: Schema) -> None:
+    """Raise `ConfigError` unless an expression is a condition on the tuples of a stream."""
     type_ = type_of(operation, expression, schema)
     if type_ != "boolean":
         raise ConfigError(f"{operation}: {expression} is a {type_}, not a condition: compare it with something")

@@ -1,4 +1,8 @@
-"""`state_query`: the values of a state, appended to tuples by its key."""
+"""`state_query`: the values of a state, appended to tuples by its key.
+
+A look-up gathers the tuples of a task and reads the state once for the distinct keys. The state of a committer is read
+in the commit phase, after or before the transaction; a static table is read at the version recorded with the batch.
+"""
 
 from __future__ import annotations
 
@@ -16,163 +20,169 @@ from transactional.model.facts import StaticVersion
 from transactional.model.reading import Lookups, StaticTable
 from transactional.model.schema import Field, Schema
 from transactional.topology.streams.pipelines.steps import GatheringStep
-from transactional.topology.topology import before
+from transactional.topology.topology import previous_state
 
 FEW_ROWS = 1_000
-"""Of so many equal keys are found in Python, which takes less time than to begin in Arrow."""
+"""Up to this number of rows, distinct keys are determined in Python, which takes less time than a call of Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
-class AppendedValues(GatheringStep):
-    """Appends the values of a state; NULL where the state has no such key. One look-up for each task, in which equal
-    keys are looked up once."""
+class AppendValues(GatheringStep):
+    """Appends the values that a state has for a key; NULL if it has no such key.
 
-    before: Schema
-    on: tuple[str, ...]
-    """The fields that are looked up, in the order of the key's columns."""
+    Each task makes one look-up, with every key once.
+    """
+
+    input_schema: Schema
+    looked_up: tuple[str, ...]
+    """The fields whose values are looked up, in the order of the key's columns."""
     key: Schema
     values: Schema
 
     @abstractmethod
-    def rows_of(self, keys: pa.Table) -> pa.Table:
-        """The rows of the state that have these keys, maybe more."""
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        """Return the rows of the state with these keys. It may return others as well."""
 
-    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
-        """Look up what has come."""
-        table = pa.Table.from_batches(kept, arrow_schema(self.before))
+    def finish(self, batches: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        table = pa.Table.from_batches(batches, arrow_schema(self.input_schema))
         if not table.num_rows:
             return
-        wanted = table.select(list(self.on)).rename_columns(list(self.key.names)).cast(arrow_schema(self.key))
-        found = self._found(wanted)
+        keys = table.select(list(self.looked_up)).rename_columns(list(self.key.names)).cast(arrow_schema(self.key))
+        matching_rows = self._read_columns(keys)
         # Without a column a table has no number of rows.
-        places = places_in(wanted if self.key else table, found, self.key.names)
-        values = rows_at(found, places)
+        places = places_in(keys if self.key else table, matching_rows, self.key.names)
+        values = rows_at(matching_rows, places)
         columns = [*table.columns, *(values[name] for name in self.values.names)]
-        made = pa.Table.from_arrays(columns, names=list(self.after.names)).cast(arrow_schema(self.after))
-        yield from made.combine_chunks().to_batches()
+        output = pa.Table.from_arrays(columns, names=list(self.output_schema.names)).cast(
+            arrow_schema(self.output_schema)
+        )
+        yield from output.combine_chunks().to_batches()
 
-    def _found(self, wanted: pa.Table) -> pa.Table:
+    def _read_columns(self, keys: pa.Table) -> pa.Table:
         schema = arrow_schema(Schema((*self.key, *self.values)))
         names = list(self.key.names)
-        return self.rows_of(_unique(wanted) if names else wanted).select(schema.names).cast(schema)
+        return self.read_rows(_distinct_keys(keys) if names else keys).select(schema.names).cast(schema)
 
 
 @dataclass(frozen=True, slots=True)
-class LookUp(AppendedValues):
+class LookUp(AppendValues):
     """Looks up the state of a committer."""
 
     committer: str
     is_before: bool
-    """Whether it looks up what was before the transaction."""
+    """True if the look-up reads the state as it was before the transaction."""
     lookups: Lookups | None = None
 
     @property
-    def read(self) -> str:
-        """What it looks up."""
-        return before(self.committer) if self.is_before else self.committer
+    def lookup_name(self) -> str:
+        """The name under which `Lookups` has the state."""
+        return previous_state(self.committer) if self.is_before else self.committer
 
-    def rows_of(self, keys: pa.Table) -> pa.Table:
-        """Of the committer's state."""
+    def read_rows(self, keys: pa.Table) -> pa.Table:
         assert self.lookups is not None
-        return self.lookups[self.read](keys)
+        return self.lookups[self.lookup_name](keys)
 
 
 @dataclass(frozen=True, slots=True)
-class LookUpStatic(AppendedValues):
-    """Looks up a table of others, at the version that is recorded with the batch."""
+class LookUpStatic(AppendValues):
+    """Looks up a table that others write, at the version that is recorded with the batch."""
 
     table: StaticTable
     versions: Mapping[str, StaticVersion] = field(default_factory=dict)
-    """What the batch has recorded. What was planned before the topology had this table reads the newest version."""
+    """The recorded version of each static table. If a batch was planned before the topology had the table, the newest
+    version is read."""
 
-    def rows_of(self, keys: pa.Table) -> pa.Table:
-        """Of one version. Raises `OperatingError`, and for a key with several rows `SchemaMismatch`."""
+    def read_rows(self, keys: pa.Table) -> pa.Table:
+        """Return the rows of one version. Raises `OperatingError`, and `SchemaMismatch` for a key with several rows."""
         version = self.versions.get(self.table.table)
-        found = self.table.lookup(self.table.newest() if version is None else version, keys)
+        rows = self.table.lookup(self.table.newest() if version is None else version, keys)
         names = self.key.names
-        if not places_in(found, found, names).equals(pa.arange(0, found.num_rows)):
+        if not places_in(rows, rows, names).equals(pa.arange(0, rows.num_rows)):
             raise SchemaMismatch(
                 f"{self.label}: a key ({', '.join(names)}) has several rows in {self.table.table}, so which values it "
                 "has would be chance; use a table with one row for each key, or a key of more columns"
             )
-        return found
+        return rows
 
 
-def _tuples(keys: pa.Table) -> list[tuple[Any, ...]]:
+def _key_tuples(keys: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
 
 
-def _unique(keys: pa.Table) -> pa.Table:
-    """Each key once."""
+def _distinct_keys(keys: pa.Table) -> pa.Table:
     if keys.num_rows > FEW_ROWS:
         return keys.group_by(keys.column_names, use_threads=False).aggregate([]).select(keys.column_names)
-    first: dict[tuple[Any, ...], int] = {}
-    for place, key in enumerate(_tuples(keys)):
-        first.setdefault(key, place)
-    return keys if len(first) == keys.num_rows else keys.take(list(first.values()))
+    first_places: dict[tuple[Any, ...], int] = {}
+    for place, key in enumerate(_key_tuples(keys)):
+        first_places.setdefault(key, place)
+    return keys if len(first_places) == keys.num_rows else keys.take(list(first_places.values()))
 
 
-def look_up(fields: Schema, state: Any, on: Any, output: Any, when: Any) -> LookUp:
-    """The step that looks tuples with these fields up in a `TridentState`. Raises `ConfigError`."""
+def look_up(fields: Schema, state: Any, key_fields: Any, output: Any, when: Any) -> LookUp:
+    """Make the step that looks up tuples with these fields in a `TridentState`. Raises `ConfigError`."""
     if when not in ("after", "before"):
         raise ConfigError(f"state_query: when={when!r} is 'after' or 'before' the transaction")
     label, key = ", before" * (when == "before"), state.persisted.state.key
     values = state.fields.select(name for name in state.fields.names if name not in key.names)
-    given = _appended(fields, state.name, label, key, values, on, output)
-    return LookUp(**given, committer=state.name, is_before=when == "before")
+    arguments = _look_up_arguments(fields, state.name, label, key, values, key_fields, output)
+    return LookUp(**arguments, committer=state.name, is_before=when == "before")
 
 
-def look_up_static(fields: Schema, table: StaticTable, on: Any, output: Any) -> LookUpStatic:
-    """The step that looks tuples with these fields up in a table of others. Raises `ConfigError`."""
+def look_up_static(fields: Schema, table: StaticTable, key_fields: Any, output: Any) -> LookUpStatic:
+    """Make the step that looks up tuples with these fields in a static table. Raises `ConfigError`."""
     name = table.table.rstrip("/").rsplit("/", 1)[-1]
-    return LookUpStatic(**_appended(fields, name, ", static", table.key, table.values, on, output), table=table)
+    return LookUpStatic(
+        **_look_up_arguments(fields, name, ", static", table.key, table.values, key_fields, output), table=table
+    )
 
 
-def _appended(
+def _look_up_arguments(
     fields: Schema,
     name: str,
-    how: str,
+    suffix: str,
     key: Schema,
     values: Schema,
-    on: Any,
+    key_fields: Any,
     output: Any,
 ) -> dict[str, Any]:
-    """What both kinds of look-ups have. Raises `ConfigError`."""
-    names = tuple(key.names) if on is None else (on,) if isinstance(on, str) else tuple(on)
+    """Return the arguments that both kinds of look-up share. Raises `ConfigError`."""
+    names = (
+        tuple(key.names) if key_fields is None else (key_fields,) if isinstance(key_fields, str) else tuple(key_fields)
+    )
     if len(names) != len(key):
         raise ConfigError(
             f"state_query: state {name!r} has the key ({', '.join(key.names)}), and on= names {len(names)} fields: "
             f"{', '.join(map(str, names)) or '(none)'}"
         )
     fields.require(names, of="the stream", used_by="state_query")
-    for wanted, column in zip(names, key, strict=True):
-        if fields[wanted].type != column.type:
+    for looked_up, column in zip(names, key, strict=True):
+        if fields[looked_up].type != column.type:
             raise ConfigError(
-                f"state_query: field {wanted!r} is a {fields[wanted].type}, and the key {column.name!r} of state "
+                f"state_query: field {looked_up!r} is a {fields[looked_up].type}, and the key {column.name!r} of state "
                 f"{name!r} is a {column.type}; make the types equal: with_columns(…)"
             )
-    new = _renamed(list(values), output)
-    for added in new:
-        if added.name in fields.names:
+    appended_fields = _name_values(list(values), output)
+    for appended in appended_fields:
+        if appended.name in fields.names:
             raise ConfigError(
-                f"state_query: the stream has a field {added.name!r} already; name what state {name!r} gives by "
-                f"output=[…]: {', '.join(each.name for each in new)}"
+                f"state_query: the stream has a field {appended.name!r} already; name what state {name!r} gives by "
+                f"output=[…]: {', '.join(appended.name for appended in appended_fields)}"
             )
     return {
-        "label": f"state_query({name}, on=({', '.join(names)}){how})",
-        "after": Schema((*fields, *new)),
-        "before": fields,
-        "on": names,
+        "label": f"state_query({name}, on=({', '.join(names)}){suffix})",
+        "output_schema": Schema((*fields, *appended_fields)),
+        "input_schema": fields,
+        "looked_up": names,
         "key": key,
         "values": values,
     }
 
 
-def _renamed(new: list[Field], output: Any) -> list[Field]:
+def _name_values(fields: list[Field], output: Any) -> list[Field]:
     if output is None:
-        return new
+        return fields
     names = [output] if isinstance(output, str) else list(output)
-    if len(names) != len(new):
-        shown = ", ".join(each.name for each in new)
-        raise ConfigError(f"state_query: output= has {len(names)} names for {len(new)} values: {shown}")
-    return [Field(name, each.type) for name, each in zip(names, new, strict=True)]
+    if len(names) != len(fields):
+        declared = ", ".join(field_.name for field_ in fields)
+        raise ConfigError(f"state_query: output= has {len(names)} names for {len(fields)} values: {declared}")
+    return [Field(name, field_.type) for name, field_ in zip(names, fields, strict=True)]

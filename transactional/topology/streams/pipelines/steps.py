@@ -1,4 +1,10 @@
-"""The steps of a pipeline: on rows, on Arrow batches, and on all tuples of a batch in a task."""
+"""The steps of a pipeline: on rows, on Arrow batches, and on all tuples of a batch in a task.
+
+Each operation of a stream becomes one step. A row step calls a function with every row; an Arrow step maps a record
+batch to another one; a timed step also gets the facts of the batch, such as its watermark; a gathering step waits for
+the end of the batch. `Pipeline` runs them one after the other. A step must not change after it was built: tasks run
+copies of it.
+"""
 
 from __future__ import annotations
 
@@ -29,103 +35,97 @@ Rows = Iterable[tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StreamStep(ABC):
-    """One operation on tuples. `label` is what `describe` and messages call it, `after` are the fields it makes."""
+    """One operation on tuples. `label` is its name in `describe` and in messages, `output_schema` are the fields of its
+    output."""
 
     label: str
-    after: Schema
+    output_schema: Schema
 
     @property
-    def short(self) -> str:
-        """What an id has of it."""
+    def short_name(self) -> str:
+        """The name of the operation, which becomes part of the component id."""
         return self.label.rsplit(").", 1)[-1].split("(")[0]
 
     def prepare(self, context: TopologyContext) -> None:  # noqa: B027 - optional
-        """Called before the tuples of a batch."""
+        """Prepare for a batch. Called before its first tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStep(StreamStep):
-    """Calls a function with every row. `before` are the fields of the row."""
+    """Calls a function with every row, whose fields are `input_schema`."""
 
-    before: Schema
+    input_schema: Schema
     function: Callable[[Tuple], Any]
 
     @property
-    def short(self) -> str:
-        """The function's name, if it has one."""
+    def short_name(self) -> str:
+        """The name of the function, or that of the operation if the function has none."""
         return id_name(self.function) or self.label.split("(")[0]
 
     def prepare(self, context: TopologyContext) -> None:
-        """Prepare the function, if it wants that."""
+        """Call the function's `prepare`, if it has one."""
         prepare_function(self.function, context)
 
     @property
     def only_selects(self) -> bool:
-        """Whether it leaves every row that it keeps as it is."""
+        """True if the step leaves rows out and changes none."""
         return False
 
     @abstractmethod
-    def over(self, rows: Iterable[Tuple]) -> Rows:
-        """The rows that it makes of some."""
+    def apply_rows(self, rows: Iterable[Tuple]) -> Rows:
+        """Return the rows that the step makes of these."""
 
 
 class Map(RowStep):
-    """One row for each."""
+    """Replaces each row by one row."""
 
-    def over(self, rows: Iterable[Tuple]) -> Rows:
-        """Replace the rows."""
-        function, label, width = self.function, self.label, len(self.after)
+    def apply_rows(self, rows: Iterable[Tuple]) -> Rows:
+        function, label, width = self.function, self.label, len(self.output_schema)
         for row in rows:
-            made = function(row)
-            yield made if isinstance(made, tuple) and len(made) == width else one_row(label, made, width)
+            output = function(row)
+            yield output if isinstance(output, tuple) and len(output) == width else one_row(label, output, width)
 
 
 class FlatMap(RowStep):
-    """Any number of rows for each."""
+    """Replaces each row by any number of rows."""
 
-    def over(self, rows: Iterable[Tuple]) -> Rows:
-        """Replace the rows."""
-        function, label, width = self.function, self.label, len(self.after)
+    def apply_rows(self, rows: Iterable[Tuple]) -> Rows:
+        function, label, width = self.function, self.label, len(self.output_schema)
         for row in rows:
             yield from many_rows(label, function(row), width)
 
 
 class Each(RowStep):
-    """The row with values appended, any number of times."""
+    """Appends values to each row, any number of times; a row without values is dropped."""
 
-    def over(self, rows: Iterable[Tuple]) -> Rows:
-        """Append to the rows."""
-        function, label, width = self.function, self.label, len(self.after) - len(self.before)
+    def apply_rows(self, rows: Iterable[Tuple]) -> Rows:
+        function, label, width = self.function, self.label, len(self.output_schema) - len(self.input_schema)
         for row in rows:
-            for made in appended_rows(label, function(row), width):
-                yield (*row, *made)
+            for appended in appended_rows(label, function(row), width):
+                yield (*row, *appended)
 
 
 class Filter(RowStep):
-    """The rows of which the function says yes."""
+    """Keeps the rows for which the function returns a true value."""
 
     @property
     def only_selects(self) -> bool:
-        """It does."""
         return True
 
-    def over(self, rows: Iterable[Tuple]) -> Rows:
-        """Leave out the others."""
+    def apply_rows(self, rows: Iterable[Tuple]) -> Rows:
         # Not `filter`: it would take a StopIteration of the function for the end of the rows.
         function = self.function
         return (row for row in rows if function(row))
 
 
 class Peek(RowStep):
-    """All rows; the function is called with each."""
+    """Calls the function with each row, and passes all rows on."""
 
     @property
     def only_selects(self) -> bool:
-        """It does."""
         return True
 
-    def over(self, rows: Iterable[Tuple]) -> Rows:
-        """Call the function."""
+    def apply_rows(self, rows: Iterable[Tuple]) -> Rows:
         function = self.function
         for row in rows:
             function(row)
@@ -133,99 +133,94 @@ class Peek(RowStep):
 
 
 class ArrowStep(StreamStep):
-    """Makes a record batch of a record batch."""
+    """Maps a record batch to another one."""
 
     @abstractmethod
-    def on(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
-        """The batch that it makes of one."""
+    def apply_arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch | pa.Table:
+        """Return the output for one batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedStep(StreamStep):
-    """Makes a record batch of a record batch, and of the facts of the transaction's batch."""
+    """Maps a record batch to another one, depending on the facts of the transaction."""
 
     leaves_out_late: ClassVar[bool] = False
-    """Whether what it leaves out are the late tuples."""
+    """True if the tuples that the step leaves out are late."""
     windows: str = field(default="", kw_only=True)
-    """The component with the windows; empty: it is the one that reads from the pipeline."""
+    """The component with the windows. Empty if it is the one that reads from the pipeline."""
 
     @abstractmethod
-    def at(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch | pa.Table:
-        """The batch that it makes of one."""
+    def apply_with_facts(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch | pa.Table:
+        """Return the output for one batch. `facts` are None in a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where(ArrowStep):
-    """The rows for which an expression is true."""
+    """Keeps the rows for which an expression is true."""
 
     expression: Expression
 
-    def on(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out the others."""
+    def apply_arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(self.expression)
 
 
 @dataclass(frozen=True, slots=True)
 class Compute(ArrowStep):
-    """One expression for each column."""
+    """Computes each column by an expression."""
 
     columns: Mapping[str, Expression]
 
-    def on(self, batch: pa.RecordBatch) -> pa.Table:
-        """Evaluate them."""
+    def apply_arrow(self, batch: pa.RecordBatch) -> pa.Table:
         return evaluated(batch, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Select(ArrowStep):
-    """Some of the columns, in order, maybe with other names."""
+    """Selects columns, in order, and gives them the names of the output schema."""
 
     names: tuple[str, ...]
 
-    def on(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Pick them."""
-        return batch.select(list(self.names)).rename_columns(list(self.after.names))
+    def apply_arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(list(self.names)).rename_columns(list(self.output_schema.names))
 
 
 @dataclass(frozen=True, slots=True)
 class Apply(ArrowStep):
-    """A function of a record batch."""
+    """Applies a function to each record batch."""
 
     function: Callable[[pa.RecordBatch], Any]
 
-    def on(self, batch: pa.RecordBatch) -> Any:
-        """Call it."""
+    def apply_arrow(self, batch: pa.RecordBatch) -> Any:
         return self.function(batch)
 
 
 class GatheringStep(StreamStep):
-    """Keeps what it is given, and continues at the end of the batch."""
+    """Collects the record batches of a task, and makes its output at the end of the batch."""
 
     @abstractmethod
-    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
-        """What it makes of all tuples of the task, which `is_first` if its number is 0."""
+    def finish(self, batches: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        """Return the output for all tuples of a task. `is_first` is true in the task with number 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregated(GatheringStep):
-    """One row per key. With `is_final` the tuples are aggregates of tasks.
+    """Makes one row per key. With `is_final` the input are the partial aggregates of tasks.
 
-    `nothing` is the row that is made without tuples: in each task, or, with `is_whole`, in one.
+    `empty_row` is the output without any tuple: of each task, or of the first one alone if the step `is_whole`.
     """
 
     aggregator: Any
     is_final: bool = False
-    nothing: tuple[Any, ...] | None = None
+    empty_row: tuple[Any, ...] | None = None
     is_whole: bool = False
 
-    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
-        """Reduce them."""
+    def finish(self, batches: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
         if self.is_final:
-            table = self.aggregator.combine([pa.Table.from_batches([batch]) for batch in kept])
+            table = self.aggregator.combine([pa.Table.from_batches([batch]) for batch in batches])
         else:
-            table = self.aggregator.partial(kept)
-        if not table.num_rows and self.nothing is not None and (is_first or not self.is_whole):
-            row = batch_from_rows([self.nothing], table.schema, component=self.label)
+            table = self.aggregator.partial(batches)
+        if not table.num_rows and self.empty_row is not None and (is_first or not self.is_whole):
+            row = batch_from_rows([self.empty_row], table.schema, component=self.label)
             table = pa.Table.from_batches([row])
-        table = self.aggregator.computed.appended(table).select(list(self.after.names))
-        yield from conform(table, arrow_schema(self.after), component=self.label)
+        table = self.aggregator.computed.appended(table).select(list(self.output_schema.names))
+        yield from conform(table, arrow_schema(self.output_schema), component=self.label)

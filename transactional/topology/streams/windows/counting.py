@@ -39,7 +39,7 @@ class InOrder(ArrowStep):
 
     window: CountWindow
 
-    def on(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def apply_arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Append the columns."""
         nothing = pa.repeat(_number(0), batch.num_rows)
         for name in self.window.columns:

@@ -37,7 +37,7 @@ class InSessions(TimedStep):
     window: Session
     time: str | None
 
-    def at(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch:
+    def apply_with_facts(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch:
         """Leave out the late ones, and append start and end."""
         times, gap_us = times_of(facts, by_transaction=self.time is None), self.window.sessions.gap_us
         if self.time is None:
@@ -58,7 +58,7 @@ class LateForSessions(TimedStep):
     window: Session
     time: str
 
-    def at(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch:
+    def apply_with_facts(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch:
         """Leave out those on time."""
         times = times_of(facts, by_transaction=False)
         return batch.filter(are_late_for_sessions(self.window.sessions.gap_us, batch.column(self.time), times))

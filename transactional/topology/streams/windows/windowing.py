@@ -37,7 +37,7 @@ class InPanes(TimedStep):
     window: Window
     time: str | None
 
-    def at(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch:
+    def apply_with_facts(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch:
         """Leave out the late ones, and append the column."""
         of, times = self.window.windows, times_of(facts, by_transaction=self.time is None)
         if self.time is None:
@@ -58,7 +58,7 @@ class Late(TimedStep):
     window: Window
     time: str
 
-    def at(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch:
+    def apply_with_facts(self, batch: pa.RecordBatch, facts: BatchFacts | None) -> pa.RecordBatch:
         """Leave out those on time."""
         return batch.filter(
             are_late(self.window.windows, batch.column(self.time), times_of(facts, by_transaction=False))

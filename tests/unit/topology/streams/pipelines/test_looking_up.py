@@ -26,7 +26,7 @@ from transactional.testing import MemoryCoordinatorStore, complete_topology
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.stages import plan_stages
 from transactional.topology.steps import plan_steps
-from transactional.topology.topology import Topology, before
+from transactional.topology.topology import Topology, previous_state
 from transactional.trident import Avg, Count, Stream, Sum, TridentState, TridentTopology
 
 Rows = list[tuple[Any, ...]]
@@ -247,7 +247,7 @@ def test_a_bolt_by_hand_looks_up_what_it_declares() -> None:
         by_hand(Looking(), "spout").build()
     with pytest.raises(ConfigError, match=r"'count' is updated with what comes of it: look up what was before it"):
         by_hand(Looking(), "count", behind="look").build()
-    by_hand(Looking(), before("count"), behind="look").build()
+    by_hand(Looking(), previous_state("count"), behind="look").build()
 
 
 def test_storms_word_count_line_by_line() -> None:
