@@ -1,7 +1,6 @@
-"""Count what the house is measured by: `tools/counts.py [CHECKOUT ...]`, a column for each checkout, default this one.
+"""Count what the house is measured by: `python -m tools.counts [CHECKOUT ...]`, a column for each checkout.
 
-Everything is read from the source and nothing is run, so that a commit of long ago is counted by the same rules. With
-`--places` the places are listed that each figure is made of.
+The default is this checkout. With `--places` the places are listed that each figure is made of.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import ast
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
+
+from tools.checkout import read_modules
 
 PRODUCT = ("transactional", "state", "spouts", "verifier")
 PREVIOUS = ("prev", "rolled_back")
@@ -29,8 +30,7 @@ class Checkout:
     @cached_property
     def modules(self) -> dict[str, ast.Module]:
         """The product's modules by path."""
-        paths = sorted(path for name in PRODUCT for path in (self.folder / name).rglob("*.py"))
-        return {path.relative_to(self.folder).as_posix(): ast.parse(path.read_text()) for path in paths}
+        return {path.as_posix(): module for path, module in read_modules(self.folder, PRODUCT).items()}
 
     @cached_property
     def nodes(self) -> dict[str, list[ast.AST]]:

@@ -1,8 +1,7 @@
-"""Draw the rooms of a checkout: `tools/draw_rooms.py [CHECKOUT ...]`, default this one.
+"""Draw the rooms of a checkout: `python -m tools.draw_rooms [CHECKOUT ...]`, default this one.
 
 A room is what lies in `transactional/`, a folder or a file, or another package. Rooms stand on floors: each above those
 that it imports from. Files that hold nothing but imports and names, and packages' own, are doors and no rooms.
-Everything is read from the source and nothing is run, so that a commit of long ago is drawn by the same rules.
 """
 
 from __future__ import annotations
@@ -14,19 +13,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from tools.checkout import module_name, read_imports, read_modules
+
 PACKAGES = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tools")
 Graph = Mapping[str, set[str]]
-
-
-def read_modules(checkout: Path) -> dict[str, ast.Module]:
-    """Return the product's modules by name: `state/delta/state.py` is `state.delta.state`."""
-    paths = (path for package in PACKAGES for path in (checkout / package).rglob("*.py"))
-    return {
-        ".".join(path.relative_to(checkout).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
-            path.read_text()
-        )
-        for path in paths
-    }
 
 
 def is_door(module: ast.Module) -> bool:
@@ -38,14 +28,9 @@ def is_door(module: ast.Module) -> bool:
     )
 
 
-def imports_of(module: ast.Module, modules: Mapping[str, ast.Module]) -> Iterator[str]:
-    """Yield every module of the product that one imports, wherever the import stands."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = (f"{node.module}.{alias.name}" for alias in node.names)
-            yield from (name if name in modules else node.module for name in names if node.module in modules)
+def imports_of(module: ast.Module, modules: Mapping[str, ast.Module]) -> set[str]:
+    """Return every module of the product that one imports, wherever the import stands."""
+    return {name for name, _ in read_imports(ast.walk(module), modules) if name in modules}
 
 
 def room_of(name: str) -> str:
@@ -96,12 +81,12 @@ def floors_of(graph: Graph) -> list[list[str]]:
 
 def draw(checkout: Path) -> Iterator[str]:
     """Yield the lines of the picture: the floors from the highest to the lowest, then what they are measured by."""
-    modules = read_modules(checkout)
+    modules = {module_name(path): module for path, module in read_modules(checkout, PACKAGES).items()}
     graph = graph_of_rooms(modules)
     floors = floors_of(graph)
     for number, rooms in reversed(list(enumerate(floors))):
         yield f"{number:3}  {'  '.join(rooms)}"
-    files = {name: {*imports_of(module, modules)} - {name} for name, module in modules.items()}
+    files = {name: imports_of(module, modules) - {name} for name, module in modules.items()}
     arrows = sum(map(len, graph.values()))
     yield f"{len(graph)} rooms, {len(floors)} floors, {arrows} arrows, longest chain of files {longest_chain(files)}"
 

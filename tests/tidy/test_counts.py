@@ -1,12 +1,8 @@
 """tools/counts.py: a small checkout, of which every figure is known."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
-import pytest
-
-from tests.tidy.files import ROOT
+from tools import counts
 
 FILES = {
     "transactional/core/ports/states.py": """
@@ -38,18 +34,7 @@ WORDS = {"sum": add, "min": min, "max": max}
 }
 
 
-@pytest.fixture(scope="module")
-def counts() -> ModuleType:
-    """The tool, which is no package's."""
-    spec = importlib.util.spec_from_file_location("counts", ROOT / "tools" / "counts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_figures_of_a_checkout(counts: ModuleType, tmp_path: Path) -> None:
+def test_figures_of_a_checkout(tmp_path: Path) -> None:
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

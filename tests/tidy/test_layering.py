@@ -6,7 +6,6 @@ no dependency on one.
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -29,17 +28,14 @@ from tests.tidy.rooms import (
     PURE,
     ROOMS,
 )
+from tools.checkout import module_name, read_imports
 
 ROOT = Path(__file__).parents[2]
 
 
-def module_of(path: Path) -> str:
-    """`state/delta/catalog.py` is `state.delta.catalog`, `state/__init__.py` is `state`."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-FILES = {module_of(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+FILES = {
+    module_name(path.relative_to(ROOT)): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
+}
 
 
 def room_of(module: str) -> str:
@@ -67,13 +63,7 @@ PLACES = {
 def imports(source: str) -> Iterator[tuple[str, bool]]:
     """Every module that a source imports, wherever it stands, and whether for type checkers only."""
     guarded = lines_for_types(source)
-    for node in nodes_of(source):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno in guarded) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            named = (f"{base}.{alias.name}" for alias in node.names)
-            yield from ((each if each in FILES else base, node.lineno in guarded) for each in named)
+    return ((name, line in guarded) for name, line in read_imports(nodes_of(source), FILES))
 
 
 def of_ours(module: str, target: str) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,10 +14,8 @@ from state.redis.state import RedisMapState
 from state.sql.state import SqlMapState
 from tests.tidy.files import ROOT, python_files
 from tests.tidy.parsing import nodes_of, parsed
-from tests.tidy.test_counts import counts
+from tools import counts
 from transactional.core.ports import State
-
-__all__ = ["counts"]
 
 LOOKED_FOR_MOST = 8
 """So many places may look at run time whether an object has the methods of a protocol."""
@@ -27,7 +24,7 @@ ALLOWED = {"State", "type", "StaticState", "TridentState"}
 
 
 @pytest.fixture(scope="module")
-def checkout(counts: ModuleType) -> Any:
+def checkout() -> Any:
     """This checkout, parsed and walked once. Only calls and classes are looked at here."""
     checkout = counts.Checkout(ROOT)
     sources = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in python_files(counts.PRODUCT)}
@@ -36,7 +33,7 @@ def checkout(counts: ModuleType) -> Any:
     return checkout
 
 
-def test_no_ability_is_probed_for(counts: ModuleType, checkout: Any) -> None:
+def test_no_ability_is_probed_for(checkout: Any) -> None:
     asked = counts.questions_of_states(checkout)
     assert [each for each in asked if each.split()[-1] not in ALLOWED] == []
 
@@ -44,13 +41,13 @@ def test_no_ability_is_probed_for(counts: ModuleType, checkout: Any) -> None:
 @pytest.mark.parametrize(
     "line", ["if isinstance(state, DiskState): pass", 'hasattr(component.state, "bind")', "issubclass(type(state), A)"]
 )
-def test_a_probe_is_noticed(counts: ModuleType, tmp_path: Path, line: str) -> None:
+def test_a_probe_is_noticed(tmp_path: Path, line: str) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "asking.py").write_text(line, "utf-8")
     assert len(counts.questions_of_states(counts.Checkout(tmp_path))) == 1
 
 
-def test_few_protocols_are_looked_for(counts: ModuleType, checkout: Any) -> None:
+def test_few_protocols_are_looked_for(checkout: Any) -> None:
     assert len(counts.probes(checkout)) <= LOOKED_FOR_MOST
 
 
