@@ -412,7 +412,7 @@ KINDS = (
         "the zone of times without one (`naive_times`)",
         _program(naive_times="Europe/Berlin"),
         "naive_times",
-        "times without a zone are of that zone from then on",
+        "times without a zone are read in that zone from then on",
         is_trident=False,
         world="meaning",
     ),

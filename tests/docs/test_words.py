@@ -59,6 +59,10 @@ NOT_ENGLISH = re.compile(
     r"|\b(colour|favour|neighbour|behaviour|recognis|serialis|parameteris|optimis)",
     re.IGNORECASE,
 )
+UNCLEAR = re.compile(
+    r"\b(are|is|as) (those|that) of\b|\bgo(es)? by\b|\b(is|are) of (one|tuples|states|streams)\b", re.IGNORECASE
+)
+"""Phrases of pages that hide who does what: name the noun again, and use a verb."""
 PACKAGES = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tools")
 KEPT = ("docs/adr/", "docs/reference/")
 """Decisions are history; the reference pages are generated."""
@@ -99,6 +103,12 @@ def test_modules_use_the_words_of_the_field() -> None:
     modules = [path for path in our_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PACKAGES]
     found = {name_of(path): words for path in modules if (words := phrases(path))}
     assert found == {}, "notify, report, warn, log, raise; call, query, read; again, continue, maintain, compare"
+
+
+def test_sentences_of_pages_name_what_they_are_about() -> None:
+    read = {name_of(path): path.read_text("utf-8") for path in pages() if not name_of(path).startswith(KEPT)}
+    found = {name: [match[0] for match in UNCLEAR.finditer(text)] for name, text in read.items()}
+    assert {name: phrases for name, phrases in found.items() if phrases} == {}
 
 
 @pytest.mark.parametrize("text", ["a gap is told", "it asks the store", "planned anew", "neighbouring rows", "goes on"])

@@ -75,7 +75,7 @@ BY_SOURCE: Mapping[tuple[str, str], Cell] = {
     **{(command, QUEUE): _HANDED_OUT_ONCE for command in ("savepoint", "rewind by a transaction", "rewind further")},
     **{(command, QUEUE): _STATELESS for command in ("query", "read", "read --as-of")},
     ("run --close-windows", QUEUE): _NO_WINDOWS,
-    ("query", BOLTS): none("queries are of streams"),
+    ("query", BOLTS): none("queries belong to streams"),
     ("doctor --repair", QUEUE): none("no table says what a lost store knew"),
     ("deadletters --replay, of a bolt", QUEUE): none("what has failed is given back to the queue"),
 }

@@ -12,7 +12,7 @@ HEADING = "## Every command, over every source, into every state"
 ABOUT = """\
 `tests/journeys/` travels with a topology from its first run to a store that is lost and restored, over a real broker
 and into real tables. After each step the tables equal a plain model, and neither the doctor nor `verify` finds
-anything. What is refused is tried, too. `make test-all` tries each pair of a command, a source and a kind of table in
+anything. Refusals are tried, too. `make test-all` tries each pair of a command, a source and a kind of table in
 sixteen journeys and one over a queue, `make proof` each combination of the three:"""
 SECTION = re.compile(rf"(?s){HEADING}\n.*?(?=\n## )")
 
