@@ -264,7 +264,9 @@ class DuckDBMapState(TableState[RowTable]):
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
         with self._looking(owner_of(topology_id, component_id)) as table:
-            return reach_in_words(self.table, None if table is None else table.undone(table.judge(), target))
+            return reach_in_words(
+                self.table, None if table is None else table.undone(table.read_and_check_version(), target)
+            )
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence (see the port)."""

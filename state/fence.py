@@ -1,7 +1,7 @@
 """The fence of a state's table: whose turn it is to write, and what became of a write.
 
-A table's version is the attempt id that wrote it last. Each write goes over the version that was judged, as a
-compare-and-set; a write whose outcome is not known is judged by the version that is found afterwards.
+A table's version is the attempt id that wrote it last. Each write goes over the version that was read and checked, as a
+compare-and-set; a write whose outcome is not known is decided by the version that the table has afterwards.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TableWrite:
 class FencedTable(Protocol):
     """The open table of a state, for the one thread that writes it."""
 
-    def judge(self) -> AttemptId | None:
+    def read_and_check_version(self) -> AttemptId | None:
         """Load the table, over which is written from now on; the attempt id that it was last written by."""
 
     def created_for(self) -> str | None:
@@ -86,7 +86,7 @@ class FencedTable(Protocol):
         """As `rows`, of those with `after < column <= until`."""
 
     def apply(self, write: TableWrite) -> None:
-        """Write rows and the version, over the version that was judged. Raises `WriteRefused`.
+        """Write rows and the version, over the version that was read and checked. Raises `WriteRefused`.
 
         What an earlier attempt of the transaction has written, and only it, goes back to what was before (row T60).
         """
@@ -94,7 +94,7 @@ class FencedTable(Protocol):
     def write_version(
         self, attempt_id: AttemptId, attempt: TransactionAttempt | None, horizons: ExpiryHorizons | None = None
     ) -> None:
-        """Write the version, over the one that was judged, and no row. Raises `WriteRefused`."""
+        """Write the version, over the one that was read and checked, and no row. Raises `WriteRefused`."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Fence:
     txid_of: Callable[[AttemptId], TxId]
     _known: tuple[AttemptId, TxId] | None = field(default=None, init=False, repr=False, compare=False)
 
-    def judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+    def decide(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
         """What `attempt` may do to a table of this version. Raises `Fenced`, or `StoreMismatch`."""
         if version == attempt.attempt_id:
             # Its own earlier write, whose outcome was not known.
@@ -153,32 +153,32 @@ class Fence:
     def confirm(
         self,
         attempt_id: AttemptId,
-        judged: AttemptId | None,
-        found: AttemptId | None,
+        read_version: AttemptId | None,
+        current_version: AttemptId | None,
         refused: WriteRefused | None,
         *,
         may_try_again: bool,
     ) -> bool:
-        """Whether a write went through, over the version that was `judged`, as the version that is `found` shows.
+        """Whether a write went through, over `read_version`, as the table's `current_version` shows.
 
-        False: it may be tried again. A write that is refused although the version is still the one that was judged was
-        disturbed by somebody's maintenance: the rows are the same, so what was judged holds, and it is written over the
-        table as it is now. Raises `Fenced`, `TableConflict`, or another `OperatingError`.
+        False: it may be tried again. A write that is refused although the version is still the one that was read and
+        checked was disturbed by somebody's maintenance: the rows are the same, so the check still holds, and it is
+        written over the table as it is now. Raises `Fenced`, `TableConflict`, or another `OperatingError`.
         """
-        if found == attempt_id:
+        if current_version == attempt_id:
             # Also after an error: the write had gone through, only its outcome was not known.
             return True
-        self.check(found, attempt_id)
+        self.check(current_version, attempt_id)
         if refused is None:
             raise OperatingError(
                 f"state {self.state} of {self.owner}: attempt {attempt_id} was written without an error, but "
-                f"the table's version is {found}: what has confirmed the write has lost it, as after a failover to a "
-                "copy that was behind, or something else writes its version"
+                f"the table's version is {current_version}: the storage has confirmed the write and lost it, as "
+                "after a failover to a copy that was behind, or something else writes the table's version"
             )
-        if found != judged or not refused.is_conflict or not may_try_again:
+        if current_version != read_version or not refused.is_conflict or not may_try_again:
             kind = TableConflict if refused.is_conflict else OperatingError
             raise kind(
-                f"state {self.state} of {self.owner} is at version {found}; attempt {attempt_id} was not "
+                f"state {self.state} of {self.owner} is at version {current_version}; attempt {attempt_id} was not "
                 f"written over it: {refused}"
             ) from refused
         return False

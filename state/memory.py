@@ -224,7 +224,7 @@ class MemoryMapState(TableState[RowTable]):
 
     def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
         """What tasks of a step read (see the port). Raises `Fenced`."""
-        self._judge_to_read(attempt)
+        self._check_version_to_read(attempt)
         rows, horizons = self._open_table.rows(attempt.txid), self._horizons(attempt) or NO_HORIZONS
         if self._expiry is None:
             return MemoryTaskState(self._rows, self._by_key(rows), rows)

@@ -148,7 +148,7 @@ class RowTable:
         """The `store_id` that it was created with."""
         return self.store.created_for()
 
-    def judge(self) -> AttemptId | None:
+    def read_and_check_version(self) -> AttemptId | None:
         """Load the version, over which is written from now on."""
         self._loaded, self._horizons = self.store.version()
         return self._loaded

@@ -1,7 +1,7 @@
-"""`TableState`: what all states share: the walk of a read and of a write.
+"""`TableState`: what all states share: the read path and the write path.
 
-A state has its columns (`state.updates`), its fence, and, once it is opened, its table: reading, judging and writing go
-through the table that was loaded when it was judged, in that order.
+A state has its columns (`state.updates`), its fence, and, once it is opened, its table: reading, checking the version
+and writing go through the table that was loaded for the check, in that order.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class TableState(Updatable, Generic[TableT]):
 
     def version(self) -> AttemptId | None:
         """Load the table; the attempt id that it was last written by."""
-        return self._open_table.judge()
+        return self._open_table.read_and_check_version()
 
     def fence(self, attempt_id: AttemptId) -> None:
         """Write `attempt_id` as the version, over the one that `version()` has loaded, changing no row.
@@ -142,7 +142,7 @@ class TableState(Updatable, Generic[TableT]):
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         """As `get`, in Arrow (see the port)."""
-        self._judge_to_read(attempt)
+        self._check_version_to_read(attempt)
         try:
             return self._alive(attempt, self._open_table.lookup(attempt.txid, keys))
         except StoreMismatch:
@@ -158,14 +158,14 @@ class TableState(Updatable, Generic[TableT]):
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """The rows before this transaction whose column lies in a range (see the port). Raises `Fenced`."""
         check_time_column(self.columns.shown, column, self.table, "rows_between")
-        self._judge_to_read(attempt)
+        self._check_version_to_read(attempt)
         found = self._open_table.rows_between(attempt.txid, column, after, until)
         horizons = self._horizons(attempt)
         return found if horizons is None else select_unexpired(found, self._expiring_column, horizons.previous)
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
         """All keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""
-        self._judge_to_read(attempt)
+        self._check_version_to_read(attempt)
         width = len(self.key)
         rows = rows_of(self._alive(attempt, self._open_table.rows(attempt.txid)))
         return ((row[:width], row[width:]) for row in rows)
@@ -207,7 +207,7 @@ class TableState(Updatable, Generic[TableT]):
         """Let go of the table."""
         self._opened, self._read_by = None, None
 
-    # --- the walk of a write --------------------------------------------------------------------------------------
+    # --- the write path -------------------------------------------------------------------------------------------
 
     def _write(
         self,
@@ -216,9 +216,9 @@ class TableState(Updatable, Generic[TableT]):
         combine: Mapping[str, str],
         staged: Sequence[StagedFile] = (),
     ) -> None:
-        """Judge the table, write over what was judged, and see that it is written."""
+        """Read and check the version, write over it, and check that the table is at the new one."""
         version = self.version()
-        verdict = self._fence.judge(version, attempt)
+        verdict = self._fence.decide(version, attempt)
         is_replay = verdict is Verdict.WRITE and self._fence.is_replay(version, attempt)
         self._check_unchanged_since_read(attempt, version)
         attempt_id, horizons = attempt.attempt_id, self._horizons(attempt)
@@ -232,7 +232,7 @@ class TableState(Updatable, Generic[TableT]):
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[TableT], None]) -> None:
         """Write, and see that the table's version is the writer's. Raises `Fenced`, or another `OperatingError`."""
-        judged = self._open_table.version()
+        read_version = self._open_table.version()
         for tries_left in reversed(range(WRITE_TRIES)):
             refused: WriteRefused | None = None
             try:
@@ -240,11 +240,11 @@ class TableState(Updatable, Generic[TableT]):
             except WriteRefused as error:
                 refused = error
                 self.version()
-            found = self._open_table.version()
-            if self._fence.confirm(attempt_id, judged, found, refused, may_try_again=tries_left > 0):
+            current_version = self._open_table.version()
+            if self._fence.confirm(attempt_id, read_version, current_version, refused, may_try_again=tries_left > 0):
                 return
 
-    def _judge_to_read(self, attempt: TransactionAttempt) -> None:
+    def _check_version_to_read(self, attempt: TransactionAttempt) -> None:
         """Load the table; what this attempt writes is refused if another has come since."""
         version = self.version()
         self._fence.check(version, attempt.attempt_id)

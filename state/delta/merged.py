@@ -106,7 +106,7 @@ class MergedTable(Layout):
         after = self._small.after(change, self.loaded.delta_version, files, self._rows_if_small)
         if after is None:
             return False
-        written = self.loaded.judged + 1
+        written = self.loaded.read_version + 1
         new = write_file(self.loaded.storage, after, change.schema(self.loaded.column_names))
         self._replace(attempt, new, files, {})
         if self.loaded.delta_version == written:
@@ -138,7 +138,7 @@ class MergedTable(Layout):
         left: Mapping[DataFile, int],
     ) -> None:
         """Commit files in place of others; `left` are those that stay, with their numbers of rows."""
-        written = self.loaded.judged + 1
+        written = self.loaded.read_version + 1
         commit_replaced(self.loaded, attempt, new, old)
         if self.loaded.delta_version == written:
             self._files = (written, {**left, **{file.as_part: file.rows for file in new}})

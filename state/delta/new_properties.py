@@ -1,8 +1,8 @@
 """The Delta table properties that a new state table may have.
 
 Delta takes any property when a table is created. Some add a feature to the table's protocol, and the state then refuses
-its own table; with others Spark or delta-rs fails at the next read or write. So they are judged by a list, before
-anything is created. Tables that exist are judged by `check_properties`: their properties may be other people's.
+its own table; with others Spark or delta-rs fails at the next read or write. So they are checked against a list, before
+anything is created. Tables that exist are checked by `check_properties`: their properties may be other people's.
 """
 
 from __future__ import annotations

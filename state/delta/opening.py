@@ -105,7 +105,7 @@ def turned(
     if merged.loaded.disk.is_kept:
         table.loaded.keep_durable()
     if table.loaded.delta_version != merged.loaded.delta_version:
-        raise WriteRefused("the table has moved since it was judged", is_conflict=True)
+        raise WriteRefused("the table has moved since its version was read", is_conflict=True)
     # Before the rows are segments: whoever reads them has to know how they are combined.
     table.settle_combine(combine)
     table.adopt_merged(version, newest)

@@ -190,11 +190,12 @@ def check_whole(location: DeltaLocation, version: int) -> set[str]:
 
 
 def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> None:
-    """Restore the table over the version that was judged, under a new fence. Raises `WriteRefused`, `BeyondKept`."""
-    history = TableHistory(table.location, table.owner, table.judged)
+    """Restore the table over the version that was read and checked, under a new fence. Raises `WriteRefused`,
+    `BeyondKept`."""
+    history = TableHistory(table.location, table.owner, table.read_version)
     version = version_within_reach(history, target)
     table.disk.settle()
-    if version == table.judged:
+    if version == table.read_version:
         return commit_files(table, [], as_attempt(table, fence_id, None))
     then = DeltaTable(table.location.uri, version=version, storage_options=dict(table.location.storage_options))
     noted = [Transaction(app_id, then.transaction_version(app_id) or 0) for app_id in history.noted_since(version)]

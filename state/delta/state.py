@@ -290,7 +290,7 @@ class DeltaMapState(TableState[Layout]):
         """What tasks of a step read and write (see the port). Raises `Fenced` or `OperatingError`."""
         if self.location.is_catalog_name:
             return None
-        self._judge_to_read(attempt)
+        self._check_version_to_read(attempt)
         loaded, owner = self._open_table.loaded, self._fence.owner
         table_id, stager = loaded.snapshot.metadata().id, self._task_stager(owner)
         horizons, at = self._horizons(attempt), loaded.delta_version
@@ -300,7 +300,7 @@ class DeltaMapState(TableState[Layout]):
 
     def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
         """About how many rows `rows_between` gives (see the port). Raises `Fenced` or `OperatingError`."""
-        self._judge_to_read(attempt)
+        self._check_version_to_read(attempt)
         return self._open_table.count_between(column, after, until)
 
     def stager(self, owner: str) -> FileStager | None:

@@ -24,7 +24,7 @@ of use again for the next transaction's tasks."""
 
 @dataclass(frozen=True, slots=True)
 class DeltaTaskState(TaskRows):
-    """Reads the Delta version that the driver has judged, whatever was committed since."""
+    """Reads the Delta version that the driver has read and checked, whatever was committed since."""
 
     location: DeltaLocation
     owner: str

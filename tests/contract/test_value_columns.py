@@ -232,7 +232,7 @@ def test_what_was_there_is_compacted_with_what_comes(
 
 
 def test_another_writer_s_upkeep_between_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The columns are added over the version that was judged; one that has moved is looked at again."""
+    """The columns are added over the version that was read and checked; one that has moved is looked at again."""
     place = Place("delta-rs/merge", tmp_path)
     counted(place, {"cat": 3})
     settle, came = commit.settle_columns, list[TableVersion]()

@@ -118,7 +118,7 @@ class SegmentedState(SimulatedState):
         if self._faults.strikes("a committer fails"):
             raise FailedException(f"table {self.stored.name} can't be written")
         while not self._is_committed(attempt, partials):
-            self._reached["a write is refused for others' OPTIMIZE, and judged again"] += 1
+            self._reached["a write is refused for others' OPTIMIZE, and checked again"] += 1
         self.wrote = attempt.attempt_id
         self._fence.wrote(attempt)
 
@@ -129,14 +129,14 @@ class SegmentedState(SimulatedState):
     def _is_committed(self, attempt: TransactionAttempt, partials: Counts) -> bool:
         self._before(f"load {self.stored.name} for {attempt}")
         loaded = self._loaded_now()
-        verdict = self._judge(loaded.version, attempt)
+        verdict = self._decide(loaded.version, attempt)
         self._check_staged(attempt, partials.staged)
         paths = [file.path for file in partials.staged]
         if partials.counts:
             paths.append(self.stored.write_file(attempt, partials.counts))
         moved = partial(self._is_moved, loaded)
         self._before(f"write {self.stored.name} as {attempt}", moved)
-        if self._faults.strikes("others optimize a table between judging and writing"):
+        if self._faults.strikes("others optimize a table between the check and the write"):
             self.stored.optimize()
         if moved():
             self._check_not_moved(loaded.version)

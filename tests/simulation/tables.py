@@ -1,8 +1,9 @@
 """The simulated tables: the real `MemoryMapState`, with places at which a process may crash, stand still, or fail.
 
-A table is loaded, judged, then written through what was loaded, as a Delta table is: each write is a compare-and-set
-on its Delta version. Others move that, too, when they rewrite its files: then it is judged again. When another attempt
-has written, nothing is. Counts by key are written, which come as a mapping where the real ones are Arrow tables.
+A table is loaded, its version checked, then written through what was loaded, as a Delta table is: each write is a
+compare-and-set on its Delta version. Others move that, too, when they rewrite its files: then it is checked again. When
+another attempt has written, nothing is. Counts by key are written, which come as a mapping where the real ones are
+Arrow tables.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class SimulatedState(MemoryMapState):
         self._before(f"look at {self.stored.name}")
         return super().version()
 
-    def _judge_to_read(self, attempt: TransactionAttempt) -> None:
+    def _check_version_to_read(self, attempt: TransactionAttempt) -> None:
         """What is there now, of which it is seen when it is written that it is the same."""
         self._fence.check(self.stored.version, attempt.attempt_id)
 
@@ -221,22 +222,22 @@ class SimulatedState(MemoryMapState):
         if self._faults.strikes("a committer fails"):
             raise FailedException(f"table {self.stored.name} can't be written")
         while not self._is_written(attempt, rows, combine):
-            self._reached["a write is refused for others' OPTIMIZE, and judged again"] += 1
+            self._reached["a write is refused for others' OPTIMIZE, and checked again"] += 1
         self._fence.wrote(attempt)
 
     def _is_written(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> bool:
-        """Judge and write once. False: others have moved the table, and what was judged may still be so."""
+        """Check the version and write once. False: others have moved the table, and the check may still hold."""
         self._before(f"load {self.stored.name} for {attempt}")
-        self._handle = judged = self._load()
-        verdict = self._judge(judged.version, attempt)
-        self._before(f"write {self.stored.name} as {attempt}", lambda: self.stored.rows is not judged.rows)
-        if self._faults.strikes("others optimize a table between judging and writing"):
+        self._handle = loaded = self._load()
+        verdict = self._decide(loaded.version, attempt)
+        self._before(f"write {self.stored.name} as {attempt}", lambda: self.stored.rows is not loaded.rows)
+        if self._faults.strikes("others optimize a table between the check and the write"):
             self.stored.optimize()
         if self._faults.strikes("a reader reads through a state that is writing"):
             self._is_read()
         if self._handle.delta_version != self.stored.delta_version:
-            self._check_not_moved(judged.version)
-            return self._is_rebased(judged, verdict, attempt, rows, combine)
+            self._check_not_moved(loaded.version)
+            return self._is_rebased(loaded, verdict, attempt, rows, combine)
         horizons = self._next_horizons(attempt) if verdict is Verdict.WRITE else self.stored.horizons
         self.stored.commit(attempt.attempt_id, self._after(verdict, attempt, rows, combine))
         self.stored.horizons = horizons
@@ -249,8 +250,8 @@ class SimulatedState(MemoryMapState):
         """In another thread; it has a handle of its own."""
         self._load()
 
-    def _is_rebased(self, judged: Handle, *write: Any) -> bool:
-        """Whether what was judged is written over what has come since: never."""
+    def _is_rebased(self, loaded: Handle, *write: Any) -> bool:
+        """Whether what was loaded is written over what has come since: never."""
         return False
 
     def _after(
@@ -281,8 +282,8 @@ class SimulatedState(MemoryMapState):
             self._reached["a table has moved between reading and writing"] += 1
             raise TableConflict(f"table {self.stored.name} has moved")
 
-    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        verdict = self._fence.judge(version, attempt)
+    def _decide(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+        verdict = self._fence.decide(version, attempt)
         self._reached["a transactional table skips a replay"] += verdict is Verdict.WRITE_VERSION_ONLY
         return verdict
 

@@ -37,7 +37,7 @@ class UnfencedState(SimulatedState):
     def _check_not_moved(self, loaded: AttemptId | None) -> None:
         """Writes through whatever is there."""
 
-    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+    def _decide(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
         if version is not None and self._fence.txid_at(version) > attempt.txid:
             raise Fenced(f"table {self.stored.name} is at a later transaction")
         return Verdict.WRITE
@@ -80,13 +80,13 @@ class WritesByPath(SimulatedState):
     def _check_not_moved(self, loaded: AttemptId | None) -> None:
         """Does not look."""
 
-    def _judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        """Judges what was loaded, and nothing more."""
-        if self.judged != attempt:
-            self.judged, self.verdict = attempt, super()._judge(version, attempt)
+    def _decide(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+        """Checks what was loaded, and nothing more."""
+        if self.checked_for != attempt:
+            self.checked_for, self.verdict = attempt, super()._decide(version, attempt)
         return self.verdict
 
-    judged: TransactionAttempt | None = None
+    checked_for: TransactionAttempt | None = None
 
 
 class TriesAgainAfterAConflict(SimulatedState):
@@ -103,15 +103,15 @@ class TriesAgainAfterAConflict(SimulatedState):
 class RebasesOverAnOptimize(SimulatedState):
     """What a rewrite of the same rows refuses is left to the engine, which moves the Delta commit behind it."""
 
-    def _is_rebased(self, judged: Handle, *write: Any) -> bool:
+    def _is_rebased(self, loaded: Handle, *write: Any) -> bool:
         verdict, attempt, *given = write
         if verdict is Verdict.WRITE:
-            self.stored.rebase(judged.rows, attempt.attempt_id, self._after(verdict, attempt, *given))
+            self.stored.rebase(loaded.rows, attempt.attempt_id, self._after(verdict, attempt, *given))
         return verdict is Verdict.WRITE
 
 
 class ReadsByTheWritersHandle(SimulatedState):
-    """A reader in another thread moves the writer's handle, so what is written over was not judged (the fence)."""
+    """A reader in another thread moves the writer's handle, so what is written over was not checked (the fence)."""
 
     def _is_read(self) -> None:
         self._handle = self._load()
@@ -122,7 +122,7 @@ class MovesTheVersionFirst(SimulatedState):
 
     def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         self._before(f"load {self.stored.name} for {attempt}")
-        verdict = self._judge(self.stored.version, attempt)
+        verdict = self._decide(self.stored.version, attempt)
         self.stored.commit(attempt.attempt_id)
         self._before(f"write {self.stored.name} as {attempt}")
         self.stored.commit(self.stored.version, self._after(verdict, attempt, rows, combine))
@@ -147,7 +147,7 @@ class MovesTheRowsFirst(SimulatedState):
 
     def _write_values(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> None:
         self._before(f"load {self.stored.name} for {attempt}")
-        if self._judge(self.stored.version, attempt) is Verdict.WRITE:
+        if self._decide(self.stored.version, attempt) is Verdict.WRITE:
             self._before(f"write {self.stored.name} as {attempt}")
             self.stored.commit(self.stored.version, self._after(Verdict.WRITE, attempt, rows, combine))
         self._before(f"write {self.stored.name} as {attempt}")

@@ -1,7 +1,7 @@
 """`TableVersion`: one loaded Delta version of a state's table, which moves on only when a method of it says so.
 
 It is never shared with readers: whoever reads in another thread has one of its own. Every Delta commit names the
-version that was judged (`state/delta/writing/commit.py`).
+version that was read and checked (`state/delta/writing/commit.py`).
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class TableVersion:
         self.follows = False
         """Whether it is a reader of a partitioned table, which need not load each version to know its files."""
         self._files: tuple[int, KnownFiles] | None = None
-        self.judged, self.judged_at_s = self._snapshot.version(), time.monotonic()
+        self.read_version, self.read_at_s = self._snapshot.version(), time.monotonic()
         """The Delta version over which is written, and since when."""
-        self.opened_at = self.judged
+        self.opened_at = self.read_version
         """The version that was loaded first: the entries after it were read, or written, by this process."""
         self.storage = storage_of(location)
         self.folder = Path(location.uri) if location.scheme == "file" else None
@@ -204,14 +204,14 @@ class TableVersion:
 
     # --- moving on --------------------------------------------------------------------------------------------------
 
-    def judge(self) -> AttemptId | None:
+    def read_and_check_version(self) -> AttemptId | None:
         """Move to the newest snapshot, over which is written from now on; the attempt id that it was written by.
 
         Raises `OperatingError`, and `StoreMismatch` when something else has changed rows.
         """
-        self.judged_at_s = time.monotonic()
+        self.read_at_s = time.monotonic()
         self.refresh()
-        self.judged = self.delta_version
+        self.read_version = self.delta_version
         return self.version()
 
     def expect_replacement(self) -> None:
@@ -231,7 +231,8 @@ class TableVersion:
             raise TableReplaced
 
     def refresh(self) -> None:
-        """Move to the newest snapshot. Raises as `judge`, and `TableReplaced` to a reader that expects it."""
+        """Move to the newest snapshot. Raises as `read_and_check_version`, and `TableReplaced` to a reader that expects
+        it."""
         known = self.delta_version
         if self._mismatch is not None:
             if self._entry is not None and self._entry != self.log.look_at(known):
@@ -344,22 +345,25 @@ class TableVersion:
 
     # --- what Delta commits note ------------------------------------------------------------------------------------
 
-    def check_judged(self) -> None:
-        """Raise `WriteRefused` when this is not the version that was judged."""
-        if self.delta_version != self.judged:
-            reason = f"the table was judged at Delta version {self.judged}, and loaded again at {self.delta_version}"
+    def check_read_version(self) -> None:
+        """Raise `WriteRefused` when this is not the version that was read and checked."""
+        if self.delta_version != self.read_version:
+            reason = (
+                f"the table was read at Delta version {self.read_version}, and loaded again at {self.delta_version}"
+            )
             raise WriteRefused(reason, is_conflict=True)
 
     def has_moved(self) -> bool:
-        """Whether there is a later version than the judged one, or its log is gone: then any error may come of it."""
+        """Whether there is a later version than the one that was read, or its log is gone: then any error may come of
+        it."""
         try:
-            return not self.log.is_newest(self.judged)
+            return not self.log.is_newest(self.read_version)
         except OSError:
             return False
 
     def wrote(self, own: OwnVersion) -> None:
         """Note a Delta version that was written without delta-rs."""
-        self._own, self.judged = own, own.delta_version
+        self._own, self.read_version = own, own.delta_version
 
     # --- what is in it ----------------------------------------------------------------------------------------------
 

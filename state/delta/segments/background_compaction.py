@@ -118,7 +118,8 @@ def in_range(table: TableVersion, compaction: Compaction) -> list[dict[str, Any]
 
 
 def commit_compaction(table: TableVersion, written: WrittenCompaction) -> bool:
-    """Commit a compaction over the version that was judged; False: it says something else than the table by now.
+    """Commit a compaction over the version that was read and checked; False: it says something else than the table by
+    now.
 
     Raises `WriteRefused`, `OperatingError` for a file that is not there.
     """

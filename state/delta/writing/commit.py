@@ -1,4 +1,4 @@
-"""Every Delta commit of a state's table: it comes right after the version that was judged, or it is refused.
+"""Every Delta commit of a state's table: it comes right after the version that was read and checked, or it is refused.
 
 Left to itself, delta-rs would rebase a Delta commit onto what others have written meanwhile; it takes a rewrite of the
 same rows for no conflict. It does not compare the versions of an app id either: it would write a lower one.
@@ -85,14 +85,15 @@ def _note(owner: str, attempt_id: AttemptId, attempt: TransactionAttempt | None)
 
 @contextmanager
 def by_delta_rs(table: TableVersion) -> Iterator[DeltaTable]:
-    """What is committed in here by delta-rs, once and without retries, comes right after the version that was judged.
+    """What is committed in here by delta-rs, once and without retries, comes right after the version that was read and
+    checked.
 
     Raises `WriteRefused`.
     """
     began_s = time.monotonic()
     try:
         snapshot = table.snapshot
-        table.check_judged()
+        table.check_read_version()
         yield snapshot
         _has_written(table, snapshot, began_s)
     except Exception as error:
@@ -115,26 +116,26 @@ def _is_of_libraries(error: Exception) -> bool:
 
 
 def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> None:
-    if snapshot.version() == table.judged:
+    if snapshot.version() == table.read_version:
         return  # nothing was to be done
-    table.judged += 1
-    if snapshot.version() != table.judged:
+    table.read_version += 1
+    if snapshot.version() != table.read_version:
         # What has come after it is for `refresh` to find.
-        snapshot.load_as_version(table.judged)
-    if _may_be_late(table, table.judged, began_s):
-        _judge_late(table)
+        snapshot.load_as_version(table.read_version)
+    if _may_be_late(table, table.read_version, began_s):
+        _check_late_commit(table)
 
 
-def _judge_late(table: TableVersion) -> None:
+def _check_late_commit(table: TableVersion) -> None:
     """Raise `WriteRefused` when the version that was written had been another's, and was cleaned out of the log."""
-    written, by = table.judged, table.version()
+    written, by = table.read_version, table.version()
     table.reload()
     if table.version() != by:
         table.log.withdraw(written)
         reason = f"another writer's Delta version {written} was cleaned out of the log"
         raise WriteRefused(reason, is_conflict=True)
     table.look_at_others(written)
-    table.judged = table.delta_version
+    table.read_version = table.delta_version
 
 
 def commit_files(
@@ -152,8 +153,8 @@ def commit_files(
         )
         # This call, unlike others, leaves the snapshot where it was.
         snapshot.update_incremental()
-        if snapshot.version() != table.judged + 1:
-            snapshot.load_as_version(table.judged + 1)
+        if snapshot.version() != table.read_version + 1:
+            snapshot.load_as_version(table.read_version + 1)
 
 
 def commit_properties(table: TableVersion, values: Mapping[str, str], properties: CommitProperties) -> None:
@@ -218,8 +219,8 @@ def commit_replaced(
 
     Raises `WriteRefused`, and then the new ones are gone; `OSError`, and then it may have come to pass.
     """
-    table.check_judged()
-    version = table.judged + 1
+    table.check_read_version()
+    version = table.read_version + 1
     try:
         _write_version(table, version, _replacing(table, version, attempt, new, old), [file.name for file in new])
     except FileExistsError:
@@ -229,10 +230,10 @@ def commit_replaced(
         check_links(table.location)
         raise
     table.wrote(OwnVersion(version, attempt.attempt_id))
-    if _may_be_late(table, version, table.judged_at_s):
-        _judge_late(table)
+    if _may_be_late(table, version, table.read_at_s):
+        _check_late_commit(table)
     else:
-        table.disk.wrote(table.judged)
+        table.disk.wrote(table.read_version)
 
 
 def _replacing(
@@ -279,7 +280,8 @@ def _write_version(table: TableVersion, version: int, actions: Sequence[Mapping[
 
 
 def _may_be_late(table: TableVersion, version: int, since_s: float) -> bool:
-    """Whether another writer may have written a version before, over what was judged at a time of this process."""
+    """Whether another writer may have written a version before, over a version that was read at a time of this
+    process."""
     if table.folder is not None:
         return is_late(table.folder, version)
     # A request to a remote storage costs time, and entries are kept for longer than a write takes.

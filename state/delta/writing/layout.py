@@ -65,9 +65,9 @@ class Layout(ABC):
 
     # --- the fenced table -------------------------------------------------------------------------------------------
 
-    def judge(self) -> AttemptId | None:
-        """Load the table (see `TableVersion.judge`)."""
-        return self.loaded.judge()
+    def read_and_check_version(self) -> AttemptId | None:
+        """Load the table (see `TableVersion.read_and_check_version`)."""
+        return self.loaded.read_and_check_version()
 
     def created_for(self) -> str | None:
         """The `store_id` that it was created with."""

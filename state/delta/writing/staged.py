@@ -90,8 +90,8 @@ def read_by_driver(location: DeltaLocation, columns: StateColumns, write: TableW
 def commit_staged(table: TableVersion, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:
     """Let the transaction's segment be these files, in place of what an earlier attempt has committed.
 
-    What is replaced are all live files of the transaction, as the version that was judged has them: somebody may have
-    compacted them. Raises `WriteRefused`.
+    What is replaced are all live files of the transaction, as the version that was read and checked has them: somebody
+    may have compacted them. Raises `WriteRefused`.
     """
     txid = table.columns.txid
     own = [file for file in table.files() if str(file["partition"][txid]) == str(attempt.txid)]

@@ -1,8 +1,8 @@
 """All ways of writing a Delta table, and what others may do to it between our look at it and our Delta commit.
 
-Whatever changes no row is harmless: we judge again, and write what we would have written. Whatever changes rows stops
-us before anything is built on it. The adversary strikes at the last moment; see `tests/contract/adversary.py`, and for
-the ways `tests/contract/writing.py`.
+Whatever changes no row is harmless: the version is checked again, and write what we would have written. Whatever
+changes rows stops us before anything is built on it. The adversary strikes at the last moment; see
+`tests/contract/adversary.py`, and for the ways `tests/contract/writing.py`.
 """
 
 from __future__ import annotations

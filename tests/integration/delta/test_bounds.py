@@ -247,7 +247,7 @@ def test_a_range_of_windows_is_what_a_query_finds(place: Place, monkeypatch: pyt
         rows = {(chance.choice("ab"), chance.randrange(2 * txid, 2 * txid + 6)) for _ in range(6)}
         merge(state, place, txid, 2 * txid, *rows)
     table: MergedTable = state._open_table
-    table.judge()
+    table.read_and_check_version()
     for _ in range(20):
         after, until = chance.choice((None, chance.randrange(20))), chance.randrange(25)
         wanted = (TxId(chance.choice((7, 8))), "start", None if after is None else after * 10**6, until * 10**6)

@@ -93,7 +93,7 @@ class WritesByPath(DeltaMapState):
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[Layout], None]) -> None:
         def by_path(table: Layout) -> None:
-            table.judge()
+            table.read_and_check_version()
             write(table)
 
         super()._confirm(attempt_id, by_path)
@@ -104,7 +104,7 @@ class WithoutVersionCheck(DeltaMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         class Blind(Fence):
-            def judge(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
+            def decide(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
                 return Verdict.WRITE
 
         super().open(owner, txid_of)
@@ -314,7 +314,7 @@ class TestOutcomes:
 
     def test_a_success_that_is_not_there_is_tried_again(self, world: World) -> None:
         with pytest.raises(
-            OperatingError, match="the table's version is None: what has confirmed the write has lost it"
+            OperatingError, match="the table's version is None: the storage has confirmed the write and lost it"
         ):
             world.leader(NeverWritten).merge(world.attempt(1, 1), counts({"dog": 1}))
 

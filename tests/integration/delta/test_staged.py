@@ -136,17 +136,17 @@ class TestCommit:
         assert content(state) == {"a": 3, "b": 1}, "one file, and two rows of one key"
         attempt = place.attempt(1, 2)
         table, compacted = segments(state), list[int]()
-        judge = table.judge
+        read_and_check = table.read_and_check_version
 
-        def compacted_after_judging() -> Any:
-            version = judge()
+        def compacted_after_the_check() -> Any:
+            version = read_and_check()
             if not compacted:
                 handle = DeltaTable(state.location.uri)
                 handle.alter.set_table_properties({"delta.checkpointInterval": "50"})
                 compacted.append(handle.version())
             return version
 
-        table.judge = compacted_after_judging  # type: ignore[method-assign]
+        table.read_and_check_version = compacted_after_the_check  # type: ignore[method-assign]
         merge(state, attempt, {"a": 5}, {"a": 5})
         assert compacted
         assert content(state) == {"a": 10}

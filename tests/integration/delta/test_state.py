@@ -412,7 +412,7 @@ class TestEngines:
     def test_spark_reads_and_optimizes_names_in_structs_that_no_column_may_have(
         self, place: Place, spark: SparkSession
     ) -> None:
-        """Delta judges the names of columns alone where nothing maps them."""
+        """Delta checks the names of columns alone where nothing maps them."""
         state = opened(
             place.folder / "t", place, "k string", "s struct<`a b`:long,`c,d(e)=f;`:array<struct<`g h`:long>>>"
         )

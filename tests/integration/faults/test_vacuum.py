@@ -64,7 +64,7 @@ SETTINGS = {
 @dataclass
 class Beside(Effects):
     """The effects of a leader, before each n-th of which somebody else does something: were it before each one, no
-    write would ever be over the version that was judged."""
+    write would ever be over the version that was read and checked."""
 
     work: Callable[[], object] = field(default=lambda: None)
     each: int = 1

@@ -1,8 +1,8 @@
 """What tasks of a step that runs as a Spark job have of a state whose keys are split among them: each reads and writes
 its part.
 
-The driver judges the table once, and hands all tasks the same version of it. What they write is no part of the table
-until the driver commits it, together with what the others have written.
+The driver reads and checks the table's version once, and hands all tasks the same version of it. What they write is no
+part of the table until the driver commits it, together with what the others have written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class WrittenPart:
 
 
 class TaskState(Protocol):
-    """A state's table at the version that the driver has judged, for tasks of a step. Picklable; runs on executors."""
+    """A state's table at the version that the driver has read and checked, for tasks of a step. Picklable; runs on
+    executors."""
 
     @property
     def key(self) -> Schema:

@@ -261,7 +261,7 @@ class State(ABC):
         return False
 
     def for_tasks(self, attempt: TransactionAttempt) -> TaskState | None:
-        """Judge the table, and give what tasks read of the version that was found; None: only the driver can.
+        """Read and check the table's version, and return what tasks read of that version; None: only the driver can.
 
         Raises `Fenced` or `OperatingError`.
         """

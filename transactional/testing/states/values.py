@@ -227,7 +227,7 @@ def _units(type_: str, units: dict[str, int]) -> dict[str, Any]:
 
 @cases(("long", "decimal(38,0)"))
 def sums_start_from_what_was_before(trial: Trial, type_: str) -> None:
-    """Whether a sum fits is judged without what a dead attempt has added."""
+    """Whether a sum fits is decided without what a dead attempt has added."""
     words, limit = trial.open(values=f"total {type_}"), LARGEST[type_]
     words.merge(1, _units(type_, {"cat": 1}))
     for _ in range(3):

@@ -322,7 +322,7 @@ def test_what_was_lost_or_came_twice_fails_the_attempt(change: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("layout", [LogLayout(staged_bytes=0), "merge"])
-def test_tasks_read_the_version_that_the_driver_has_judged(layout: LogLayout | str, tmp_path: Path) -> None:
+def test_tasks_read_the_version_that_the_driver_has_checked(layout: LogLayout | str, tmp_path: Path) -> None:
     """Whatever was written and compacted since."""
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout)
     topology = counting(WordCount(), state)

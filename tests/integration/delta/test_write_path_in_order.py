@@ -57,10 +57,10 @@ def test_few_files_are_read_and_few_times_one_that_was_left(
     read = [file for file, _ in itertools.groupby(function.co_filename for function in functions)]
     files = len(set(read))
     files_most, returns_most = MOST[way]
-    walk = "\n".join(Path(file).relative_to(ROOT).as_posix() for file in read)
-    assert ("merging/rewriting" in walk, "segments/table" in walk) == (way == "file by file", way == "log"), walk
-    assert files <= files_most, f"{files} files:\n{walk}"
-    assert len(read) - files <= returns_most, f"{len(read) - files} returns:\n{walk}"
+    path = "\n".join(Path(file).relative_to(ROOT).as_posix() for file in read)
+    assert ("merging/rewriting" in path, "segments/table" in path) == (way == "file by file", way == "log"), path
+    assert files <= files_most, f"{files} files:\n{path}"
+    assert len(read) - files <= returns_most, f"{len(read) - files} returns:\n{path}"
     assert words.get(place.attempt(4, 4), [("dog",)]) == {("dog",): (5,)}
 
 

@@ -1,4 +1,5 @@
-"""The walk of a merge from the state to the bytes: which files it goes through, seen from where the Delta commit is."""
+"""The write path of a merge, from the state to the bytes: which files it goes through, seen from where the Delta commit
+is."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place, counts, write_by_files
 
 ROOT = Path(__file__).parents[3]
-WALKS = {
+PATHS = {
     "two files": (os, "link", "merge", "merged"),
     "an overwrite": (state.delta.writing.commit, "write_deltalake", "merge", "merged"),
     "file by file": (os, "link", "merge", "merged"),
@@ -35,10 +36,10 @@ def files_above() -> list[str]:
     return [name for name, _ in itertools.groupby(reversed(found))]
 
 
-@pytest.mark.parametrize("way", WALKS)
+@pytest.mark.parametrize("way", PATHS)
 def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    where, name, layout, middle = WALKS[way]
-    place, walked = Place("delta-rs", tmp_path), list[list[str]]()
+    where, name, layout, middle = PATHS[way]
+    place, passed = Place("delta-rs", tmp_path), list[list[str]]()
     if way == "an overwrite":
         monkeypatch.setattr(state.delta.merged, "replaceable_files", lambda _: None)
     if way == "file by file":
@@ -48,9 +49,9 @@ def test_goes_down_through_few_files_and_never_back(way: str, tmp_path: Path, mo
     original: Any = getattr(where, name)
 
     def seen(*given: Any, **named: Any) -> Any:
-        walked.append(files_above())
+        passed.append(files_above())
         return original(*given, **named)
 
     monkeypatch.setattr(where, name, seen)
     words.merge(place.attempt(1, 1), counts({"dog": 1}))
-    assert walked == [["state/table_state.py", f"state/delta/{middle}.py", "state/delta/writing/commit.py"]]
+    assert passed == [["state/table_state.py", f"state/delta/{middle}.py", "state/delta/writing/commit.py"]]
