@@ -150,7 +150,7 @@ class TestCompactions:
         merged(words, place, 1, 4)
         assert content(words, committed_txid=1) == after(1)
         words.compact()
-        with pytest.raises(OperatingError, match="up to transaction 3; what was before transaction 2 is no longer"):
+        with pytest.raises(OperatingError, match="up to transaction 3: the rows before transaction 2 are no longer"):
             words.read(TxId(1))
 
     def test_of_two_writers_one_is_refused(self, place: Place) -> None:
