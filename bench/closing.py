@@ -83,9 +83,9 @@ def transactions(topology: Topology, open_minutes: int) -> Iterator[Cost]:
         phase.run(attempt, processed)
         commit_s, cpu_s = perf_counter() - began, process_time() - used
         for component in topology.committers:
-            tidy = getattr(component.state, "tidy", None)
-            if tidy is not None:
-                tidy(attempt.txid, lambda: True)
+            maintain = getattr(component.state, "maintain", None)
+            if maintain is not None:
+                maintain(attempt.txid, lambda: True)
         if newest > open_minutes:
             yield Cost(commit_s, cpu_s, process_time() - used)
 

@@ -135,7 +135,7 @@ def files_below(directory: Path | None) -> dict[str, int]:
 
 def _files(directory: Path) -> Iterator[tuple[str, int]]:
     for path in directory.rglob("*"):
-        # What is tidied away between two looks is not there any more.
+        # What is deleted by maintenance between two looks is not there any more.
         with suppress(OSError):
             if path.is_file():
                 yield str(path), path.stat().st_size

@@ -273,18 +273,18 @@ class DeltaMapState(TableState[Layout]):
         table = self._open_table
         table.held = held_for(table.loaded, targets)
 
-    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Put small files together or compact, keep the log short, and delete old files, as far as it is due."""
-        self._open_table.tidy(committed_txid, may_go_on)
+        self._open_table.maintain(committed_txid, may_go_on)
 
     @property
     def upkeep_failure(self) -> str:
         """Which upkeep of the table has failed several times in a row (see the port)."""
         return "" if self._opened is None else self._opened.upkeep_failure
 
-    def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
+    def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:
         """Wait for a compaction that is being written while transactions continue, and commit it (see the port)."""
-        self._open_table.finish_tidying(may_go_on)
+        self._open_table.finish_maintenance(may_go_on)
 
     def for_tasks(self, attempt: TransactionAttempt) -> DeltaTaskState | None:
         """What tasks of a step read and write (see the port). Raises `Fenced` or `OperatingError`."""

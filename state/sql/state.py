@@ -72,7 +72,7 @@ class SqlMapState(TableState[RowTable]):
         after: Duration | None = None,
     ) -> None:
         self._database = Database(url, timeout_ms=timeout_ms)
-        self._table_name, self._tidied = table, 0
+        self._table_name, self._maintenance_calls = table, 0
         name = f"{table!r} in {self._database}"
         super().__init__(name, key, values, kind=kind, columns=columns, deletes=deletes, expires=expires, after=after)
         check_name(table, self.table)
@@ -133,12 +133,12 @@ class SqlMapState(TableState[RowTable]):
         store.open(self._store_id)
         self._opened = RowTable(store, self.columns, self.table, self.value_limits)
 
-    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Remove rows that have expired, now and then: those of several transactions lie in the same pages."""
         if self._expiry is None or self._opened is None:
             return
-        self._tidied += 1
-        if self._tidied % REMOVAL == 0:
+        self._maintenance_calls += 1
+        if self._maintenance_calls % REMOVAL == 0:
             self._opened.drop_expired(committed_txid)
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:

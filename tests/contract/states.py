@@ -41,15 +41,15 @@ def always() -> bool:
     return True
 
 
-class TidiedMapState(DeltaMapState):
+class MaintainedMapState(DeltaMapState):
     """A state that is looked after before each transaction, as a runner does after the one before it."""
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
-        self.tidy(TxId(attempt.txid - 1), always)
+        self.maintain(TxId(attempt.txid - 1), always)
         super().put(attempt, rows)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        self.tidy(TxId(attempt.txid - 1), always)
+        self.maintain(TxId(attempt.txid - 1), always)
         super().merge(attempt, partials)
 
 
@@ -58,16 +58,16 @@ class CommittedMapState(DeltaMapState):
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
         super().put(attempt, rows)
-        self._tidied(attempt)
+        self._maintained(attempt)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         super().merge(attempt, partials)
-        self._tidied(attempt)
+        self._maintained(attempt)
 
-    def _tidied(self, attempt: TransactionAttempt) -> None:
+    def _maintained(self, attempt: TransactionAttempt) -> None:
         """With what is done apart, so that a test knows what there is."""
-        self.tidy(attempt.txid, always)
-        self.finish_tidying(always)
+        self.maintain(attempt.txid, always)
+        self.finish_maintenance(always)
 
 
 def write_by_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +104,11 @@ class StagedMapState(DeltaMapState):
     """
 
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, Any]) -> None:
-        self.tidy(TxId(attempt.txid - 1), always)
+        self.maintain(TxId(attempt.txid - 1), always)
         super().put(attempt, rows)
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        self.tidy(TxId(attempt.txid - 1), always)
+        self.maintain(TxId(attempt.txid - 1), always)
         super().merge(attempt, self.staged(attempt, partials))
 
     def staged(self, attempt: TransactionAttempt, partials: Partials) -> Partials:
@@ -232,7 +232,7 @@ class Place:
             layout = self.engine.partition("/")[2]
             how = LogLayout(compact_after=COMPACT_AFTER[layout], fan_out=2) if layout in COMPACT_AFTER else "merge"
             merged = {"files": FilesMapState, LOOKED_UP: FilesMapState, "overwritten": OverwrittenMapState}
-            map_state = {**merged, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, TidiedMapState)
+            map_state = {**merged, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, MaintainedMapState)
             options: dict[str, Any] = {"kind": kind, "layout": how, **goes}
             state = map_state(self.folder / "table", key, values, **options)
         return state

@@ -48,7 +48,7 @@ def test_it_tells_version_bytes_and_compactions(
         assert told.size_bytes == sum(came.values()) > 0
         assert told.version == DeltaTable(at.folder / "table").version()
         compacted.add(told.compacted_txid)
-        state.tidy(TxId(txid), always)
+        state.maintain(TxId(txid), always)
     is_log = "log" in request.node.name
     assert len(compacted) > 2 if is_log else compacted == {None}
 

@@ -209,7 +209,7 @@ class DeltaLogs:
 
 @contextmanager
 def numbered_delta(effects: Effects, folder: Path, *, merges: bool, apart: bool) -> Iterator[None]:
-    """All that this process writes to Delta tables under a folder is an effect; tables are tidied up all the time.
+    """All that this process writes to Delta tables under a folder is an effect; tables are maintained all the time.
 
     With `merges` small tables are written as large ones are, and so have files that are put together. With `apart`
     small compactions are written in the background, as large ones are.

@@ -91,7 +91,7 @@ def state_of(setting: Setting, folder: Path, name: str, kind: StateKind) -> Delt
 
 
 @contextmanager
-def often_tidied(setting: Setting) -> Iterator[None]:
+def frequent_maintenance(setting: Setting) -> Iterator[None]:
     """Everything that deletes files does so after a few transactions."""
     with (
         mock.patch.object(delta_log, "LOG_KEPT_S", -10),
@@ -115,7 +115,7 @@ def live(setting: Setting, folder: Path, *, take: int = 1, told: int = -1) -> No
         tick_ms=1,
         durability=setting.durability,
     )
-    with often_tidied(setting), closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
+    with frequent_maintenance(setting), closing(SqlCoordinatorStore(f"sqlite:///{folder}/store.db")) as store:
         topology = build(setting, folder, take=take, told=told)
         # The same owner, so that nobody waits for the lease of the one whose power was cut.
         TopologyDriver(topology, store, LocalExecutor(topology), config, owner="cut").run()

@@ -176,7 +176,7 @@ def sample(names: Names, coverage: Coverage, seed: int) -> Sample:
 def test_some_crash_points(setting: Setting, sample: Sample, tmp_path: Path, coverage: Coverage) -> None:
     for point in sample[setting]:
         crashed, *_ = crash(setting, tmp_path, point)
-        # With several in flight, or tables that are tidied, runs differ a little in length.
+        # With several in flight, or tables that are maintained, runs differ a little in length.
         if crashed.is_dead:
             coverage.reached(crashed)
     assert coverage.covered
@@ -217,8 +217,8 @@ def cover_all(setting: Setting, folder: Path, coverage: Coverage) -> None:
     *crashed, clean = until_clean(setting, folder)
     assert clean.crash_at is not None
     assert [each.crash_at for each in crashed] == points_of(clean.crash_at.number)[: len(crashed)]
-    # Several in flight, and the tidying of dead letters beside the attempts that fail, come in another order in each
-    # run, and a little more or less often.
+    # Several in flight, and the maintenance of dead letters beside the attempts that fail, come in another order in
+    # each run, and a little more or less often.
     assert len(crashed) == 2 * len(clean.names) or setting.pending > 1 or setting.shape == "letters"
     coverage.total += len(crashed)
     for each in crashed:

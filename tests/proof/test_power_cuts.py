@@ -236,7 +236,7 @@ def test_a_sync_that_is_missing_is_found(
 ) -> None:
     """Else the proof would prove nothing."""
     del what
-    # What is deleted after which write depends on when tables were tidied: where a machine is busy, on another run.
+    # What is deleted after which write depends on when tables were maintained: where a machine is busy, on another run.
     assert any(is_found(recorded(Setting(tables), number), forgets) for number in range(3))
 
 

@@ -168,7 +168,7 @@ class SegmentedState(SimulatedState):
 
     # --- maintenance --------------------------------------------------------------------------------------------
 
-    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Compact, in line or apart; and delete what nobody commits any more."""
         draw = self._faults.random.random()
         if self.apart is not None:

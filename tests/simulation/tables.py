@@ -170,7 +170,7 @@ class SimulatedState(MemoryMapState):
             self._reached["a table has moved between reading and writing"] += 1
             raise
 
-    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """A compaction over what was loaded: nobody needs any more what was before a committed transaction."""
         self._before(f"load {self.stored.name} to compact it")
         loaded = self._load()

@@ -70,7 +70,7 @@ def test_the_seeds_draw_whatever_may_be_drawn(kind: type[World], monkeypatch: py
 class TooEarly(FlakyState):
     """Removes rows by the horizon of this transaction, not by that of the one before it."""
 
-    def tidy_up(self, attempt: Any) -> None:
+    def clean_up(self, attempt: Any) -> None:
         """A replay would need them."""
         horizon = self._horizon_of_batch(attempt) if self._expiry is not None else None
         if horizon is not None:

@@ -82,7 +82,7 @@ class Flaky:
         """Write, unless it crashes."""
         self.world.may_crash("before a write")
         super().merge(attempt, partials)  # type: ignore[misc]
-        self.tidy_up(attempt)
+        self.clean_up(attempt)
         self.world.may_crash("after a write")
 
     def put(self, attempt: TransactionAttempt, rows: Any) -> None:
@@ -91,7 +91,7 @@ class Flaky:
         super().put(attempt, rows)  # type: ignore[misc]
         self.world.may_crash("after a write")
 
-    def tidy_up(self, attempt: TransactionAttempt) -> None:
+    def clean_up(self, attempt: TransactionAttempt) -> None:
         """What a state does with rows that nobody needs any more; this one leaves that to the write."""
 
 

@@ -245,9 +245,9 @@ class SegmentsTable(Layout):
         """Compact every transaction before `newest` into the base. Raises `WriteRefused`."""
         self.compactor.compact(newest)
 
-    def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
+    def maintain(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
         """As every layout's; and staged files that nobody commits any more are looked for every now and then."""
-        super().tidy(newest, may_go_on)
+        super().maintain(newest, may_go_on)
         # What a compaction has written and not committed yet looks like what nobody commits.
         may_sweep = self.loaded.folder is not None and not self.compactor.background.is_pending
         if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:

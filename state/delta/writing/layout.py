@@ -174,7 +174,7 @@ class Layout(ABC):
     def compact(self, newest: TxId) -> None:
         """Leave one row per key of what was before transaction `newest`. Raises `WriteRefused`."""
 
-    def tidy(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
+    def maintain(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
         """Compact what is due, keep the log short, and now and then delete old files. Never fails.
 
         `newest` is the transaction that was written last; readers may still want to see what was before it.
@@ -198,7 +198,7 @@ class Layout(ABC):
         """Which upkeep has failed several times in a row, and why; empty without any."""
         return self._failures.lasting
 
-    def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:
+    def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:
         """Wait for what is done beside the transactions, and commit it, as long as `may_go_on` says so. Never fails."""
         if (work := self.unfinished(may_go_on)) is not None:
             self._try(COMPACTING, work)
@@ -306,7 +306,7 @@ class Layout(ABC):
             location = self.loaded.location
             reason = location.reason(error)
             self._failures.add(kind, reason)
-            _log.warning("Delta table %s could not be tidied up, it will be tried again: %s", location, reason)
+            _log.warning("Delta table %s could not be maintained, it will be tried again: %s", location, reason)
 
     # --- for the layouts --------------------------------------------------------------------------------------------
 

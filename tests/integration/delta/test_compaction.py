@@ -83,8 +83,8 @@ def test_a_coordinator_that_was_taken_over_puts_no_files_together(
     new.fence(AttemptId(3))
     monkeypatch.setattr(state.delta.merged, "COMPACTION_INTERVAL", 1)
     monkeypatch.setattr(state.delta.merged, "FILES_MAX", 1)
-    handle.tidy(TxId(2), lambda: True)
-    assert "could not be tidied up" in caplog.text
+    handle.maintain(TxId(2), lambda: True)
+    assert "could not be maintained" in caplog.text
     assert table_of(new).version() == 3
     assert len(table_of(new).file_uris()) == 2
 

@@ -141,7 +141,7 @@ class TestCompactions:
         words = opened(place, LogLayout(compact_after=1))
         merged(words, place, 1, 3)
         assert content(words) == after(3)
-        assert "could not be tidied up" in caplog.text
+        assert "could not be maintained" in caplog.text
         with pytest.raises(OperatingError, match="could not be compacted: no space left"):
             words.compact()
 

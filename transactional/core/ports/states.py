@@ -202,7 +202,7 @@ class State(ABC):
         the version, not by a rewind, which may restore what is missing. Raises `OperatingError`. Here it does nothing.
         """
 
-    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
         """Maintain the table between two transactions: compact, delete old files. Often does nothing.
 
         Called in the commit thread, once `committed_txid`, the last transaction written, is committed in the
@@ -216,12 +216,12 @@ class State(ABC):
         the metrics and the console. Read in the commit thread."""
         return ""
 
-    def finish_tidying(self, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
+    def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
         """Wait for maintenance that is done beside the commit thread, and commit it, as long as `may_go_on` says so: a
         run that has nothing else to do is ending.
 
-        Called in the commit thread after the last `tidy`. Failures are logged. What is not finished is begun again by
-        the next run. Here there is none.
+        Called in the commit thread after the last `maintain`. Failures are logged. The next run begins unfinished
+        maintenance again. Here there is none.
         """
 
     # --- disks of this machine, where a power failure loses what was written and not synced -------------------------

@@ -155,7 +155,7 @@ class TopologyDriver:
         thread."""
         self._events.put(StopRequested())
         if self._is_ending:
-            self.runner.end_tidying()
+            self.runner.hurry_maintenance()
 
     def drain(self) -> None:
         """Issue nothing new, commit what is in flight, then end. May be called from any thread."""
@@ -268,7 +268,7 @@ class TopologyDriver:
             raise
         self._is_ending = True
         # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
-        self.runner.close(tidy_s=LEAVING_S if self.coordinator.stopping else None)
+        self.runner.close(maintenance_s=LEAVING_S if self.coordinator.stopping else None)
         self._notify_of_the_rest()
         if self.config.close_windows and self.coordinator.draining:
             left_open = ", ".join(f"{name} ({why})" for name, why in windows_left_open(self.topology).items())
@@ -396,7 +396,7 @@ class TopologyDriver:
                     self.sizer.learn(self.timeline[attempt], batch)
                 self.runner.notify_committed(attempt, batch)
                 if self._savepoints.are_known and not self.coordinator.stopping:
-                    self.runner.tidy(attempt)
+                    self.runner.maintain(attempt)
             case RecordFailure():
                 self.failures += 1
             case AbortAttempt(attempt, reason):

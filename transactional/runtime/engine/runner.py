@@ -37,8 +37,8 @@ from transactional.model.plumbing.tracebacks import raised, shown_if_noticed, tr
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.history.observing import Maintained, Notice
+from transactional.runtime.engine.maintenance import Maintenance, Targets
 from transactional.runtime.engine.message_letters import letters_of_messages
-from transactional.runtime.engine.tidying import Targets, Tidying
 from transactional.runtime.engine.waiting import WaitLog
 from transactional.topology.closing import ClosingRule, windows_behind
 from transactional.topology.topology import Topology
@@ -96,7 +96,7 @@ class PhaseRunner:
         self._waits = WaitLog()
         self._commit_phase = commit_phase or CommitPhase(topology)
         states = {c.id: c.state for c in topology.committers if c.state is not None}
-        self._tidying = Tidying(states, lambda component, took_ms: notify(Maintained(component, took_ms)))
+        self._maintenance = Maintenance(states, lambda component, took_ms: notify(Maintained(component, took_ms)))
 
     def plan(
         self,
@@ -120,7 +120,7 @@ class PhaseRunner:
 
     def commit(self, attempt: TransactionAttempt) -> None:
         """Run a commit phase; answers `CommitSucceeded`."""
-        self._tidying.is_waited_for(attempt)
+        self._maintenance.record_waiting_commit(attempt)
         self._submit(self._commits, attempt, lambda: self._commit(attempt))
 
     def take_over(self, attempt: TransactionAttempt, work_of: TransactionAttempt) -> None:
@@ -137,25 +137,25 @@ class PhaseRunner:
             failed = processed.failed
             self._planning.submit(self._notify, attempt, lambda: spout.acknowledge(batch, failed))
 
-    def tidy(self, attempt: TransactionAttempt) -> None:
+    def maintain(self, attempt: TransactionAttempt) -> None:
         """Maintain the tables, now that this attempt's transaction is committed; returns immediately."""
-        self._commits.submit(self._tidy, attempt, lambda: self._tidying.run(attempt.txid))
+        self._commits.submit(self._maintain, attempt, lambda: self._maintenance.run(attempt.txid))
 
     def hold(self, targets: Targets) -> None:
         """Have the states keep what going back to these takes, from the next maintenance on."""
-        self._tidying.hold(targets)
+        self._maintenance.retain(targets)
 
     def hurry(self) -> None:
         """The run is ending: start no more table maintenance. A commit phase that would have to wait for maintenance in
         progress is aborted: it answers `AttemptFailed`."""
-        self.end_tidying()
-        delayed = self._tidying.delayed()
+        self.hurry_maintenance()
+        delayed = self._maintenance.delayed_attempt()
         if delayed is not None and self._running[delayed].cancel():
             self.post(AttemptFailed(delayed, "the run is ending while a table is under maintenance", is_outage=True))
 
-    def end_tidying(self) -> None:
+    def hurry_maintenance(self) -> None:
         """Begin no more table maintenance, and wait for none that is done beside the commit thread."""
-        self._tidying.hurry()
+        self._maintenance.hurry()
 
     def abort(self, attempt: TransactionAttempt, reason: str) -> None:
         """Cancel what is running of the attempt; answers `AttemptFailed` once nothing is."""
@@ -179,7 +179,7 @@ class PhaseRunner:
     def look_for_progress(self) -> None:
         """Answer `ProgressMade` for attempts that made progress, `CommitDelayed` for one whose commit phase can't start
         yet; cancel again what was aborted and is still running."""
-        if (delayed := self._tidying.delayed()) is not None:
+        if (delayed := self._maintenance.delayed_attempt()) is not None:
             self.post(CommitDelayed(delayed))
         for attempt, running in list(self._aborting.items()):
             if not running.done():
@@ -190,14 +190,14 @@ class PhaseRunner:
                 self._progress[attempt] = made
                 self.post(ProgressMade(attempt))
 
-    def close(self, *, wait_s: float | None = None, tidy_s: float | None = None) -> None:
+    def close(self, *, wait_s: float | None = None, maintenance_s: float | None = None) -> None:
         """Cancel everything, and wait for the threads: until all has ended, or for `wait_s`; for table maintenance, at
-        the end of a run that has nothing else to do, which is finished then, for `tidy_s`.
+        the end of a run that has nothing else to do, which is finished then, for `maintenance_s`.
 
         What is still running then can't be cancelled; it ends with the process, which does not wait for it either.
         """
         if wait_s is None:
-            self._commits.submit(self._tidy, "the last transaction", self._tidying.finish)
+            self._commits.submit(self._maintain, "the last transaction", self._maintenance.finish)
         else:
             self.hurry()
         for attempt, running in {**self._running, **self._aborting}.items():
@@ -207,7 +207,7 @@ class PhaseRunner:
         for pool in (self._planning, self._processing, self._commits):
             left_s = None if until_s is None else until_s - time.monotonic()
             if pool is self._commits and until_s is None:
-                left_s = tidy_s
+                left_s = maintenance_s
             pool.shutdown(wait_s=left_s, cancel=wait_s is not None)
 
     # --- in the threads -----------------------------------------------------------------------------------------
@@ -236,13 +236,13 @@ class PhaseRunner:
         except BaseException:
             _log.exception("spout %r could not be notified of the commit of %s", self.topology.spout_id, attempt)
 
-    def _tidy(self, after: object, tidy: Callable[[], None]) -> None:
+    def _maintain(self, after: object, maintain: Callable[[], None]) -> None:
         try:
-            tidy()
+            maintain()
         except FatalError as error:
             self.post(Fatal(error))
         except BaseException:
-            _log.exception("the tables could not be tidied up after %s; it will be retried", after)
+            _log.exception("the tables could not be maintained after %s; it will be retried", after)
 
     def _plan(
         self,
@@ -330,6 +330,6 @@ class PhaseRunner:
         return processed, pending, lost
 
     def _commit(self, attempt: TransactionAttempt) -> Event:
-        self._tidying.is_over()
+        self._maintenance.record_commit_start()
         report = self._commit_phase.run(attempt, self._processed[attempt])
-        return CommitSucceeded(attempt, str(report), replace(report, upkeep=self._tidying.failures()))
+        return CommitSucceeded(attempt, str(report), replace(report, upkeep=self._maintenance.lasting_failures()))

@@ -6,8 +6,8 @@ Anybody may note a savepoint at any time, so the store is queried as it is for t
 from __future__ import annotations
 
 from transactional.core.store import CoordinatorStore
+from transactional.runtime.engine.maintenance import Targets
 from transactional.runtime.engine.rewinding import target_of
-from transactional.runtime.engine.tidying import Targets
 from transactional.topology.topology import Topology
 
 

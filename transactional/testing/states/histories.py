@@ -51,7 +51,7 @@ class RandomHistory:
                 after, horizon = self.attempted(words, self.trial.attempt(txid), clock, Random(seed))
                 words.holds(after)
                 words.holds(self.model, committed=txid - 1)
-            words.state.tidy(self.trial.txid_of(words.state.version()), lambda: True)
+            words.state.maintain(self.trial.txid_of(words.state.version()), lambda: True)
             words.holds(self.model, committed=txid - 1)
             self.model, self.horizon = after, horizon
 

@@ -57,7 +57,7 @@ def a_reader_sees_what_is_committed(trial: Trial) -> None:
             _check(trial, words, reader, txid - 1, before)
             _check(trial, words, reader, txid, after)
             reader.release()
-            words.state.tidy(TxId(txid), lambda: True)
+            words.state.maintain(TxId(txid), lambda: True)
             before = after
 
 

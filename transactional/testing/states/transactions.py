@@ -68,7 +68,7 @@ def puts_in_every_transaction(trial: Trial, kind: StateKind) -> None:
         rows: dict[str | None, int] = {"cat": txid, f"word {txid}": txid, **({None: 7} if txid == 2 else {})}
         words.put(attempt, rows)
         expected |= rows
-        words.state.tidy(attempt.txid, lambda: True)
+        words.state.maintain(attempt.txid, lambda: True)
     words.finds(12, expected, asked)
 
 

@@ -12,8 +12,8 @@ from tests.unit.fakes import WORDS, words
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.errors import StoreUnavailable
 from transactional.model.attempt import TxId
+from transactional.runtime.engine.maintenance import Maintenance
 from transactional.runtime.engine.savepoints import Savepoints
-from transactional.runtime.engine.tidying import Tidying
 
 
 def away_once(monkeypatch: pytest.MonkeyPatch, store: Any, call: str) -> None:
@@ -61,8 +61,8 @@ class Held(HookedState):
         self.calls.append([int(target.txid) for target in targets])
         self.told()
 
-    def tidy(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        self.calls.append("tidy")
+    def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
+        self.calls.append("maintain")
 
 
 @pytest.mark.parametrize("call", [None, "savepoints"])
@@ -70,12 +70,12 @@ def test_no_table_is_maintained_before_a_look_at_the_savepoints_was_answered(
     monkeypatch: pytest.MonkeyPatch, call: str | None
 ) -> None:
     world, held = with_savepoint(), Held()
-    for name in ("hold", "tidy"):
+    for name in ("retain", "maintain"):
         monkeypatch.setattr(HookedState, name, getattr(held, name), raising=False)
     if call is not None:
         away_once(monkeypatch, world.store, call)
     assert world.run(world.topology(words([[*part, ("cat",)] for part in WORDS]))).transactions == 1
-    assert held.calls == ([[2], [2], "tidy", "tidy"] if call is None else [])
+    assert held.calls == ([[2], [2], "maintain", "maintain"] if call is None else [])
 
 
 def test_what_is_noted_while_an_earlier_one_is_told_is_told_next() -> None:
@@ -83,9 +83,9 @@ def test_what_is_noted_while_an_earlier_one_is_told_is_told_next() -> None:
         return {"counts": [RewindTarget(TxId(txid), None, lambda _: None)]}
 
     later = [target(2)]
-    state = Held(lambda: tidying.hold(later.pop()) if later else None)
-    tidying = Tidying({"counts": state})
-    tidying.hold(target(1))
+    state = Held(lambda: maintenance.retain(later.pop()) if later else None)
+    maintenance = Maintenance({"counts": state})
+    maintenance.retain(target(1))
     for _ in range(3):
-        tidying.run(TxId(3))
-    assert state.calls == [[1], "tidy", [2], "tidy", "tidy"]
+        maintenance.run(TxId(3))
+    assert state.calls == [[1], "maintain", [2], "maintain", "maintain"]

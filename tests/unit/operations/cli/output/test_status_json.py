@@ -90,7 +90,7 @@ def test_a_table_that_is_not_maintained() -> None:
     def fail(_txid: object, _may_go_on: object) -> None:
         raise OSError("No space left on device\nTraceback")
 
-    state.tidy = fail  # type: ignore[method-assign, assignment]
+    state.maintain = fail  # type: ignore[method-assign, assignment]
     TopologyDriver(topology, store, LocalExecutor(topology), DRAINED, observers=[metrics]).run()
     said = "maintenance has failed 3 times in a row: No space left on device\nTraceback"
     assert store.status(topology.id)[0].committed_txid > LASTING

@@ -20,8 +20,8 @@ from transactional.runtime.engine.runner import Fatal
 ALWAYS: Callable[[], bool] = lambda: True  # noqa: E731
 
 
-class Tidied:
-    """Stands in for a state's `tidy`: notes what it is told, and stops at a gate."""
+class RecordedMaintenance:
+    """Stands in for `State.maintain`: records its transactions, and stops at a gate."""
 
     def __init__(self, gate: Gate | None = None) -> None:
         self.told: list[TxId] = []
@@ -35,24 +35,24 @@ class Tidied:
             self.gate.pass_through()
 
 
-def tidied_by(world: World, topology: Any, table: str, gate: Gate | None = None) -> Tidied:
-    tidy = world.states[table].tidy = Tidied(gate)  # type: ignore[method-assign]
-    return tidy
+def record_maintenance(world: World, topology: Any, table: str, gate: Gate | None = None) -> RecordedMaintenance:
+    maintain = world.states[table].maintain = RecordedMaintenance(gate)  # type: ignore[method-assign]
+    return maintain
 
 
 def test_every_table_is_reported_in_the_commit_thread_which_transaction_is_committed() -> None:
     world = World()
     topology = world.topology()
-    tidied = [tidied_by(world, topology, table) for table in ("counts", "total")]
+    maintained = [record_maintenance(world, topology, table) for table in ("counts", "total")]
     world.run(topology)
-    for each in tidied:
+    for each in maintained:
         assert (each.told, each.threads) == ([1, 2, 3], {"commit_0"})
 
 
 def test_a_transaction_is_committed_before_a_table_is_looked_after() -> None:
     world, gate, recorder = World(), Gate(), Recorder()
     topology = world.topology()
-    tidied_by(world, topology, "counts", gate)
+    record_maintenance(world, topology, "counts", gate)
     with in_background(world.driver(topology, observers=[recorder])) as running:
         gate.wait_until_entered()
         recorder.wait_for_events(CommitSucceeded, 1)
@@ -66,8 +66,8 @@ def test_who_is_asked_to_stop_does_not_wait_for_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("transactional.runtime.engine.driver.LEAVING_S", 0.1)
     world, gate = World(), Gate()
     topology = world.topology()
-    tidied_by(world, topology, "counts", gate)
-    total = tidied_by(world, topology, "total")
+    record_maintenance(world, topology, "counts", gate)
+    total = record_maintenance(world, topology, "total")
     driver = world.driver(topology)
     with in_background(driver) as running:
         gate.wait_until_entered()
@@ -83,9 +83,9 @@ def test_a_drained_run_looks_after_its_last_transaction() -> None:
     """Else what runs one transaction at a time would never be looked after."""
     world = World()
     topology = world.topology(words([[("cat",)]]))
-    tidied = tidied_by(world, topology, "total")
+    maintained = record_maintenance(world, topology, "total")
     world.run(topology)
-    assert (tidied.told, stored(world.counts)) == ([1], {"cat": 1})
+    assert (maintained.told, stored(world.counts)) == ([1], {"cat": 1})
 
 
 @pytest.mark.parametrize("error", [None, OSError("the disk is full"), KeyboardInterrupt()])
@@ -93,15 +93,15 @@ def test_a_run_that_ends_finishes_what_was_begun_beside_it(error: BaseException 
     """After the last look at all tables, in the commit thread."""
     world = World()
     topology = world.topology()
-    tidied = [tidied_by(world, topology, table) for table in ("counts", "total")]
+    maintained = [record_maintenance(world, topology, table) for table in ("counts", "total")]
     finished: list[tuple[int, str, bool]] = []
 
     def finish(may_go_on: Callable[[], bool]) -> None:
-        finished.append((min(len(each.told) for each in tidied), threading.current_thread().name, may_go_on()))
+        finished.append((min(len(each.told) for each in maintained), threading.current_thread().name, may_go_on()))
         if error is not None:
             raise error
 
-    world.states["total"].finish_tidying = finish  # type: ignore[method-assign]
+    world.states["total"].finish_maintenance = finish  # type: ignore[method-assign]
     assert world.run(topology).transactions == 3
     assert finished == [(3, "commit_0", True)]
 
@@ -109,8 +109,8 @@ def test_a_run_that_ends_finishes_what_was_begun_beside_it(error: BaseException 
 def test_a_run_that_is_stopped_finishes_nothing_that_takes_long() -> None:
     world, gate, finished = World(), Gate(), list[bool]()
     topology = world.topology()
-    tidied_by(world, topology, "counts", gate)
-    world.states["total"].finish_tidying = lambda may_go_on: finished.append(may_go_on())  # type: ignore[method-assign]
+    record_maintenance(world, topology, "counts", gate)
+    world.states["total"].finish_maintenance = lambda may_go_on: finished.append(may_go_on())  # type: ignore[method-assign]
     driver = world.driver(topology)
     with in_background(driver) as running:
         gate.wait_until_entered()
@@ -129,7 +129,7 @@ def test_who_is_stopped_at_its_end_waits_no_longer() -> None:
         while may_go_on():
             threading.Event().wait(0.001)
 
-    world.states["total"].finish_tidying = finish  # type: ignore[method-assign]
+    world.states["total"].finish_maintenance = finish  # type: ignore[method-assign]
     driver = world.driver(topology)
     with in_background(driver) as running:
         assert entered.wait(WAIT_S)
@@ -138,10 +138,10 @@ def test_who_is_stopped_at_its_end_waits_no_longer() -> None:
 
 
 def test_a_commit_phase_that_waits_goes_before_the_next_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transactional.runtime.engine.tidying.LONG_S", 0)
+    monkeypatch.setattr("transactional.runtime.engine.maintenance.LONG_S", 0)
     world, gate = World(), Gate()
     topology = world.topology()
-    counts, total = tidied_by(world, topology, "counts", gate), tidied_by(world, topology, "total")
+    counts, total = record_maintenance(world, topology, "counts", gate), record_maintenance(world, topology, "total")
     recorder = Recorder()
     with in_background(world.driver(topology, DRAINED, observers=[recorder])) as running:
         gate.wait_until_entered()
@@ -156,8 +156,8 @@ def test_a_commit_phase_that_waits_goes_before_the_next_table(monkeypatch: pytes
 
 
 def test_a_commit_phase_that_waits_for_it_is_not_taken_for_stuck(bench: Bench) -> None:
-    bench.state.tidy = held = Held()  # type: ignore[method-assign, assignment]
-    bench.runner.tidy(attempt(1))
+    bench.state.maintain = held = Held()  # type: ignore[method-assign, assignment]
+    bench.runner.maintain(attempt(1))
     assert held.entered.wait(WAIT_S)
     bench.runner.look_for_progress()
     assert bench.no_answer(), "nothing waits"
@@ -172,9 +172,9 @@ def test_a_commit_phase_that_waits_for_it_is_not_taken_for_stuck(bench: Bench) -
 
 
 def test_what_hangs_is_not_waited_for_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transactional.runtime.engine.tidying.STUCK_S", 0)
-    bench.state.tidy = held = Held()  # type: ignore[method-assign, assignment]
-    bench.runner.tidy(attempt(1))
+    monkeypatch.setattr("transactional.runtime.engine.maintenance.STUCK_S", 0)
+    bench.state.maintain = held = Held()  # type: ignore[method-assign, assignment]
+    bench.runner.maintain(attempt(1))
     assert held.entered.wait(WAIT_S)
     committing(bench, 2)
     bench.runner.look_for_progress()
@@ -186,17 +186,17 @@ def test_what_hangs_is_not_waited_for_for_ever(bench: Bench, monkeypatch: pytest
 def test_what_fails_is_logged_and_costs_nothing(
     bench: Bench, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.state.tidy = raising(error)  # type: ignore[method-assign]
-    bench.runner.tidy(attempt(1))
+    bench.state.maintain = raising(error)  # type: ignore[method-assign]
+    bench.runner.maintain(attempt(1))
     committing(bench, 2)
     assert bench.answer() == CommitSucceeded(attempt(2))
-    assert [(each.levelno, "could not be tidied up" in each.message) for each in caplog.records] == [
+    assert [(each.levelno, "could not be maintained" in each.message) for each in caplog.records] == [
         (logging.ERROR, True)
     ]
 
 
 def test_who_is_fenced_meanwhile_stops(bench: Bench) -> None:
     fenced = Fenced("another one has taken over")
-    bench.state.tidy = raising(fenced)  # type: ignore[method-assign]
-    bench.runner.tidy(attempt(1))
+    bench.state.maintain = raising(fenced)  # type: ignore[method-assign]
+    bench.runner.maintain(attempt(1))
     assert bench.answer() == Fatal(fenced)
