@@ -69,7 +69,7 @@ class PartitionedSpout(Spout):
 
     @abstractmethod
     def reader(self) -> PartitionReader:
-        """The reader of the ranges, for the executors. May be called before `open`."""
+        """Return the reader of the ranges, for the executors. May be called before `open`."""
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:

@@ -1,6 +1,7 @@
-"""Administers Kafka clusters for tests, examples and benchmarks: creates topics, writes records.
+"""Administers Kafka clusters for tests, examples and benchmarks: creates topics, deletes records, writes records.
 
-Each call returns once the next client can see its effect, so that nobody has to wait afterwards.
+Each call returns once the next client can see its effect, so that nobody has to wait afterwards. The product itself
+creates no topic and writes no record with these functions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NOW = 0
 
 
 def cluster_id(bootstrap: str, *, timeout_ms: int = 30_000) -> str | None:
-    """The id of the cluster behind `bootstrap`, or None if no broker responds within `timeout_ms`."""
+    """Return the id of the cluster behind `bootstrap`, or None if no broker responds within `timeout_ms`."""
     with _admin(bootstrap) as admin:
         try:
             metadata = admin.list_topics(timeout=timeout_ms / 1000)
@@ -45,41 +46,53 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping
     """
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
     with _admin(bootstrap) as admin:
-        _done(f"create topic {name!r} at {bootstrap}", admin.create_topics([topic], operation_timeout=_TIMEOUT_S))
-        _await_metadata(admin, f"topic {name!r}: {partitions} led partitions", lambda m: _led(m, name) == partitions)
+        _await_futures(
+            f"create topic {name!r} at {bootstrap}", admin.create_topics([topic], operation_timeout=_TIMEOUT_S)
+        )
+        _await_metadata(
+            admin,
+            f"topic {name!r}: {partitions} led partitions",
+            lambda m: _count_led_partitions(m, name) == partitions,
+        )
 
 
 def add_partitions(bootstrap: str, name: str, partitions: int) -> None:
     """Extend a topic to `partitions` in total, and wait for the leaders. Raises OperatingError if that is refused."""
     with _admin(bootstrap) as admin:
-        wanted = [NewPartitions(name, partitions)]
-        _done(f"add partitions to {name!r} at {bootstrap}", admin.create_partitions(wanted))
-        _await_metadata(admin, f"topic {name!r}: {partitions} led partitions", lambda m: _led(m, name) == partitions)
+        new_partitions = [NewPartitions(name, partitions)]
+        _await_futures(f"add partitions to {name!r} at {bootstrap}", admin.create_partitions(new_partitions))
+        _await_metadata(
+            admin,
+            f"topic {name!r}: {partitions} led partitions",
+            lambda m: _count_led_partitions(m, name) == partitions,
+        )
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
     """Delete a topic and wait until it is gone. Raises OperatingError if the cluster refuses, or has none."""
     with _admin(bootstrap) as admin:
-        _done(f"delete topic {name!r} at {bootstrap}", admin.delete_topics([name], operation_timeout=_TIMEOUT_S))
+        _await_futures(
+            f"delete topic {name!r} at {bootstrap}", admin.delete_topics([name], operation_timeout=_TIMEOUT_S)
+        )
         _await_metadata(admin, f"topic {name!r} gone", lambda metadata: name not in metadata.topics)
 
 
-def delete_records(bootstrap: str, name: str, before: Mapping[int, int]) -> None:
+def delete_records(bootstrap: str, name: str, first_kept_offsets: Mapping[int, int]) -> None:
     """Move the log start of each partition to an offset, as retention would, but immediately.
 
-    `before` maps a partition to the first offset that is kept. Raises OperatingError if the cluster refuses.
+    `first_kept_offsets` maps a partition to its new log start. Raises OperatingError if the cluster refuses.
     """
-    starts = [TopicPartition(name, partition, offset) for partition, offset in before.items()]
+    starts = [TopicPartition(name, partition, offset) for partition, offset in first_kept_offsets.items()]
     with _admin(bootstrap) as admin:
-        _done(f"delete records of {name!r} at {bootstrap}", admin.delete_records(starts))
+        _await_futures(f"delete records of {name!r} at {bootstrap}", admin.delete_records(starts))
 
 
 def watermarks(bootstrap: str, name: str) -> dict[int, tuple[int, int]]:
-    """For each partition of a topic its log start and its high watermark: one past the last record.
+    """Return the log start and the high watermark, one past the last record, of each partition of a topic.
 
     Raises SourceUnavailable if the cluster does not respond, or has no such topic.
     """
-    consumer = Consumer({**_client(bootstrap), "group.id": "watermarks", "enable.auto.commit": False})
+    consumer = Consumer({**_client_settings(bootstrap), "group.id": "watermarks", "enable.auto.commit": False})
     try:
         partitions = consumer.list_topics(name, timeout=_TIMEOUT_S).topics[name].partitions
         if not partitions:
@@ -110,14 +123,14 @@ def produce(
     failures: list[str] = []
     producer = Producer({**_producer_settings(bootstrap), **(settings or {})})
 
-    def delivered(error: KafkaError | None, _: Message) -> None:
+    def handle_delivery(error: KafkaError | None, _: Message) -> None:
         if error is not None:
             failures.append(str(error))
 
     def enqueue(partition: int, key: str | bytes | None, value: str | bytes | None, time_ms: int) -> None:
         while True:
             try:
-                return producer.produce(topic, value, key, partition, on_delivery=delivered, timestamp=time_ms)
+                return producer.produce(topic, value, key, partition, on_delivery=handle_delivery, timestamp=time_ms)
             except BufferError:
                 producer.poll(_PAUSE_S)
             except KafkaException as error:
@@ -142,7 +155,7 @@ def produce(
 
 def _producer_settings(bootstrap: str) -> dict[str, str | int | float | bool]:
     return {
-        **_client(bootstrap),
+        **_client_settings(bootstrap),
         "enable.idempotence": True,
         "linger.ms": 5,
         "message.timeout.ms": 30_000,
@@ -154,31 +167,31 @@ def _producer_settings(bootstrap: str) -> dict[str, str | int | float | bool]:
     }
 
 
-def _client(bootstrap: str) -> dict[str, str | int | float | bool]:
-    # Nothing on stderr: what matters comes back as an error.
+def _client_settings(bootstrap: str) -> dict[str, str | int | float | bool]:
+    # Nothing on stderr: problems that matter are raised as errors.
     return {"bootstrap.servers": bootstrap, "log_level": 0}
 
 
 def _admin(bootstrap: str) -> AdminClient:
-    return AdminClient(_client(bootstrap))
+    return AdminClient(_client_settings(bootstrap))
 
 
-def _done(what: str, futures: Mapping[Any, Future[Any]]) -> None:
+def _await_futures(action: str, futures: Mapping[Any, Future[Any]]) -> None:
     for future in futures.values():
         try:
             future.result(_TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
-            raise OperatingError(f"could not {what}: {error}") from error
+            raise OperatingError(f"could not {action}: {error}") from error
 
 
-def _led(metadata: ClusterMetadata, name: str) -> int:
+def _count_led_partitions(metadata: ClusterMetadata, name: str) -> int:
     topic = metadata.topics.get(name)
     return sum(partition.leader >= 0 for partition in topic.partitions.values()) if topic else 0
 
 
-def _await_metadata(admin: AdminClient, what: str, seen: Callable[[ClusterMetadata], bool]) -> None:
+def _await_metadata(admin: AdminClient, expected_state: str, is_reached: Callable[[ClusterMetadata], bool]) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
-    while not seen(admin.list_topics(timeout=_TIMEOUT_S)):
+    while not is_reached(admin.list_topics(timeout=_TIMEOUT_S)):
         if time.monotonic() > deadline:
-            raise SourceUnavailable(f"the metadata did not show {what} within {_TIMEOUT_S:.0f} s")
+            raise SourceUnavailable(f"the metadata did not show {expected_state} within {_TIMEOUT_S:.0f} s")
         admin.poll(_PAUSE_S)

@@ -44,7 +44,7 @@ rootLogger.appenderRef.out.ref=out
 """
 
 _COARSER = {"log.retention.ms": ("log.retention.minutes", "log.retention.hours")}
-"""Kafka ignores a setting in a coarser unit beside one of ours."""
+"""The settings in coarser units by our setting: Kafka ignores them if ours is present, so ours is then left out."""
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -62,7 +62,7 @@ _SETTINGS = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
-    # What a test would otherwise wait for: a first rebalance, retention, compaction, a transaction timing out.
+    # A test would otherwise wait: for a first rebalance, retention, compaction, a transaction's timeout.
     "group.initial.rebalance.delay.ms": "0",
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",
@@ -148,7 +148,7 @@ class LocalBroker:
             raise ConfigError(f"the Kafka broker in {self._directory} is already running: stop it first")
         jvm = kafka_jvm(self._java)
         self._directory.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with self._locked_directory():
             self._start(jvm)
         return self
 
@@ -178,7 +178,7 @@ class LocalBroker:
         self._port_is_fixed = True
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked_directory(self) -> Iterator[None]:
         """Raise OperatingError if another broker uses the directory, and lock it while ours is starting.
 
         Kafka locks its data too, but only after it has written to its metadata log, which corrupts both.
@@ -232,7 +232,11 @@ class LocalBroker:
 
     def _prepare(self, jvm: KafkaJvm) -> None:
         self._port = self._port or free_port()
-        overridden = {name for name, coarser in _COARSER.items() if any(each in self._overrides for each in coarser)}
+        overridden = {
+            name
+            for name, coarser in _COARSER.items()
+            if any(coarser_name in self._overrides for coarser_name in coarser)
+        }
         ours = {name: value for name, value in _SETTINGS.items() if name not in overridden}
         settings = {**ours, **self._addresses(), **self._overrides}
         # A backslash escapes in a properties file.
@@ -257,8 +261,8 @@ class LocalBroker:
         arguments = [f"--cluster-id={_new_id()}", "--ignore-formatted", f"--config={self._file('server.properties')}"]
         command = jvm.command(["kafka.tools.StorageTool", "format", *arguments], self._options())
         with self.log.open("ab") as output:
-            done = subprocess.run(command, stdout=output, stderr=output, timeout=_FORMAT_TIMEOUT_S, check=False)
-        if done.returncode != 0:
+            completed = subprocess.run(command, stdout=output, stderr=output, timeout=_FORMAT_TIMEOUT_S, check=False)
+        if completed.returncode != 0:
             raise OperatingError(f"Kafka could not format a storage in {self._directory}:\n{tail(self.log)}")
 
     def _launch(self, jvm: KafkaJvm) -> None:

@@ -49,13 +49,13 @@ class KafkaJvm:
 
 
 def kafka_jvm(java: str | None = None) -> KafkaJvm:
-    """The JVM for Kafka on this machine; `java` is the executable, by default the environment's.
+    """Return the JVM for Kafka on this machine; `java` is the executable, by default the environment's.
 
     The first call on a machine downloads Kafka. Raises ConfigError if Java is missing or too old, OperatingError if
     Kafka can't be downloaded.
     """
-    found = find_java(java)
-    return KafkaJvm(found, os.pathsep.join(str(file) for file in KAFKA_JARS.files(found)))
+    executable = find_java(java)
+    return KafkaJvm(executable, os.pathsep.join(str(file) for file in KAFKA_JARS.files(executable)))
 
 
 def start_watched(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

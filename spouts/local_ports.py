@@ -7,7 +7,7 @@ import socket
 
 
 def free_port(*, besides: int = 0) -> int:
-    """A port on which nothing listens; another process may take it before it is used."""
+    """Return a port on which nothing listens; another process may take it before it is used."""
     port = besides
     while port == besides:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -16,14 +16,14 @@ def free_port(*, besides: int = 0) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on it."""
+    """Return True if a server could listen on it."""
     with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
         return True
     return False
 
 
 def listens(port: int) -> bool:
-    """Whether a server listens on it."""
+    """Return True if a server listens on it."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False

@@ -141,8 +141,8 @@ def register(
 ) -> int:
     """Register a schema at a registry, and return its id. `references` are names, subjects and versions."""
     names = ("name", "subject", "version")
-    given = [dict(zip(names, each, strict=True)) for each in references]
-    document = {"schema": text, "schemaType": kind, "references": given}
+    reference_list = [dict(zip(names, each, strict=True)) for each in references]
+    document = {"schema": text, "schemaType": kind, "references": reference_list}
     request = urllib.request.Request(
         f"{url}/subjects/{quote(subject, safe='')}/versions",
         data=json.dumps(document).encode(),
@@ -153,7 +153,7 @@ def register(
 
 
 def _unpacked() -> Path:
-    """The program, unpacked once into the cache by one atomic rename. Raises OperatingError."""
+    """Return the program, unpacked once into the cache by one atomic rename. Raises OperatingError."""
     [archive] = REGISTRY_ARCHIVE.files()
     place = archive.with_name("unpacked")
     if not place.is_dir():

@@ -50,7 +50,7 @@ class MemoryPartitionReader(PartitionReader):
 
     @property
     def knows_offsets(self) -> bool:
-        """True: they are the rows' indices."""
+        """True: an offset is the index of a row."""
         return True
 
     def read_with_offsets(
@@ -74,8 +74,8 @@ class MemoryTransactionalSpout(PartitionedSpout):
     """
 
     def __init__(self, partitions: Sequence[Rows] | Mapping[int, Rows], fields: str | Schema, take: int) -> None:
-        super().__init__(fields if isinstance(fields, Schema) else Schema.parse(fields), _limits(take))
-        self._partitions = _numbered(partitions)
+        super().__init__(fields if isinstance(fields, Schema) else Schema.parse(fields), _make_limits(take))
+        self._partitions = _number_partitions(partitions)
         for index, rows in self._partitions.items():
             _check_rows(index, rows, self.output)
 
@@ -91,21 +91,21 @@ class MemoryTransactionalSpout(PartitionedSpout):
 
     @take.setter
     def take(self, take: int) -> None:
-        self.limits = _limits(take)
+        self.limits = _make_limits(take)
 
     def identity(self) -> Mapping[str, str]:
-        """The class and the fields; not the rows."""
+        """Return the class and the fields; not the rows."""
         return {"kind": type(self).__name__, "fields": str(self.output)}
 
-    def logs(self, after: BatchMetadata) -> Logs:
-        """All rows of all partitions."""
+    def logs(self, previous_batch: BatchMetadata) -> Logs:
+        """Return logs with all rows of all partitions."""
         return {
             PartitionId(_SOURCE, index): PartitionLog(Offset(0), Offset(len(rows)))
             for index, rows in self._partitions.items()
         }
 
     def reader(self) -> MemoryPartitionReader:
-        """The reader of the rows. Pickling it copies them."""
+        """Return the reader of the rows. Pickling it copies them."""
         return MemoryPartitionReader(self._partitions, self.output)
 
 
@@ -135,25 +135,27 @@ class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
         """Disable a partition, or enable it again."""
         (self._disabled.add if disabled else self._disabled.discard)(partition)
 
-    def logs(self, after: BatchMetadata) -> Logs:
-        """All rows of the partitions that are enabled."""
-        return {p: None if p.index in self._disabled else log for p, log in super().logs(after).items()}
+    def logs(self, previous_batch: BatchMetadata) -> Logs:
+        """Return logs with all rows of the enabled partitions; a disabled one does not respond."""
+        return {p: None if p.index in self._disabled else log for p, log in super().logs(previous_batch).items()}
 
 
-def _limits(take: int) -> Limits:
+def _make_limits(take: int) -> Limits:
     if type(take) is not int or take < 1:
         raise ConfigError(f"take is the number of rows per partition and batch, at least 1; got {take!r}")
     return Limits(partition_records_max=take)
 
 
-def _numbered(partitions: Sequence[Rows] | Mapping[int, Rows]) -> Mapping[int, Rows]:
+def _number_partitions(partitions: Sequence[Rows] | Mapping[int, Rows]) -> Mapping[int, Rows]:
     if not partitions:
         raise ConfigError("a memory spout needs at least one partition, which may be empty: [[]]")
     if not isinstance(partitions, Mapping):
         return dict(enumerate(partitions))
-    wrong = [index for index in partitions if type(index) is not int or index < 0]
-    if wrong:
-        raise ConfigError(f"the partitions of a memory spout are numbered from 0; {wrong[0]!r} is not such a number")
+    invalid_indices = [index for index in partitions if type(index) is not int or index < 0]
+    if invalid_indices:
+        raise ConfigError(
+            f"the partitions of a memory spout are numbered from 0; {invalid_indices[0]!r} is not such a number"
+        )
     return partitions
 
 

@@ -16,7 +16,7 @@ from transactional.model.aggregates import (
     StoredColumns,
     Sum,
     TableAggregator,
-    aggregates_shown,
+    describe_aggregates,
 )
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.errors import ConfigError
@@ -119,7 +119,7 @@ class StateUpdate(PersistentAggregate):
     def __init__(
         self, state: Updatable, aggregates: Mapping[str, Aggregate], key_names: tuple[str, ...] | None = None
     ) -> None:
-        self._columns = StoredColumns.of(aggregates)
+        self._columns = StoredColumns.from_aggregates(aggregates)
         self._state, self._aggregates, self._key_names = state, self._columns.aggregates, key_names
         state.computed = self._columns.computed
 
@@ -180,7 +180,7 @@ class StateUpdate(PersistentAggregate):
     @property
     def aggregates_shown(self) -> Mapping[str, str]:
         """Which aggregate of which field each column is."""
-        return aggregates_shown(self._aggregates)
+        return describe_aggregates(self._aggregates)
 
     def aggregator(self) -> TableAggregator:
         """The picklable part, which runs on executors."""

@@ -68,7 +68,7 @@ def parse_reader_schema(text: str) -> ReaderType:
 
 
 def _room(type_: AvroType, visited: set[int]) -> int:
-    """Return the largest size of a fixed inner_types a type, in bytes."""
+    """Return the largest size of a fixed type within a type, in bytes."""
     if id(type_) in visited:
         return 0
     visited.add(id(type_))

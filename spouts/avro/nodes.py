@@ -264,7 +264,7 @@ def converted(
     path: str,
     convert: Callable[[pa.Array], pa.Array] | None = None,
 ) -> pa.Array:
-    """What was read, in the wanted type. A record whose value has no place in it is damaged."""
+    """Return the values in the reader's type. A record whose value does not fit the type counts as damaged."""
 
     try:
         return read.cast(target) if convert is None else convert(read)

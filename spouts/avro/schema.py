@@ -92,7 +92,7 @@ class _Names:
 
     def type_of(self, declaration: Any, namespace: str) -> AvroType:
         if isinstance(declaration, str):
-            return self._named(declaration, namespace)
+            return self._look_up_type(declaration, namespace)
         if isinstance(declaration, list):
             return AvroType("union", branches=tuple(self.type_of(branch, namespace) for branch in declaration))
         if not isinstance(declaration, Mapping):
@@ -108,7 +108,7 @@ class _Names:
             return self.type_of(kind, namespace)
         return AvroType(kind, **_logical(declaration))
 
-    def _named(self, name: str, namespace: str) -> AvroType:
+    def _look_up_type(self, name: str, namespace: str) -> AvroType:
         if name in PRIMITIVES:
             return AvroType(name)
         named = self.types.get(_full(name, namespace)) or self.types.get(name)

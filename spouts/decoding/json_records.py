@@ -178,7 +178,7 @@ def _one_batch(parts: Sequence[pa.Table]) -> pa.RecordBatch:
 
 
 def _split(first: int, until: int, error: Exception) -> list[tuple[int, int]]:
-    """The ranges to try in place of one that can't be read, the last one first."""
+    """Return the ranges to try in place of one that can't be read, the last one first."""
     if until - first > _PIECE:
         return [(start, min(start + _PIECE, until)) for start in range(first, until, _PIECE)][::-1]
     row_match = _ROW.search(str(error))
@@ -215,7 +215,7 @@ def _read_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _is_finite(array: pa.Array) -> bool:
-    """Whether each floating-point number in it is finite: Arrow's reader takes NaN and Infinity, too."""
+    """Return True if each floating-point number in it is finite: Arrow's reader takes NaN and Infinity, too."""
     if pa.types.is_struct(array.type):
         return all(map(_is_finite, array.flatten()))
     if pa.types.is_list(array.type):

@@ -75,12 +75,12 @@ class DecodingTranslator(Translator):
 
     @property
     def sets_aside(self) -> bool:
-        """Whether a record that can't be read becomes a dead letter."""
+        """True if a record that can't be read becomes a dead letter."""
         return self._on_error == "dead_letter"
 
     @property
     def skips_records(self) -> bool:
-        """Whether a record may make no tuple."""
+        """True if a record may make no tuple."""
         return self._on_error in ("dead_letter", "skip")
 
     def _translated(self, records: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:

@@ -86,8 +86,8 @@ class OffsetReader:
         logs = {p: self._await_log(p, earliest[tp], latest[tp]) for p, tp in queried.items()}
         if not any(logs.values()):
             topics = ", ".join(sorted({tp.topic for tp in queried.values()}))
-            where = self._connection.bootstrap_servers
-            raise SourceUnavailable(f"no partition of {topics} at {where} returns its offsets")
+            address = self._connection.bootstrap_servers
+            raise SourceUnavailable(f"no partition of {topics} at {address} returns its offsets")
         return logs
 
     def _read_logs_at_once(self, queried: Queried) -> dict[PartitionId, PartitionLog | None] | None:

@@ -28,11 +28,11 @@ class TopicNames:
         return ",".join(self.names)
 
     def can_have_topic(self, topic: str) -> bool:
-        """Whether the topic is, or may become, one of those that are read."""
+        """Return True if the topic is, or may become, one of those that are read."""
         return topic in self.names
 
     def has_partition(self, topic: str, index: int) -> bool:
-        """Whether a partition of such a topic is read."""
+        """Return True if a partition of such a topic is read."""
         return True
 
 
@@ -65,17 +65,17 @@ class TopicPattern:
         return f"pattern {self.pattern}"
 
     def can_have_topic(self, topic: str) -> bool:
-        """Whether the topic is, or may become, one of those that are read."""
+        """Return True if the topic is, or may become, one of those that are read."""
         return re.fullmatch(self.pattern, topic) is not None
 
     def has_partition(self, topic: str, index: int) -> bool:
-        """Whether a partition of such a topic is read."""
+        """Return True if a partition of such a topic is read."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitions:
-    """Some partitions of topics: `TopicPartitions({"flights": [0, 2]})`. Other readers take the other partitions.
+    """The chosen partitions of topics: `TopicPartitions({"flights": [0, 2]})`. Other readers take the other partitions.
 
     Raises `ConfigError` for an invalid topic, and for one without a partition number.
     """
@@ -99,11 +99,11 @@ class TopicPartitions:
         return ",".join(f"{name}[{index}]" for name, numbers in self.partitions.items() for index in numbers)
 
     def can_have_topic(self, topic: str) -> bool:
-        """Whether the topic is, or may become, one of those that are read."""
+        """Return True if the topic is, or may become, one of those that are read."""
         return topic in self.partitions
 
     def has_partition(self, topic: str, index: int) -> bool:
-        """Whether a partition of such a topic is read."""
+        """Return True if a partition of such a topic is read."""
         return index in self.partitions[topic]
 
 

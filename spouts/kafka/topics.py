@@ -74,8 +74,8 @@ class TopicWatch:
         try:
             return sorted(admin.list_topics(timeout=self.connection.timeout_s).topics)
         except KafkaException as error:
-            where, reason = self.connection.bootstrap_servers, self.connection.redact(error.args[0].str())
-            raise SourceUnavailable(f"the topics at {where} can't be listed: {reason}") from error
+            address, reason = self.connection.bootstrap_servers, self.connection.redact(error.args[0].str())
+            raise SourceUnavailable(f"the topics at {address} can't be listed: {reason}") from error
 
     def _refuse_missing(self, admin: AdminClient, topics_by_name: Mapping[str, Topic | None]) -> None:
         for name, topic in topics_by_name.items():

@@ -34,7 +34,7 @@ class RegistryConnection:
     ca: str = field(default="", repr=False)
 
     def get(self, path: str) -> Any | None:
-        """The answer, parsed; None if there is no such thing.
+        """Return the answer, parsed; None if there is no such thing.
 
         Raises `SourceUnavailable` if no address gives an answer within `timeout_ms`, `ConfigError` for credentials that
         are refused.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from state.rows.columns import StateColumns
 from transactional.core.ports import Partials, can_combine_all
 from transactional.model.absent import ABSENT, Absent
-from transactional.model.aggregates.places import have_keys_once
+from transactional.model.aggregates.key_matching import has_unique_sorted_keys
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.errors import ConfigError, ProtocolError, SchemaMismatch
 from transactional.model.schema import Schema
@@ -23,7 +23,7 @@ _ROW_CHARACTERS = 300
 
 def check_unique(table: pa.Table, key: tuple[str, ...], state: str) -> None:
     """Raise `ProtocolError` if two rows have the same key: a merge would apply only one of them."""
-    if have_keys_once(table, key):
+    if has_unique_sorted_keys(table, key):
         return
     keys = table.select(list(key)).group_by(list(key), use_threads=False).aggregate([]).num_rows if key else 1
     if table.num_rows > keys:

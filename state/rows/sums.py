@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transactional.model.aggregates.sums import can_overflow, fits, limits_of, overflow, unscaled
+from transactional.model.aggregates.sums import can_overflow, fits_type, make_overflow_error, to_unscaled, type_limits
 from transactional.model.schema import Field, Schema
 
 
@@ -21,10 +21,10 @@ class SumCheck:
     def check(self, key: tuple[Any, ...], stored: Any, partials: Sequence[Any], totals: Sequence[Any]) -> None:
         """Raise `SumOverflow` when one of the totals does not fit its column. `stored` is a row, or anything else."""
         for number, field in self.columns:
-            if not fits(totals[number], field.type):
+            if not fits_type(totals[number], field.type):
                 before = stored[number] if isinstance(stored, tuple) else None
                 shown = partials[number] if before is None else f"{before} (stored) + {partials[number]}"
-                raise overflow(self.state, field, key, f"{shown} = {totals[number]}")
+                raise make_overflow_error(self.state, field, key, f"{shown} = {totals[number]}")
 
 
 class SumBounds:
@@ -41,9 +41,9 @@ class SumBounds:
 
     def admit(self, largest: Mapping[str, int], columns: Iterable[Field]) -> bool:
         """Whether every sum fits, whichever keys the partial aggregates affect. False: it has to be checked."""
-        limits = {field.name: (limits_of(field.type), field.type) for field in columns if field.name in self._bounds}
+        limits = {field.name: (type_limits(field.type), field.type) for field in columns if field.name in self._bounds}
         return all(
-            self._bounds[name] + largest[name] <= unscaled(limit[1], type_)
+            self._bounds[name] + largest[name] <= to_unscaled(limit[1], type_)
             for name, (limit, type_) in limits.items()
             if limit is not None
         )

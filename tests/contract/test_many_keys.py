@@ -66,8 +66,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         "state.delta.tables.data_files.GROUP_ROWS": 250,
         "state.delta.merging.rewriting.PART_ROWS": 500,
         "state.delta.merged.REMOVAL_INTERVAL": 2,
-        "transactional.model.aggregates.places.ROWS_MIN": 0,
-        "transactional.model.aggregates.places.BLOCK_ROWS": 64,
+        "transactional.model.aggregates.key_matching.ROWS_MIN": 0,
+        "transactional.model.aggregates.key_matching.BLOCK_ROWS": 64,
     }.items():
         monkeypatch.setattr(limit, rows)
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)

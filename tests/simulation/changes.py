@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tests.simulation.source import OUTPUT
 from transactional.core.ports import PersistentAggregate
-from transactional.model.aggregates import Sum, TableAggregator, aggregates_shown
+from transactional.model.aggregates import Sum, TableAggregator, describe_aggregates
 from transactional.model.arrow import arrow_schema
 from transactional.model.schema import Schema
 
@@ -33,7 +33,7 @@ class Summing(SimulatedUpdate):
     """A state's update."""
 
     combine = AGGREGATOR.combine_kinds
-    aggregates_shown = aggregates_shown(dict(AGGREGATOR.aggregates))
+    aggregates_shown = describe_aggregates(dict(AGGREGATOR.aggregates))
 
     def aggregator(self) -> TableAggregator:
         """The real one."""

@@ -21,7 +21,7 @@ from tests.simulation.source import OUTPUT
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
 from transactional.core.ports import Windowed
 from transactional.model.absent import ABSENT
-from transactional.model.aggregates import Max, Sum, TableAggregator, aggregates_shown
+from transactional.model.aggregates import Max, Sum, TableAggregator, describe_aggregates
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.facts import BatchFacts
@@ -113,7 +113,7 @@ class Expiring(SimulatedUpdate, Windowed):
     """The update of such a table, which passes on what expires in the transaction in which it does."""
 
     windows_shown, longest_us, combine = "", 0, AGGREGATOR.combine_kinds
-    aggregates_shown = aggregates_shown(dict(AGGREGATOR.aggregates))
+    aggregates_shown = describe_aggregates(dict(AGGREGATOR.aggregates))
     closed_fields = OUTPUT
 
     def __init__(self, state: ExpiringState) -> None:

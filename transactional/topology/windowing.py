@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from transactional.core.machine.window_assignment import Windows, WindowTimes, times_of
 from transactional.core.ports import LateCounter, Windowed
-from transactional.model.aggregates.places import comparable_key
+from transactional.model.aggregates.key_matching import make_comparable_key
 from transactional.model.arrow.kept_rows import rows_from_ipc, rows_to_ipc
 from transactional.model.errors import ConfigError
 from transactional.model.facts import BatchFacts
@@ -183,7 +183,7 @@ class Windowing(StatefulBolt, Windowed, LateCounter):
 
     def _key_of(self, tuple: Tuple) -> Key:
         fields = dict(zip(tuple.fields, tuple.values, strict=True))
-        return comparable_key(fields[name] for name in self.key)
+        return make_comparable_key(fields[name] for name in self.key)
 
     def pre_prepare(self, txid: int) -> None:
         """Windows that close, then what has come."""

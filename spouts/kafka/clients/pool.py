@@ -155,7 +155,7 @@ _pools = [ConsumerPool()]
 
 
 def consumer_pool() -> ConsumerPool:
-    """The pool of this process."""
+    """Return the pool of this process."""
     if _pools[-1].process_id != getpid():
         _pools.append(ConsumerPool())
     return _pools[-1]

@@ -20,7 +20,7 @@ from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, time_scalar
 from state.rows.seen import Seen
 from state.rows.values import combined_columns
-from transactional.model.aggregates.places import missing_places, places_in, rows_at
+from transactional.model.aggregates.key_matching import find_key_positions, find_unmatched_positions, take_rows
 from transactional.model.attempt import TxId
 
 REWRITTEN_ROWS_MAX: Final = 50_000
@@ -61,7 +61,7 @@ class Change:
         """Return the rows to insert: those whose place is not in `matched`, the places that rows of the table have."""
         columns, rows = self.columns, self.rows
         if len(places := pa.concat_arrays([*matched, pa.array([], pa.int64())])):
-            rows = rows.take(missing_places(places, rows.num_rows))
+            rows = rows.take(find_unmatched_positions(places, rows.num_rows))
         if columns.deletes:
             rows = rows.filter(pc.invert(pc.fill_null(rows[columns.deleted], fill_value=False)))
         many = rows.num_rows
@@ -76,8 +76,8 @@ class Change:
 
 def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Places:
     """Where every key of the two stands, the new ones last; NULL: nowhere."""
-    in_source = places_in(rows, source, key, once=True)
-    new = missing_places(in_source, source.num_rows)
+    in_source = find_key_positions(rows, source, key, is_unique=True)
+    new = find_unmatched_positions(in_source, source.num_rows)
     if not len(new):
         return None, in_source
     in_rows = pa.concat_arrays([pa.arange(0, rows.num_rows), pa.nulls(len(new), pa.int64())])
@@ -130,10 +130,10 @@ class _Rewriting:
         self._horizons = horizons
         self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
         in_rows, in_source = places
-        self._rows = rows if in_rows is None else rows_at(rows, in_rows)
+        self._rows = rows if in_rows is None else take_rows(rows, in_rows)
         # Where the rows are the table's, so are their keys.
         given = source if in_rows is not None else source.drop_columns(list(columns.key.names))
-        self._source = rows_at(given, in_source)
+        self._source = take_rows(given, in_source)
         self._keys = [self._key(name, in_source) for name in columns.key.names]
         self._comes = pc.is_valid(in_source)
         self._all_come = in_source.null_count == 0

@@ -23,7 +23,13 @@ from state.delta.merging.change import Change
 from state.delta.tables.data_files import DataFile, Lane, WrittenFile, lanes_for, side_by_side, with_all
 from state.delta.tables.storage import opened_parquet
 from state.rows.expiring import time_scalar
-from transactional.model.aggregates.places import in_order, is_ascending, is_sortable, order_of, places_in
+from transactional.model.aggregates.key_matching import (
+    compute_sort_order,
+    find_key_positions,
+    is_quick_to_sort,
+    is_strictly_ascending,
+    sort_by_key,
+)
 
 PART_ROWS = 500_000
 """Small files, and parts of files, are taken together up to so many rows; where keys are hashed, up to as many as come:
@@ -119,7 +125,7 @@ def rewrite_files(
     Nothing is left where it does not work out. Raises `WriteRefused`, and `OSError` or `ArrowException` where a file
     can't be read or written.
     """
-    rows = in_order(change.rows, change.columns.key.names).combine_chunks()
+    rows = sort_by_key(change.rows, change.columns.key.names).combine_chunks()
     work = _Rewriting(storage, names, replace(change, rows=rows))
     try:
         for unit in units_of(storage, aging, 0):
@@ -140,7 +146,7 @@ def rewritten_parts(stored: pa.RecordBatchReader, names: Sequence[str], change: 
         matched = list[pa.Array]()
         for batch in stored:
             rows = pa.table(batch).select(names).cast(schema)
-            matched.append(places_in(rows, change.rows, change.columns.key.names, once=True))
+            matched.append(find_key_positions(rows, change.rows, change.columns.key.names, is_unique=True))
             yield from change.applied(rows, matched[-1]).select(names).cast(schema).to_batches()
             matched[-1] = matched[-1].drop_null()
         yield from change.new(matched).select(names).cast(schema).to_batches()
@@ -159,7 +165,7 @@ class _Rewriting:
         self._first = change.schema(looked_at)
         self._rest = change.schema([name for name in names if name not in looked_at])
         self._matched, self._old = list[pa.Array](), list[DataFile]()
-        is_hashed = not is_sortable(change.rows, columns.key.names)
+        is_hashed = not is_quick_to_sort(change.rows, columns.key.names)
         self.part_rows = max(PART_ROWS, change.rows.num_rows) if is_hashed else PART_ROWS
         self._lanes = [Lane(storage, self._schema) for _ in range(lanes_for())]
         self._newest, self._latest = Lane(storage, self._schema), _latest(change)
@@ -253,10 +259,14 @@ class _Rewriting:
         """In which order a part is written (None: its own), its rows so far, and where they stand in what comes."""
         rows, key = part.read(self._first), self._change.columns.key.names
         order = None
-        if is_sortable(self._change.rows, key) and is_sortable(rows, key) and not is_ascending(rows[key[0]]):
-            order = order_of(rows[key[0]])
+        if (
+            is_quick_to_sort(self._change.rows, key)
+            and is_quick_to_sort(rows, key)
+            and not is_strictly_ascending(rows[key[0]])
+        ):
+            order = compute_sort_order(rows[key[0]])
         rows = _taken(rows, order)
-        return order, rows, places_in(rows, self._change.rows, key, once=True)
+        return order, rows, find_key_positions(rows, self._change.rows, key, is_unique=True)
 
     def _is_touched(self, rows: pa.Table, places: pa.Array) -> bool:
         """Whether a row comes, was written by a dead attempt of this transaction, is a tombstone of a dead key, or is

@@ -42,7 +42,7 @@ from state.rows.expiring import TIME, ExpiryHorizons, time_scalar
 from state.rows.sums import SumBounds, SumCheck
 from transactional.core.ports import CommitFacts
 from transactional.core.ports.staged import StagedFile
-from transactional.model.aggregates.sums import largest
+from transactional.model.aggregates.sums import max_magnitude
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.names import COMBINE_PROPERTY, STAGED_FEATURE, compaction_of
@@ -91,7 +91,7 @@ class SegmentsTable(Layout):
         self._begin(write)
         write = replace(write, rows=self._with_horizon(write.rows, write.horizons))
         attempt, rows, check = write.attempt, write.rows, self._sum_check(write.combine)
-        if check.columns and not self.admits(check, {f.name: largest(rows[f.name]) for _, f in check.columns}):
+        if check.columns and not self.admits(check, {f.name: max_magnitude(rows[f.name]) for _, f in check.columns}):
             # A segment is written without a look at what is stored.
             self._check_sums(write, check)
         try:

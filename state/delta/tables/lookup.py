@@ -30,7 +30,7 @@ from state.rows.python_rows import rows_of
 from state.rows.sums import SumCheck
 from state.rows.values import combined_values
 from transactional.model.absent import ABSENT
-from transactional.model.aggregates.sums import Step, largest, reduced
+from transactional.model.aggregates.sums import Step, max_magnitude, reduce_rows
 from transactional.model.attempt import TxId
 from transactional.model.schema import Field, Schema
 
@@ -206,9 +206,9 @@ def newest_rows(rows: pa.Table, columns: StateColumns, combine: Mapping[str, str
         rows = rows.sort_by(columns.txid)
     steps: list[Step] = [(name, combine[name]) for name in values]
     if not columns.deletes:
-        return reduced(rows, key, steps, columns.shown)
+        return reduce_rows(rows, key, steps, columns.shown)
     mark = Field(columns.deleted, "boolean")
-    found = reduced(rows, key, [*steps, (mark.name, "last")], Schema((*columns.shown, mark)))
+    found = reduce_rows(rows, key, [*steps, (mark.name, "last")], Schema((*columns.shown, mark)))
     is_alive = pc.invert(pc.fill_null(found[mark.name], fill_value=False))
     return found.filter(is_alive).select([*key, *values])
 
@@ -247,7 +247,7 @@ def measured(
         often = [times.get(each, 1) for each in rows.column(0).to_pylist()]
         for number, name in enumerate(unknown):
             pairs = _pairs(rows.column(2 * number + 1), rows.column(2 * number + 2))
-            largest_ones = [largest(pa.chunked_array([pair])) for pair in pairs]
+            largest_ones = [max_magnitude(pa.chunked_array([pair])) for pair in pairs]
             bounds[name] = sum(each * n for each, n in zip(largest_ones, often, strict=True))
     return {name: bound or 0 for name, bound in bounds.items()}
 

@@ -22,7 +22,7 @@ from pyarrow import parquet
 
 from state.delta.tables.data_files import footer_statistics, statistics, table_writer
 from transactional.core.ports.staged import StagedFile
-from transactional.model.aggregates.sums import largest, limits_of
+from transactional.model.aggregates.sums import max_magnitude, type_limits
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
@@ -77,8 +77,8 @@ class FileStager:
         path = self.folder / staged_name(self.owner, attempt)
         rows = rows.cast(arrow_schema(self.columns))
         size = self._write(path, pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
-        sums = [field.name for field in self.columns if limits_of(field.type) is not None]
-        bounds = {name: largest(rows[name]) for name in sums}
+        sums = [field.name for field in self.columns if type_limits(field.type) is not None]
+        bounds = {name: max_magnitude(rows[name]) for name in sums}
         told, host = statistics(rows), socket.gethostname()
         return StagedFile(f"{STAGED_FOLDER}/{path.name}", size, rows.num_rows, told, bounds, is_synced=True, host=host)
 

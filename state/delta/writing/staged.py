@@ -28,7 +28,7 @@ from state.fence import TableWrite
 from state.orphans import NotedOrphans
 from state.rows.columns import StateColumns
 from transactional.core.ports.staged import StagedFile
-from transactional.model.aggregates.sums import Step, reduced
+from transactional.model.aggregates.sums import Step, reduce_rows
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError, ProtocolError
@@ -84,7 +84,7 @@ def read_by_driver(location: DeltaLocation, columns: StateColumns, write: TableW
     every = pa.concat_tables([write.rows.select(schema.names), read_staged(location, write.staged, schema)])
     steps: list[Step] = [(name, write.combine[name]) for name in columns.values.names]
     steps += [(columns.deleted, "last")] if columns.deletes else []
-    return replace(write, rows=reduced(every, columns.key.names, steps, columns.written, state=state), staged=())
+    return replace(write, rows=reduce_rows(every, columns.key.names, steps, columns.written, state=state), staged=())
 
 
 def commit_staged(table: TableVersion, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:

@@ -27,7 +27,7 @@ from state.fence import WriteRefused
 from state.rows.columns import StateColumns
 from state.rows.values import combined
 from tests.delta_merge import merge_into
-from transactional.model.aggregates.places import is_ascending
+from transactional.model.aggregates.key_matching import is_strictly_ascending
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema
@@ -210,8 +210,8 @@ def test_one_key_column_is_found_as_several_are(
 ) -> None:
     """Few keys in a hash table, and many in order, in files that are not, by several threads where there are many."""
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
-    monkeypatch.setattr("transactional.model.aggregates.places.ROWS_MIN", many)
-    monkeypatch.setattr("transactional.model.aggregates.places.BLOCK_ROWS", block_rows)
+    monkeypatch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", many)
+    monkeypatch.setattr("transactional.model.aggregates.key_matching.BLOCK_ROWS", block_rows)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", part_rows)
     monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", 3)
     columns, chance = StateColumns(Schema.parse("a int"), Schema.parse("v long")), random.Random(number)
@@ -268,7 +268,7 @@ def large(
     folder: Path, monkeypatch: pytest.MonkeyPatch, key: str = "int", expires: str | None = None
 ) -> tuple[list[DataFile], Change]:
     """A table of many files in the order of their keys, and what comes for each: three threads rewrite it."""
-    monkeypatch.setattr("transactional.model.aggregates.places.ROWS_MIN", 0)
+    monkeypatch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", 0)
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     monkeypatch.setattr("state.delta.merging.rewriting.PART_ROWS", 2)
     columns = StateColumns(Schema.parse(f"a {key}"), Schema.parse("v long"), {}, False, expires)
@@ -285,7 +285,7 @@ def test_files_that_threads_have_rewritten_are_in_order(tmp_path: Path, monkeypa
     files, change = large(tmp_path, monkeypatch)
     found = rewrite_files(disk(tmp_path), files, change.columns.all.names, change)
     tables = [parquet.read_table(tmp_path / file.name) for file in found.new]
-    assert all(is_ascending(table["a"]) for table in tables)
+    assert all(is_strictly_ascending(table["a"]) for table in tables)
     left = in_order(pa.concat_tables(tables).select(["a", "v"]))
     assert left == sorted([(n, 2 * (n % 2)) for n in range(18)], key=str)
 

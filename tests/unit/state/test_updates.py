@@ -19,8 +19,8 @@ from state.table_state import TableState
 from state.updates import StateUpdate
 from transactional.errors import ConfigError, ProtocolError
 from transactional.model.aggregates import Count, First, Last, Max, Min, Sum, TableAggregator
-from transactional.model.aggregates.places import have_keys_once, is_ascending
-from transactional.model.aggregates.sums import reduced
+from transactional.model.aggregates.key_matching import has_unique_sorted_keys, is_strictly_ascending
+from transactional.model.aggregates.sums import reduce_rows
 from transactional.model.arrow import arrow_schema
 from transactional.model.schema import Schema
 
@@ -195,7 +195,7 @@ def test_the_last_value_of_a_table_without_a_key_may_be_null() -> None:
     table = pa.table({"x": pa.array([1, None], pa.int64()), "y": pa.array([None, 2], pa.int64())})
     steps = [("x", "last"), ("y", "last"), ("y", "first"), ("x", "count")]
     columns = Schema.parse("a long, b long, c long, d long")
-    assert reduced(table, [], steps, columns).to_pylist() == [{"a": None, "b": 2, "c": None, "d": 1}]
+    assert reduce_rows(table, [], steps, columns).to_pylist() == [{"a": None, "b": 2, "c": None, "d": 1}]
 
 
 def test_the_first_and_the_last_value_may_be_nested() -> None:
@@ -204,7 +204,7 @@ def test_the_first_and_the_last_value_may_be_nested() -> None:
     table = pa.table({"k": ["a", "b", "a", "a"], "x": [[1], None, [2, 3], None], "y": maps})
     steps = [("x", "first"), ("x", "last"), ("y", "first"), ("y", "last")]
     columns = Schema.parse("k string, a array<long>, b array<long>, c map<string,long>, d map<string,long>")
-    found = [tuple(row.values()) for row in reduced(table, ["k"], steps, columns).to_pylist()]
+    found = [tuple(row.values()) for row in reduce_rows(table, ["k"], steps, columns).to_pylist()]
     assert found == [("a", [1], None, [("m", 1)], None), ("b", None, None, [("m", 2)], [("m", 2)])]
 
 
@@ -218,14 +218,14 @@ def test_many_rows_in_order_are_what_grouping_them_leaves(
     aggregator = TableAggregator(Schema.parse(f"k {key}"), Schema.parse("n long, m long, f long, l long"), steps)
     batches = [of_keys([3, 1, 2, 1], key, 10), of_keys(second, key, 20)]
     grouped = aggregator.combine([aggregator.partial([batch]) for batch in batches])
-    monkeypatch.setattr("transactional.model.aggregates.places.ROWS_MIN", 0)
+    monkeypatch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", 0)
     parts = [aggregator.partial([batch]) for batch in batches]
     found = aggregator.combine(parts)
     assert sorted(found.to_pylist(), key=str) == sorted(grouped.to_pylist(), key=str)
     if key != "string":
         for rows in (*parts, found):
             assert rows.equals(rows.sort_by("k"))
-            assert have_keys_once(rows, ("k",))
+            assert has_unique_sorted_keys(rows, ("k",))
 
 
 def of_keys(keys: list[int | None], type_: str, first: int) -> pa.RecordBatch:
@@ -250,11 +250,11 @@ def of_keys(keys: list[int | None], type_: str, first: int) -> pa.RecordBatch:
     ],
 )
 def test_whether_keys_are_in_order_and_none_is_there_twice(parts: list[list[int | None]], expected: bool) -> None:  # noqa: FBT001
-    assert is_ascending(pa.chunked_array(parts, pa.int64())) is expected
+    assert is_strictly_ascending(pa.chunked_array(parts, pa.int64())) is expected
 
 
 def test_two_rows_for_one_key_are_refused_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transactional.model.aggregates.places.ROWS_MIN", 0)
+    monkeypatch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", 0)
     check_unique(pa.table({"k": [1, 2, None]}), ("k",), "t")
     check_unique(pa.table({"k": [2, 1, None]}), ("k",), "t")
     for keys in ([1, 1, 2], [1, 2, 1], [1, None, None], [None, 1, None]):

@@ -15,8 +15,8 @@ from transactional.model.aggregates.columns import (
     Sum,
     TableAggregator,
     ValueCheck,
-    aggregates_shown,
-    step_of,
+    describe_aggregates,
+    make_step,
 )
 
 __all__ = [
@@ -32,6 +32,6 @@ __all__ = [
     "Sum",
     "TableAggregator",
     "ValueCheck",
-    "aggregates_shown",
-    "step_of",
+    "describe_aggregates",
+    "make_step",
 ]

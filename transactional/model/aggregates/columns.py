@@ -1,6 +1,8 @@
-"""How tuples become one row per key: the aggregates of a column, and `TableAggregator`, which computes them in Arrow.
+"""The aggregates that a state can store per key, and `TableAggregator`, which computes them in Arrow.
 
-An aggregate is computed in steps: per task, across the tasks of a batch, and onto the stored values.
+An `Aggregate` is computed in steps: per task, across the tasks of a batch, and onto the stored values. It is one stored
+column, or several from which its value is computed when it is read. The values of a column must be combined in such a
+way that the order of the steps does not matter, but for `first` and `last`.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.compute import Expression
 
-from transactional.model.aggregates.places import have_keys_once, in_order
-from transactional.model.aggregates.sums import Step, reduced
+from transactional.model.aggregates.key_matching import has_unique_sorted_keys, sort_by_key
+from transactional.model.aggregates.sums import Step, reduce_rows
 from transactional.model.arrow import arrow_schema, arrow_type
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.errors import ConfigError
@@ -23,53 +25,56 @@ from transactional.model.schema import Schema
 
 _DECIMAL_DIGITS_MAX, _COUNT_DIGITS = 38, 19
 _SUM_DIGITS = 10
-"""So many digits more a sum of decimals has, unless that is more than there are."""
+"""The number of digits that a sum of decimals has in addition to those of the field, up to 38 in all."""
 _MORE_DIGITS = 4
-"""So many digits more an average of decimals has, before the point or behind it."""
+"""The number of digits that an average of decimals has in addition, before the point and after it."""
 _SUMMABLE = {"byte": "long", "short": "long", "int": "long", "long": "long", "float": "double", "double": "double"}
 _ORDERED = ("byte", "short", "int", "long", "float", "double", "string", "date", "timestamp", "boolean", "binary")
 
 
 class Aggregate:
-    """What is computed of the tuples of each key: one column that is stored, or several of which it is made when read.
+    """A value computed from the tuples of each key, stored in one column or computed from several when it is read.
 
-    One of your own extends this class. If it is one column, it has a `field`, `combine`, which says how
-    the field's values are combined, and `type_for`. If it is several, it has `columns` and `finish`.
+    To write an aggregate of your own, extend this class. An aggregate of one column has a `field`, `combine`, which
+    says how the field's values are combined, and `type_for`. An aggregate of several columns has `columns` and
+    `finish`.
     """
 
     combine: ClassVar[str] = ""
-    """How the column's values combine, in a batch and with the stored one: `sum`, `min`, `max`, `first`, `last`."""
+    """The combination of the column's values, in a batch and with the stored one: `sum`, `min`, `max`, `first` or
+    `last`."""
     partial: ClassVar[str] = ""
-    """How the tuples of a batch become a value of the column, where that is not the same: `count`, to be summed up."""
+    """The reduction of a batch's tuples to a value of the column, if it differs from `combine`: `count`, whose results
+    are summed up."""
     field: str | None
     """The input field, None for a count."""
 
     def type_for(self, input_type: str) -> str:
-        """The column's type for a given type of the input field. Raises `ConfigError` if there is none."""
+        """Return the column's type for a type of the input field. Raises `ConfigError` for an unsupported type."""
         return input_type
 
     def columns(self, name: str) -> Mapping[str, Aggregate]:
-        """The columns that are stored for a column of this name, by their names: aggregates of one column each."""
+        """Return the columns to store for a column of this name: aggregates of one column each, by name."""
         return {name: self}
 
     def finish(self) -> Expression | None:
-        """What is read, as an expression over the stored columns; None: the one that is stored."""
+        """Return the value to read, as an expression over the stored columns, or None if it is stored itself."""
         return None
 
-    def finish_sql(self, quoted: Callable[[str], str]) -> str | None:
-        """As `finish`, in SQL of Spark and DataFusion, in which `quoted` names a column; for views."""
+    def finish_sql(self, quote: Callable[[str], str]) -> str | None:
+        """Return the expression of `finish` in the SQL of Spark and DataFusion, for views. `quote` quotes a name."""
         return None
 
     def finish_typed(self, stored: Schema) -> Expression | None:
-        """As `finish`, where it depends on the types of the stored columns. Raises `ConfigError`."""
+        """Return the expression of `finish` for these types of stored columns. Raises `ConfigError`."""
         return self.finish()
 
-    def finish_typed_sql(self, stored: Schema, quoted: Callable[[str], str]) -> str | None:
-        """As `finish_sql`, where it depends on the types of the stored columns."""
-        return self.finish_sql(quoted)
+    def finish_typed_sql(self, stored: Schema, quote: Callable[[str], str]) -> str | None:
+        """Return the expression of `finish_sql` for these types of stored columns, or None if SQL lacks it."""
+        return self.finish_sql(quote)
 
     def zero(self) -> Any:
-        """The value of no tuple at all, of a column: as in Storm nothing adds up to 0."""
+        """Return the value of a column for no tuples. As in Storm, a sum of nothing is 0."""
         return 0 if self.combine == "sum" else None
 
 
@@ -79,10 +84,8 @@ class Count(Aggregate):
 
     combine: ClassVar[str] = "sum"
     field = None
-    """A count needs none."""
 
     def type_for(self, input_type: str) -> str:
-        """Always long."""
         return "long"
 
 
@@ -97,7 +100,7 @@ class Sum(Aggregate):
     combine: ClassVar[str] = "sum"
 
     def type_for(self, input_type: str) -> str:
-        """Wide enough for many rows."""
+        """Return a type that is wide enough for the sum of many rows."""
         if input_type.startswith("decimal"):
             precision, scale = input_type[len("decimal(") : -1].split(",")
             return f"decimal({min(int(precision) + _SUM_DIGITS, _DECIMAL_DIGITS_MAX)},{scale})"
@@ -114,8 +117,7 @@ class Min(Aggregate):
     combine: ClassVar[str] = "min"
 
     def type_for(self, input_type: str) -> str:
-        """The field's own."""
-        return _ordered(self.field, input_type)
+        return _check_ordered(self.field, input_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,7 @@ class Max(Aggregate):
     combine: ClassVar[str] = "max"
 
     def type_for(self, input_type: str) -> str:
-        """The field's own."""
-        return _ordered(self.field, input_type)
+        return _check_ordered(self.field, input_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,6 @@ class CountOf(Aggregate):
     partial: ClassVar[str] = "count"
 
     def type_for(self, input_type: str) -> str:
-        """Always long."""
         return "long"
 
 
@@ -171,27 +171,26 @@ class Avg(Aggregate):
     field: str
 
     def columns(self, name: str) -> Mapping[str, Aggregate]:
-        """Sum and count."""
+        """Return a sum and a count."""
         return {f"sum_{self.field}": Sum(self.field), f"count_{self.field}": CountOf(self.field)}
 
     def finish(self) -> Expression:
-        """The one divided by the other. A double is as near to a large sum as it can be."""
+        """Return the sum divided by the count, as doubles."""
         total, count = (pc.field(name).cast("double", safe=False) for name in self.columns(""))
         return pc.if_else(count > 0, pc.divide(total, count), pa.scalar(None, pa.float64()))
 
-    def finish_sql(self, quoted: Callable[[str], str]) -> str:
-        """The same."""
-        total, count = (f"CAST({quoted(name)} AS DOUBLE)" for name in self.columns(""))
+    def finish_sql(self, quote: Callable[[str], str]) -> str:
+        total, count = (f"CAST({quote(name)} AS DOUBLE)" for name in self.columns(""))
         return f"CASE WHEN {count} > 0 THEN {total} / {count} END"
 
     def finish_typed(self, stored: Schema) -> Expression:
-        """A decimal, if the sum is one: as exact as decimals are everywhere."""
+        """Return a decimal, rounded half up, if the sum is a decimal, else a double."""
         sum_type = arrow_type(stored[f"sum_{self.field}"].type)
         return self._decimal(sum_type) if pa.types.is_decimal(sum_type) else self.finish()
 
-    def finish_typed_sql(self, stored: Schema, quoted: Callable[[str], str]) -> str | None:
-        """None of decimals: engines round their quotients differently."""
-        return None if stored[f"sum_{self.field}"].type.startswith("decimal") else self.finish_sql(quoted)
+    def finish_typed_sql(self, stored: Schema, quote: Callable[[str], str]) -> str | None:
+        """Return None for decimals, because engines round their quotients differently."""
+        return None if stored[f"sum_{self.field}"].type.startswith("decimal") else self.finish_sql(quote)
 
     def _decimal(self, sum_type: pa.Decimal128Type) -> Expression:
         digits, scale = sum_type.precision - _SUM_DIGITS, sum_type.scale
@@ -208,79 +207,87 @@ class Avg(Aggregate):
         return rounded.cast(pa.decimal128(digits + _MORE_DIGITS, scale + _MORE_DIGITS))
 
 
-WORDS: Final = ("sum", "min", "max", "first", "last")
-"""How the values of a column are combined, of tuples or of partial aggregates."""
+COMBINATIONS: Final = ("sum", "min", "max", "first", "last")
+"""The ways to combine two values of a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredColumns:
-    """What the aggregates that are `requested` store, by columns, each an aggregate of its own, and what is computed of
-    it when it is read."""
+    """The columns that the `requested` aggregates store, and the columns that are computed from them when read.
+
+    `aggregates` has an aggregate of one column for each stored column, by name.
+    """
 
     aggregates: Mapping[str, Any]
     computed: ComputedColumns
     requested: Mapping[str, Any]
 
     @classmethod
-    def of(cls, requested: Mapping[str, Any]) -> StoredColumns:
-        """Of aggregates by the names of their columns; what is no `Aggregate` is a column as it is. Those that are
-        stored as they are come first.
+    def from_aggregates(cls, requested: Mapping[str, Any]) -> StoredColumns:
+        """Return the columns for aggregates by name; anything but an `Aggregate` is a column that is stored as it is.
 
-        Raises `ConfigError` for two columns of one name, and for words that are not known.
+        Columns of aggregates that are stored themselves come first. Raises `ConfigError` for two columns of one name,
+        and for an unknown combination.
         """
-        ours = {name: each for name, each in requested.items() if isinstance(each, Aggregate)}
-        computed = {name: each for name, each in ours.items() if each.finish() is not None}
-        stored = dict[str, Any]()
+        own_aggregates = {name: aggregate for name, aggregate in requested.items() if isinstance(aggregate, Aggregate)}
+        computed = {name: aggregate for name, aggregate in own_aggregates.items() if aggregate.finish() is not None}
+        stored_columns = dict[str, Any]()
         for name, aggregate in sorted(requested.items(), key=lambda item: item[0] in computed):
-            for column, needed in (aggregate.columns(name) if name in ours else {name: aggregate}).items():
-                if stored.setdefault(column, needed) != needed or column in computed:
+            for column, column_aggregate in (
+                aggregate.columns(name) if name in own_aggregates else {name: aggregate}
+            ).items():
+                if stored_columns.setdefault(column, column_aggregate) != column_aggregate or column in computed:
                     raise ConfigError(f"{name}={aggregate} needs the column {column!r}; give yours another name")
-                if name in ours:
-                    _check_words(f"{name}={aggregate}", needed)
-        return cls(stored, ComputedColumns(computed), requested)
+                if name in own_aggregates:
+                    _check_combine(f"{name}={aggregate}", column_aggregate)
+        return cls(stored_columns, ComputedColumns(computed), requested)
 
 
-def _check_words(shown: str, aggregate: Aggregate) -> None:
-    word, partial = aggregate.combine, aggregate.partial
-    if word not in WORDS:
-        raise ConfigError(f"{shown} combines its values by {word!r}; there are {', '.join(WORDS)}")
-    if partial and (partial, word) != ("count", "sum"):
+def _check_combine(aggregate_text: str, aggregate: Aggregate) -> None:
+    combination, partial = aggregate.combine, aggregate.partial
+    if combination not in COMBINATIONS:
         raise ConfigError(
-            f"{shown} makes values by {partial!r} and combines them by {word!r}; only a count has two words, count and "
-            "sum"
+            f"{aggregate_text} combines its values by {combination!r}; there are {', '.join(COMBINATIONS)}"
+        )
+    if partial and (partial, combination) != ("count", "sum"):
+        raise ConfigError(
+            f"{aggregate_text} makes values by {partial!r} and combines them by {combination!r}; only a count has two "
+            "words, count and sum"
         )
 
 
-def _ordered(field: str, input_type: str) -> str:
+def _check_ordered(field: str, input_type: str) -> str:
     if input_type not in _ORDERED and not input_type.startswith("decimal"):
         raise ConfigError(f"field {field!r} is a {input_type}, which has no order; min and max need one")
     return input_type
 
 
-def step_of(aggregate: Aggregate) -> Step:
-    """How tuples become a value of its column."""
+def make_step(aggregate: Aggregate) -> Step:
+    """Return the step that reduces tuples to a value of the aggregate's column."""
     return aggregate.field, aggregate.partial or aggregate.combine
 
 
-def aggregates_shown(aggregates: Mapping[str, Any]) -> dict[str, str]:
-    """Aggregates by column in words, `sum(amount)`; those of your own by the names of their classes."""
+def describe_aggregates(aggregates: Mapping[str, Any]) -> dict[str, str]:
+    """Return a description of each aggregate by column, such as `sum(amount)`, made from the name of its class."""
     return {
-        name: f"{type(each).__name__.lower()}({getattr(each, 'field', None) or ''})"
-        for name, each in aggregates.items()
+        name: f"{type(aggregate).__name__.lower()}({getattr(aggregate, 'field', None) or ''})"
+        for name, aggregate in aggregates.items()
     }
 
 
 class ValueCheck(Protocol):
-    """What a state refuses of what Arrow can represent."""
+    """The check of a state for values that Arrow can represent and the state can't store."""
 
     def check(self, rows: pa.Table, width: int) -> None:
-        """Raise `SchemaMismatch` for a value that is refused. `width` columns are the key."""
+        """Raise `SchemaMismatch` for a value that the state can't store. The first `width` columns are the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableAggregator:
-    """Reduces record batches to one row per key: key columns, then value columns. Sums are exact, or `SumOverflow` is
-    raised, which names the `state`."""
+    """Reduces record batches to one row per key: key columns, then value columns.
+
+    Sums are exact, or `SumOverflow` is raised, which names the `state`.
+    """
 
     key: Schema
     values: Schema
@@ -291,34 +298,37 @@ class TableAggregator:
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:
-        """How the partial values of each value column are combined."""
+        """The combination of partial values, by value column."""
         return {name: aggregate.combine for name, aggregate in self.aggregates}
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """Input tuples → one row per key, many of them in order. Raises `SchemaMismatch` for what the state refuses."""
+        """Reduce input tuples to one row per key; many rows are sorted by key.
+
+        Raises `SchemaMismatch` for a value that the state can't store.
+        """
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if not tables:
             return self._schema().empty_table()
-        steps: list[Step] = [step_of(each) for _, each in self.aggregates]
+        steps: list[Step] = [make_step(aggregate) for _, aggregate in self.aggregates]
         rows = self._reduce(pa.concat_tables(tables), steps)
         if self.limits is not None:
             self.limits.check(rows, len(self.key))
-        return in_order(rows, self.key.names)
+        return sort_by_key(rows, self.key.names)
 
     def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
-        """One row per key and part → one row per key."""
+        """Combine tables with one row per key each to one table with one row per key."""
         tables = [table.cast(self._schema()) for table in partials if table.num_rows]
         if not tables:
             return self._schema().empty_table()
         if len(tables) == 1:
             return tables[0]
-        every = in_order(pa.concat_tables(tables), self.key.names)
-        if have_keys_once(every, self.key.names):
-            return every
-        return self._reduce(every, [(name, aggregate.combine) for name, aggregate in self.aggregates])
+        all_rows = sort_by_key(pa.concat_tables(tables), self.key.names)
+        if has_unique_sorted_keys(all_rows, self.key.names):
+            return all_rows
+        return self._reduce(all_rows, [(name, aggregate.combine) for name, aggregate in self.aggregates])
 
     def _reduce(self, table: pa.Table, steps: list[Step]) -> pa.Table:
-        return reduced(table, self.key.names, steps, Schema((*self.key, *self.values)), state=self.state)
+        return reduce_rows(table, self.key.names, steps, Schema((*self.key, *self.values)), state=self.state)
 
     def _schema(self) -> pa.Schema:
         return arrow_schema(Schema((*self.key, *self.values)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from transactional.core.ports import PersistentAggregate
 from transactional.core.ports.expiry import Time
-from transactional.model.aggregates import Aggregate, step_of
+from transactional.model.aggregates import Aggregate, make_step
 from transactional.model.groupings import GroupingKind
 from transactional.operations.doctor.replaying import expiry_of
 from transactional.topology.streams.pipelines.pipeline import Pipeline
@@ -114,7 +114,7 @@ def keys_of(topology: Topology) -> Iterator[KeysAgain]:
 def _known(update: PersistentAggregate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
     """How the columns of an update are computed, and those of which that is not known."""
     aggregates = update.aggregates
-    known = {name: (step_of(each)[1], each.field) for name, each in aggregates.items() if isinstance(each, Aggregate)}
+    known = {name: (make_step(each)[1], each.field) for name, each in aggregates.items() if isinstance(each, Aggregate)}
     return known, [name for name in aggregates or ["all"] if name not in known]
 
 

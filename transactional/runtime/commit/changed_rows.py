@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from transactional.core.ports import Aggregator, can_combine_all
-from transactional.model.aggregates.places import places_in, rows_at
+from transactional.model.aggregates.key_matching import find_key_positions, take_rows
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.schema import Schema
@@ -23,7 +23,7 @@ def changed_rows(state: ReadState, attempt: TransactionAttempt, part: pa.Table, 
     part = part.select(schema.names).cast(schema)
     before = state.rows_before(attempt, part.select(key)).select(schema.names).cast(schema)
     both = aggregator.combine([before, part]).select(schema.names)
-    new, old = (rows_at(each, places_in(part, each, key, once=True)) for each in (both, before))
+    new, old = (take_rows(each, find_key_positions(part, each, key, is_unique=True)) for each in (both, before))
     for name in values:
         new = new.append_column(old_name(name), old[name])
     return new

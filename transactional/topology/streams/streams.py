@@ -360,7 +360,7 @@ def persisted_rows(stream: Stream, state: Any, name: str | None) -> TridentState
     values = [field.name for field in stream.fields if field.name not in key]
     if not values:
         raise ConfigError("persist: all fields of the stream are the key of the state; there must be another one")
-    columns = StoredColumns.of({value: Last(value) for value in values})
+    columns = StoredColumns.from_aggregates({value: Last(value) for value in values})
     return persisted_aggregates(stream, tuple(key), state, columns, name)
 
 

@@ -79,7 +79,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
             state.allow_deletes()
         except ConfigError as error:
             raise type(error)(f"persistent_aggregate: {error}, as sessions that merge do") from error
-        columns = StoredColumns.of({WINDOW_END: Max(WINDOW_END), **columns.requested})
+        columns = StoredColumns.from_aggregates({WINDOW_END: Max(WINDOW_END), **columns.requested})
         after = Schema((*stream.fields, *Schema.parse(f"{WINDOW_START} timestamp, {WINDOW_END} timestamp")))
         on_time: Any = stream._then(InSessions(f"window({window.label})", after, window, self.time))
         how: dict[str, Any] = {"time": self.time, "time_is_window_end": _goes_by_end(stream, self.time)}
@@ -100,7 +100,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
                 f"{PANES_MAX}: let every be longer, and divide the length"
             )
         places = {place: Max(place) for place in (window.start, window.end)}
-        columns = StoredColumns.of({**places, **columns.requested})
+        columns = StoredColumns.from_aggregates({**places, **columns.requested})
         after = Schema((*stream.fields, *Schema.parse(", ".join(f"{each} long" for each in window.columns))))
         in_order: Any = stream._then(InOrder(f"window({window.label})", after, window))
         wrapped = partial(CountUpdate, window=window, key=key)

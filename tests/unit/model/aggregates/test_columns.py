@@ -12,7 +12,7 @@ import pytest
 from state import Avg, Count, MemoryMapState, Min, Sum
 from transactional.errors import ConfigError, ProtocolError
 from transactional.model.aggregates import Aggregate, CountOf, StoredColumns
-from transactional.model.aggregates.sums import reduced
+from transactional.model.aggregates.sums import reduce_rows
 from transactional.model.schema import Schema
 from transactional.trident import field
 
@@ -47,7 +47,7 @@ class LooksLikeOne:
 
 
 def test_what_is_made_of_others_comes_last_and_shares_what_is_stored() -> None:
-    columns = StoredColumns.of({"mean": Avg("n"), "least": Min("n"), "half": Half(), "sum_n": Sum("n")})
+    columns = StoredColumns.from_aggregates({"mean": Avg("n"), "least": Min("n"), "half": Half(), "sum_n": Sum("n")})
     stored = {"least": Min("n"), "sum_n": Sum("n"), "count_n": CountOf("n"), "whole": Sum("n")}
     assert list(columns.aggregates.items()) == list(stored.items())
     fields = columns.computed.fields(Schema.parse("least long, sum_n long, count_n long, whole long"))
@@ -78,11 +78,11 @@ def test_what_only_looks_like_an_aggregate_is_refused(aggregate: Any) -> None:
 
 def test_values_do_not_become_one_by_a_word_that_arrow_alone_knows() -> None:
     with pytest.raises(ProtocolError, match="'mean' is not known"):
-        reduced(pa.table({"n": [1, 2]}), (), [("n", "mean")], Schema.parse("n double"))
+        reduce_rows(pa.table({"n": [1, 2]}), (), [("n", "mean")], Schema.parse("n double"))
 
 
 def test_an_average_is_null_of_nothing_and_near_to_a_large_sum() -> None:
-    columns = StoredColumns.of({"mean": Avg("n")})
+    columns = StoredColumns.from_aggregates({"mean": Avg("n")})
     rows = pa.table({"sum_n": pa.array([2**53 + 2, None, 3], pa.int64()), "count_n": pa.array([2, 0, 2], pa.int64())})
     assert columns.computed.appended(rows)["mean"].to_pylist() == [2**52 + 1, None, 1.5]
 
@@ -93,7 +93,7 @@ def test_an_average_is_null_of_nothing_and_near_to_a_large_sum() -> None:
 )
 def test_an_average_of_decimals_has_four_digits_more_as_in_spark(input_type: str, mean_type: str) -> None:
     stored = Schema.parse(f"sum_n {Sum('n').type_for(input_type)}, count_n long")
-    assert StoredColumns.of({"mean": Avg("n")}).computed.fields(stored)["mean"].type == mean_type
+    assert StoredColumns.from_aggregates({"mean": Avg("n")}).computed.fields(stored)["mean"].type == mean_type
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_an_average_of_decimals_has_four_digits_more_as_in_spark(input_type: str
 def test_an_average_of_decimals_is_rounded_half_up(total: str, count: int, mean: str) -> None:
     sums = pa.array([Decimal(total), None], pa.decimal128(37, 0))
     rows = pa.table({"sum_n": sums, "count_n": pa.array([count, 0], pa.int64())})
-    computed = StoredColumns.of({"mean": Avg("n")}).computed
+    computed = StoredColumns.from_aggregates({"mean": Avg("n")}).computed
     assert computed.appended(rows)["mean"].to_pylist() == [Decimal(mean), None]
 
 
@@ -118,7 +118,7 @@ def test_what_a_decimal_can_not_hold_has_no_average() -> None:
     with pytest.raises(
         ConfigError, match=r"field 'n' has no average: .* more than 27 digits; cast it to decimal\(27,18\)"
     ):
-        StoredColumns.of({"mean": Avg("n")}).computed.fields(stored)
+        StoredColumns.from_aggregates({"mean": Avg("n")}).computed.fields(stored)
 
 
 def test_a_table_with_averages_as_doubles_is_refused() -> None:

@@ -65,7 +65,7 @@ def known(state: Any) -> Any:
 
 def own(state: Any) -> Any:
     """One whose values it can't combine."""
-    return OwnUpdate(state, StoredColumns.of({"n": Longest(), "count": Count()}), ("word", "day"))
+    return OwnUpdate(state, StoredColumns.from_aggregates({"n": Longest(), "count": Count()}), ("word", "day"))
 
 
 UPDATES = {"known": known, "own": own}

@@ -45,7 +45,7 @@ def named_aggregates(alone: Any, named: Aggregates, fields: Schema) -> StoredCol
         raise ConfigError("there is nothing to aggregate: pass Count(), or columns such as total=Sum('amount')")
     for name, aggregate in wanted.items():
         _check(name, aggregate)
-    return StoredColumns.of(bound(wanted.items(), fields))
+    return StoredColumns.from_aggregates(bound(wanted.items(), fields))
 
 
 def is_associative(aggregates: Aggregates) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from transactional.core.ports import PersistentAggregate, State
-from transactional.model.aggregates import StoredColumns, aggregates_shown
+from transactional.model.aggregates import StoredColumns, describe_aggregates
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError
@@ -60,7 +60,7 @@ class OwnUpdate(PersistentAggregate):
     @property
     def aggregates_shown(self) -> Mapping[str, str]:
         """Which aggregate of which field each column is."""
-        return aggregates_shown(self._aggregates)
+        return describe_aggregates(self._aggregates)
 
     def aggregator(self) -> OwnAggregator:
         """The picklable part, which runs on executors."""

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.model.aggregates import ValueCheck, step_of
-from transactional.model.aggregates.places import places_in
-from transactional.model.aggregates.sums import reduced
+from transactional.model.aggregates import ValueCheck, make_step
+from transactional.model.aggregates.key_matching import find_key_positions
+from transactional.model.aggregates.sums import reduce_rows
 from transactional.model.arrow import arrow_schema, batch_from_rows
 from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.arrow.computed import ComputedColumns
@@ -109,7 +109,7 @@ class OwnAggregator:
         """Input tuples → one row per key."""
         schema = arrow_schema(self.input)
         table = pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
-        rows = self._reduced(table, step_of, _of_rows)
+        rows = self._reduced(table, make_step, _of_rows)
         if self.limits is not None:
             self.limits.check(rows, len(self.key))
         return rows
@@ -133,7 +133,7 @@ class OwnAggregator:
         columns = Schema((*self.key, *(self.values[name] for name, _ in steps), Field(_ROW, "long")))
         numbered = table.append_column(_ROW, pa.arange(0, table.num_rows))
         # The groups are in the order of their first rows; those that Arrow makes here are in any.
-        found = reduced(
+        found = reduce_rows(
             numbered, self.key.names, [*(each for _, each in steps), (_ROW, "min")], columns, state=self.label
         ).sort_by(_ROW)
         arrays = {name: found[name] for name in columns.names}
@@ -169,7 +169,7 @@ def groups_of(table: pa.Table, key: Sequence[str]) -> list[list[int]]:
         return []
     if not key:
         return [list(range(table.num_rows))]
-    firsts = places_in(table, table, key)
+    firsts = find_key_positions(table, table, key)
     # Which keeps the order of equal ones.
     order = pc.sort_indices(firsts)
     of = firsts.take(order)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from transactional.model.aggregates.places import comparable
+from transactional.model.aggregates.key_matching import make_comparable
 from transactional.model.arrow import arrow_schema, origin_of
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError
@@ -180,7 +180,7 @@ class Join(StreamCombiner):
 
 def _key_table(table: pa.Table, side: Side, number: int) -> pa.Table:
     """Return the key columns of a side, and the position of each tuple. Arrow joins no nested columns."""
-    keys = {f"key {position}": comparable(table[name]) for position, name in enumerate(side.key)}
+    keys = {f"key {position}": make_comparable(table[name]) for position, name in enumerate(side.key)}
     return pa.table({**keys, _ROW.format(number): pa.arange(0, table.num_rows)})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from transactional.model.aggregates.places import places_in, rows_at
+from transactional.model.aggregates.key_matching import find_key_positions, take_rows
 from transactional.model.arrow import arrow_schema
 from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.facts import StaticVersion
@@ -50,8 +50,8 @@ class AppendValues(GatheringStep):
         keys = table.select(list(self.looked_up)).rename_columns(list(self.key.names)).cast(arrow_schema(self.key))
         matching_rows = self._read_columns(keys)
         # Without a column a table has no number of rows.
-        places = places_in(keys if self.key else table, matching_rows, self.key.names)
-        values = rows_at(matching_rows, places)
+        places = find_key_positions(keys if self.key else table, matching_rows, self.key.names)
+        values = take_rows(matching_rows, places)
         columns = [*table.columns, *(values[name] for name in self.values.names)]
         output = pa.Table.from_arrays(columns, names=list(self.output_schema.names)).cast(
             arrow_schema(self.output_schema)
@@ -97,7 +97,7 @@ class LookUpStatic(AppendValues):
         version = self.versions.get(self.table.table)
         rows = self.table.lookup(self.table.newest() if version is None else version, keys)
         names = self.key.names
-        if not places_in(rows, rows, names).equals(pa.arange(0, rows.num_rows)):
+        if not find_key_positions(rows, rows, names).equals(pa.arange(0, rows.num_rows)):
             raise SchemaMismatch(
                 f"{self.label}: a key ({', '.join(names)}) has several rows in {self.table.table}, so which values it "
                 "has would be chance; use a table with one row for each key, or a key of more columns"

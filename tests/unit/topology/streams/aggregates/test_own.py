@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from transactional.model.aggregates import Sum
-from transactional.model.aggregates.sums import reduced
+from transactional.model.aggregates.sums import reduce_rows
 from transactional.model.arrow import arrow_schema
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
@@ -66,10 +66,10 @@ def test_what_is_computed_apart_is_put_together_by_key(
     many: int, order: slice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def in_another_order(*given: Any, **more: Any) -> pa.Table:
-        found = reduced(*given, **more)
+        found = reduce_rows(*given, **more)
         return found.take(list(range(found.num_rows))[order])
 
-    monkeypatch.setattr(own, "reduced", in_another_order)
+    monkeypatch.setattr(own, "reduce_rows", in_another_order)
     coming = rows(many, many)
     parts = [aggregator().partial(table(coming[at : at + 700]).to_batches()) for at in range(0, many, 700)]
     found = aggregator().combine(parts)

@@ -16,8 +16,8 @@ from hypothesis import Phase, example, find, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from transactional.model.aggregates import places
-from transactional.model.aggregates.places import missing_places, places_in, rows_at
+from transactional.model.aggregates import key_matching
+from transactional.model.aggregates.key_matching import find_key_positions, find_unmatched_positions, take_rows
 
 Search = Callable[[pa.Table, pa.Table, Sequence[str]], pa.Array]
 Case = tuple[pa.Table, pa.Table, list[str]]
@@ -74,8 +74,11 @@ def check(search: Search, wanted: pa.Table, given: pa.Table, key: Sequence[str])
         first.setdefault(each, place)
     looked_for = keys_of(wanted, key)
     # A wrong one does not know of keys that are there once.
-    is_once = search is places_in and len(set(looked_for)) == len(looked_for)
-    for found in [search(wanted, given, key), *([places_in(wanted, given, key, once=True)] if is_once else [])]:
+    is_once = search is find_key_positions and len(set(looked_for)) == len(looked_for)
+    for found in [
+        search(wanted, given, key),
+        *([find_key_positions(wanted, given, key, is_unique=True)] if is_once else []),
+    ]:
         assert found.type == pa.int64()
         assert found.to_pylist() == [first.get(each) for each in looked_for]
 
@@ -85,10 +88,10 @@ def check(search: Search, wanted: pa.Table, given: pa.Table, key: Sequence[str])
 def test_as_a_dict_finds_them(case: Case, much_fewer: int, room: int, numbers_max: int) -> None:
     """Whichever side a hash table is made of, with numbers that are close to each other and those that are not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places, "MUCH_FEWER", much_fewer)
-        patch.setattr(places, "ROOM", room)
-        patch.setattr(places, "NUMBERS_MAX", numbers_max)
-        check(places_in, *case)
+        patch.setattr(key_matching, "FEWER_KEYS_FACTOR", much_fewer)
+        patch.setattr(key_matching, "INDEX_SLOTS_PER_ROW", room)
+        patch.setattr(key_matching, "NUMBERS_MAX", numbers_max)
+        check(find_key_positions, *case)
 
 
 @settings(max_examples=examples(100))
@@ -110,10 +113,10 @@ def test_in_order_as_a_dict_finds_them(
         in_order = pa.array(sorted(keys, key=lambda key: 99 if key is None else key), pa.int64())
         tables.append(pa.table({"other": pa.arange(0, len(keys)), "key": in_order.cast(type_)}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("transactional.model.aggregates.places.ROWS_MIN", 0)
-        patch.setattr(places, "BLOCK_ROWS", block_rows)
-        patch.setattr(places, "SEARCHED", searched)
-        check(places_in, tables[0], tables[1], ["key"])
+        patch.setattr("transactional.model.aggregates.key_matching.ROWS_MIN", 0)
+        patch.setattr(key_matching, "BLOCK_ROWS", block_rows)
+        patch.setattr(key_matching, "SEARCH_FACTOR", searched)
+        check(find_key_positions, tables[0], tables[1], ["key"])
 
 
 def many_keys(seed: int) -> Case:
@@ -139,15 +142,15 @@ def many_keys(seed: int) -> Case:
 @pytest.mark.parametrize("seed", range(4))
 def test_each_of_many_rows_has_its_own_place(seed: int) -> None:
     wanted, given, key = many_keys(seed)
-    check(places_in, wanted, given, key)
-    check(places_in, wanted, given, key[:1])
+    check(find_key_positions, wanted, given, key)
+    check(find_key_positions, wanted, given, key[:1])
 
 
 @settings(max_examples=examples(60))
 @given(st.integers(0, 9).flatmap(lambda many: st.tuples(st.just(many), _places(many))))
 def test_missing_places(case: tuple[int, list[int | None]]) -> None:
     many, places = case
-    found = missing_places(pa.array(places, pa.int64()), many)
+    found = find_unmatched_positions(pa.array(places, pa.int64()), many)
     assert found.type == pa.int64()
     assert found.to_pylist() == [place for place in range(many) if place not in places]
 
@@ -162,8 +165,8 @@ def _places(many: int) -> st.SearchStrategy[list[int | None]]:
 def test_the_rows_at_places(columns: Any) -> None:
     table = pa.table(columns)
     expected = [None, *([2, 1, 2] if table.num_rows else [None] * 3)]
-    places_ = [None, *([1, 0, 1] if table.num_rows else [None] * 3)]
-    found = rows_at(table, pa.array(places_, pa.int64()))
+    positions = [None, *([1, 0, 1] if table.num_rows else [None] * 3)]
+    found = take_rows(table, pa.array(positions, pa.int64()))
     assert found.schema == table.schema
     assert found["a"].to_pylist() == expected
 
@@ -203,14 +206,14 @@ def by_text(wanted: pa.Table, given: pa.Table, key: Sequence[str]) -> pa.Array:
 
 def of_the_last(wanted: pa.Table, given: pa.Table, key: Sequence[str]) -> pa.Array:
     """Of equal keys the last one."""
-    places_of = {each: place for place, each in enumerate(keys_of(given, key))}
-    return pa.array([places_of.get(each) for each in keys_of(wanted, key)], pa.int64())
+    positions_of = {each: position for position, each in enumerate(keys_of(given, key))}
+    return pa.array([positions_of.get(each) for each in keys_of(wanted, key)], pa.int64())
 
 
 def for_the_first(wanted: pa.Table, given: pa.Table, key: Sequence[str]) -> pa.Array:
     """What is looked for twice is found once."""
     found, seen = list[int | None](), set[Any]()
-    for place, each in zip(places_in(wanted, given, key).to_pylist(), keys_of(wanted, key), strict=True):
+    for place, each in zip(find_key_positions(wanted, given, key).to_pylist(), keys_of(wanted, key), strict=True):
         found.append(None if each in seen else place)
         seen.add(each)
     return pa.array(found, pa.int64())
@@ -239,14 +242,14 @@ def test_a_search_that_takes_groups_for_ordered_is_caught() -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("comparable", lambda column: column),
-        ("_firsts", lambda numbers, many: pc.inverse_permutation(numbers, max_index=many - 1)),
+        ("make_comparable", lambda column: column),
+        ("_first_positions", lambda numbers, count: pc.inverse_permutation(numbers, max_index=count - 1)),
         (
-            "_encoded",
+            "_encode",
             lambda column: (pc.index_in(column, value_set=column.unique()).cast(pa.int64()), column.unique()[:1]),
         ),
     ],
 )
 def test_a_wrong_step_of_it_is_caught(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
-    monkeypatch.setattr(places, name, wrong)
-    find(cases(), lambda case: _is_caught(places_in, case), settings=ONCE)
+    monkeypatch.setattr(key_matching, name, wrong)
+    find(cases(), lambda case: _is_caught(find_key_positions, case), settings=ONCE)
