@@ -1,5 +1,5 @@
 """Writes the pages of the command line and the options, docs/proof.md from docs/proof.json, the diagram of
-docs/state-machine.md, the table of docs/howto/change.md, and what docs/guarantees.md shows of the journeys.
+docs/state-machine.md, the table of docs/howto/change.md, and docs/command-matrix.md.
 
 The pages of classes and functions are made from their docstrings when the site is built (`tools/docs_site.py`).
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.changes.page import table
-from tests.journeys.page import SECTION, section
+from tests.journeys.page import matrix_page
 from tests.proof.entries import Proof
 from tests.proof.page import page_of
 from transactional.core.machine.protocol import diagram
@@ -472,8 +472,7 @@ def main() -> None:
     drawn = re.sub(r"(?s)(?<=```mermaid\n).*?(?=```)", lambda _: diagram() + "\n", page.read_text("utf-8"))
     page.write_text(drawn, encoding="utf-8")
     (ROOT / "docs" / "howto" / "change.md").write_text(page_of_changes(), encoding="utf-8")
-    page = ROOT / "docs" / "guarantees.md"
-    page.write_text(SECTION.sub(lambda _: section(), page.read_text("utf-8")), encoding="utf-8")
+    (ROOT / "docs" / "command-matrix.md").write_text(matrix_page(), encoding="utf-8")
     (ROOT / "docs" / "proof.md").write_text(proof_page(), encoding="utf-8")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, blocks
-from tests.journeys.page import SECTION, section
+from tests.journeys.page import matrix_page
 from tools.make_reference import COMMITTED, PAGES, page_of_changes, proof_page, reference_page
 from transactional.core.machine.protocol import diagram
 from transactional.errors import TransactionalError
@@ -53,8 +53,7 @@ def test_the_table_of_changes_is_fresh() -> None:
 
 
 def test_the_tables_of_the_journeys_are_fresh() -> None:
-    [found] = SECTION.findall((DOCS / "guarantees.md").read_text("utf-8"))
-    assert found == section(), "stale: run `make docs`"
+    assert (DOCS / "command-matrix.md").read_text("utf-8") == matrix_page(), "stale: run `make docs`"
 
 
 def test_the_state_diagram_is_fresh() -> None:
@@ -95,13 +94,11 @@ def rows_named_in(path: Path) -> set[str]:
 
 def test_every_row_that_the_code_names_is_on_the_page() -> None:
     """Docstrings point at "Storm row T48": the page about Storm has to say what that is."""
-    told = set(
-        re.findall(r"^\| ([TRCKEO]\d{1,2}[a-z]?) \|", (DOCS / "storm-differences.md").read_text("utf-8"), re.MULTILINE)
-    )
+    told = set(re.findall(r"^\| ([TRCKEO]\d{1,2}[a-z]?) \|", (DOCS / "storm-rows.md").read_text("utf-8"), re.MULTILINE))
     files = [
         path for folder in ("transactional", "spouts", "state", "examples") for path in (ROOT / folder).rglob("*.py")
     ]
     named = {row: path.name for path in files for row in rows_named_in(path)}
     assert named
     missing = {row: name for row, name in named.items() if row not in told}
-    assert missing == {}, "add a line to the table at the end of docs/storm-differences.md"
+    assert missing == {}, "add a line to the table of docs/storm-rows.md"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-PAGE = ROOT / "docs" / "storm-differences.md"
+PAGE = ROOT / "docs" / "storm-rows.md"
 
 TRANSACTIONAL = [f"T{number}" for number in range(1, 61)]
 KAFKA = [f"K{number}" for number in range(1, 11)]

@@ -1,7 +1,7 @@
 """What an operator can do with each source and each kind of state: the cells that the journeys hold, and a page shows.
 
 A cell works, is refused in one line, or does not apply. `python tools/make_reference.py` writes the tables of
-docs/guarantees.md from here.
+docs/command-matrix.md from here.
 """
 
 from __future__ import annotations

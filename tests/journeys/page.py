@@ -1,24 +1,22 @@
-"""The section of docs/guarantees.md that shows the matrix of the journeys."""
+"""The page docs/command-matrix.md, which shows the matrix of the journeys."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.journeys.matrix import COMMANDS, INTO_STATE, QUEUE, SOURCES, STATES, Cell, Outcome, cell
 
-HEADING = "## Every command, over every source, into every state"
+HEADING = "# Every command, over every source, into every state"
 ABOUT = """\
 `tests/journeys/` travels with a topology from its first run to a store that is lost and restored, over a real broker
 and into real tables. After each step the tables equal a plain model, and neither the doctor nor `verify` finds
 anything. Refusals are tried, too. `make test-all` tries each pair of a command, a source and a kind of table in
 sixteen journeys and one over a queue, `make proof` each combination of the three:"""
-SECTION = re.compile(rf"(?s){HEADING}\n.*?(?=\n## )")
 
 
-def section() -> str:
-    """Both tables, and why what does not work is refused."""
+def matrix_page() -> str:
+    """Both tables, with the reasons of whatever is refused."""
     by_source = {(command, source): cell(command, source) for command in COMMANDS for source in SOURCES}
     by_state = {(command, state): cell(command, SOURCES[0], (state,)) for command in COMMANDS for state in STATES}
     reasons = list(dict.fromkeys(each for each in (*by_source.values(), *by_state.values()) if each.why))
