@@ -332,6 +332,6 @@ def wrongly(restores: Mapping[str, int | None]) -> Callable[..., None]:
         if goes_to is None:
             state.fence(lease.fence_id)
         else:
-            state.rewind(rewinding.target_of(store, lease.topology_id, component.id, TxId(goes_to)), lease.fence_id)
+            state.rewind(rewinding.rewind_target(store, lease.topology_id, component.id, TxId(goes_to)), lease.fence_id)
 
     return take_back

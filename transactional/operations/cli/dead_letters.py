@@ -109,12 +109,12 @@ def _replay(
     from transactional.runtime.engine.driver import TopologyDriver
     from transactional.runtime.engine.history.journal import JournalWriter
     from transactional.runtime.engine.history.observing import Observer
-    from transactional.runtime.engine.letter_spout import LetterSpout, letters_of
+    from transactional.runtime.engine.letter_spout import LetterSpout, waiting_letters
 
     with ExitStack() as opened:
         coordinator_store = opened.enter_context(closing(open_existing_store(store)))
         runs = coordinator_store.runs(topology.id, limit=RUNS_MAX)
-        letters_of(topology, keys, runs)  # raises before anything runs
+        waiting_letters(topology, keys, runs)  # raises before anything runs
         spout = LetterSpout(topology, keys, runs)
         replaying = replace(topology, spout=spout)
         executor = make_executor(replaying, resolved.config.processing, master=master)
@@ -124,10 +124,10 @@ def _replay(
         driver = TopologyDriver(replaying, coordinator_store, executor, resolved, observers=observers)
         summary = driver.run()
     plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
-    if spout.given_back:
-        names = " ".join(f"{txid}:{number}" for txid, number in sorted(spout.given_back))
+    if spout.returned:
+        names = " ".join(f"{txid}:{number}" for txid, number in sorted(spout.returned))
         plain_line(
-            f"{len(spout.given_back)} stay where they are, for their transaction failed and none of them alone is at "
+            f"{len(spout.returned)} stay where they are, for their transaction failed and none of them alone is at "
             f"fault: {names}"
         )
 

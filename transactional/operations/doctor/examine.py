@@ -15,7 +15,7 @@ from transactional.core.store import StoreReader, TopologyStatus
 from transactional.model.attempt import NO_TRANSACTION, TxId
 from transactional.operations.doctor.source import examine_source
 from transactional.operations.doctor.store import examine_logs, examine_store
-from transactional.runtime.engine.fencing import find_disagreement, known_txid, wrong_without
+from transactional.runtime.engine.fencing import find_disagreement, find_disagreement_without, txid_of_attempt
 from transactional.topology.topology import Topology
 
 UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE, Problem.TABLE_FOREIGN)
@@ -59,7 +59,9 @@ def examine_tables(topology: Topology, store: StoreReader, status: TopologyStatu
         if not any(each.problem in UNREADABLE for each in of_table):
             of_table += _examine_version(table, topology, store, status)
         torn = table.found.torn
-        if torn is not None and (wrong := wrong_without(torn, store, topology.id, table.component, _committed(status))):
+        if torn is not None and (
+            wrong := find_disagreement_without(torn, store, topology.id, table.component, _committed(status))
+        ):
             of_table = [replace(_diagnosis_of(table, wrong), attempt_id=torn.lost)]
         found += [_with_way_back(each, topology, store) for each in of_table]
     return found
@@ -68,7 +70,7 @@ def examine_tables(topology: Topology, store: StoreReader, status: TopologyStatu
 def _with_way_back(found: Diagnosis, topology: Topology, store: StoreReader) -> Diagnosis:
     """What is missing of a table can be made again, by going back to before it was there."""
     by = found.attempt_id
-    if by is None or not (txid := known_txid(store, topology.id, found.component, by)):
+    if by is None or not (txid := txid_of_attempt(store, topology.id, found.component, by)):
         return found
     back = f"`transactional rewind … --to-txid {txid - 1}`, or to an earlier one"
     return replace(found, remedy=f"{found.remedy}; or take the topology back to before it was written: {back}")

@@ -19,7 +19,7 @@ from transactional.model.names import joining_of
 from transactional.operations.doctor.examine import Table, tables_of
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.fencing import committed_by
-from transactional.runtime.engine.history.journal import RunStarted, TakenBack, read_journal
+from transactional.runtime.engine.history.journal import RewindLine, RunStarted, read_journal
 from transactional.topology.topology import Topology
 
 LEASE_MS = 60_000
@@ -64,7 +64,7 @@ class Journal:
         for _, event, actions in read_journal(path):
             if isinstance(event, RunStarted):
                 fences.add(event.progress.attempt_id)
-            if isinstance(event, TakenBack):
+            if isinstance(event, RewindLine):
                 fences.add(event.fence_id)
                 if event.attempt_id:
                     attempts[event.attempt_id] = event.txid, event.batch

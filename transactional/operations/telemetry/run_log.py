@@ -74,7 +74,7 @@ class RunLog:
                 self._ended(notice)
 
     def _leads(self, leading: Leading) -> None:
-        lease, before = leading.lease, leading.before
+        lease, before = leading.lease, leading.previous_run
         txid = lease.progress.committed_txid + 1
         about = {"owner": lease.owner, "epoch": lease.epoch, "next_txid": txid}
         self._line(logging.INFO, "started", f"is run by {lease.owner} from transaction {txid} on", **about)

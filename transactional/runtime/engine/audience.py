@@ -13,16 +13,17 @@ from transactional.runtime.engine.history.observing import Leading, Notice, Noti
 
 
 class Audience:
-    """All observers of one run. Not all of them want everything: see the ports in `history/observing.py`."""
+    """All observers of one run. An observer only gets what its port in `history/observing.py` has methods for."""
 
     def __init__(self, observers: Sequence[Observer], clock: Clock) -> None:
         self._observers, self._clock = observers, clock
-        self._noticing = [each for each in observers if isinstance(each, NoticeObserver)]
+        self._notice_observers = [observer for observer in observers if isinstance(observer, NoticeObserver)]
 
     def begin(
         self, progress: Progress, config: TopologyConfig, coordinator: Coordinator, leading: Callable[[], Leading]
     ) -> None:
-        """The run begins, by a coordinator that leads. `leading` is called if anybody wants to know."""
+        """Notify observers that the run begins. `leading` makes a notice, and is only called if an observer takes
+        notices."""
         at_ms = self._clock.wall_ms()
         for observer in self._observers:
             if isinstance(observer, RunObserver):
@@ -33,17 +34,17 @@ class Audience:
                     guarantee=coordinator.guarantee,
                     has_windows=coordinator.has_windows,
                 )
-        if self._noticing:
+        if self._notice_observers:
             self.notify(leading())
 
     def observe(self, event: Event, actions: Sequence[Action]) -> None:
-        """An event, and the actions that were performed for it."""
+        """Notify all observers of an event and the actions that were performed for it."""
         at_ms = self._clock.wall_ms()
         for observe in self._observers:
             observe(at_ms, event, actions)
 
     def notify(self, notice: Notice) -> None:
-        """What is no event."""
+        """Notify observers of a notice, which is no event of the protocol."""
         at_ms = self._clock.wall_ms()
-        for observer in self._noticing:
+        for observer in self._notice_observers:
             observer.notice(at_ms, notice)

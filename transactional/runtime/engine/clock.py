@@ -1,4 +1,4 @@
-"""The real clock. The only place that reads the time."""
+"""The real clock. Only this module reads the time, so that tests and the simulation can replace it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of this machine."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that only increase."""
+        """Return milliseconds of the monotonic clock, for durations."""
         return time.monotonic_ns() // 1_000_000
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
         return time.time_ns() // 1_000_000

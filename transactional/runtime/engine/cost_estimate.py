@@ -41,65 +41,70 @@ class CostEstimate:
     variance: tuple[float, float] = (0.0, 0.0)
     covariance: float = 0.0
 
-    def of(self, size: float) -> float:
-        """The expected milliseconds for a batch of this size."""
+    def expected_ms(self, size: float) -> float:
+        """Return the expected milliseconds for a batch of this size."""
         return self.fixed_ms + self.record_ms * size
 
     def plus(self, other: CostEstimate) -> CostEstimate:
-        """The cost of one after the other."""
+        """Return the cost of running one phase after the other."""
         variance = self.variance[0] + other.variance[0], self.variance[1] + other.variance[1]
         return CostEstimate(self.fixed_ms + other.fixed_ms, self.record_ms + other.record_ms, variance=variance)
 
     def times(self, count: int) -> CostEstimate:
-        """The cost of this many repetitions."""
+        """Return the cost of this many repetitions."""
         variance = self.variance[0] * count**2, self.variance[1] * count**2
         return CostEstimate(self.fixed_ms * count, self.record_ms * count, variance=variance)
 
-    def learn(self, size: int, took_ms: float, *, limit: int) -> None:
+    def learn(self, size: int, elapsed_ms: float, *, limit: int) -> None:
         """Add a measurement. `limit` is the size that the batch might have had."""
-        took_ms, usual = max(took_ms, 1.0), max(size, limit)
+        elapsed_ms, usual_size = max(elapsed_ms, 1.0), max(size, limit)
         if not self.has_begun:
-            self._begin(size, took_ms, usual)
+            self._begin(size, elapsed_ms, usual_size)
             return
         self._drift()
-        error = took_ms - self.of(size)
+        error = elapsed_ms - self.expected_ms(size)
         if error**2 > _SURPRISE**2 * self._spread(size):
             self.surprises += 1
             if error > 0 and self.surprises == 1:
                 return
-            self._open_up(usual, error)
+            self._widen(usual_size, error)
         else:
             self.surprises = 0
-            seen = 1.25 * abs(error) / max(self.of(size), 1.0)  # the normal deviation, from the mean absolute one
-            self.noise = min(_NOISE_MAX, max(_NOISE_MIN, 0.9 * self.noise + 0.1 * seen))
+            deviation = (
+                1.25 * abs(error) / max(self.expected_ms(size), 1.0)
+            )  # the normal deviation, from the mean absolute one
+            self.noise = min(_NOISE_MAX, max(_NOISE_MIN, 0.9 * self.noise + 0.1 * deviation))
         self._correct(size, error)
 
-    def _begin(self, size: int, took_ms: float, usual: int) -> None:
-        """The first batches are small: most of their cost is fixed. A guess, and treated as one."""
+    def _begin(self, size: int, elapsed_ms: float, usual_size: int) -> None:
+        """Guess the two numbers from the first measurement: the first batches are small, so most of their cost is
+        fixed."""
         self.has_begun = True
-        self.record_ms = _FIRST_RECORDS_PART * took_ms / usual
-        self.fixed_ms = took_ms - self.record_ms * size
-        self.variance = (took_ms / 2) ** 2, (took_ms / 2 / usual) ** 2
+        self.record_ms = _FIRST_RECORDS_PART * elapsed_ms / usual_size
+        self.fixed_ms = elapsed_ms - self.record_ms * size
+        self.variance = (elapsed_ms / 2) ** 2, (elapsed_ms / 2 / usual_size) ** 2
         self._correct(size, 0.0)  # what one of them loses, the other gains
 
     def _drift(self) -> None:
-        """Each transaction differs slightly from the last; but what is not observed for long is not forgotten."""
+        """Increase the uncertainty, because costs drift between transactions. The cost of a record is bounded, so that
+        it is not forgotten while batches have the same size."""
         fixed, record = self.variance
         fixed += (_DRIFT_FIXED * self.fixed_ms + 1) ** 2
         record = min(record + (_DRIFT_RECORD * self.record_ms) ** 2, max(record, self.record_ms**2))
         self.variance = fixed, record
 
-    def _open_up(self, usual: int, error: float) -> None:
-        """The records can't be what made a batch slow that is much smaller than usual."""
+    def _widen(self, usual_size: int, error: float) -> None:
+        """Increase the uncertainty after a mismatch, by `error` milliseconds. The records of a batch that is much
+        smaller than usual can't explain why it was slow."""
         fixed, record = self.variance
         by_fixed, by_records = (error / 2, error) if error > 0 else (error, error / 2)
-        self.variance = fixed + by_fixed**2, record + (by_records / usual) ** 2
+        self.variance = fixed + by_fixed**2, record + (by_records / usual_size) ** 2
 
     def _spread(self, size: int) -> float:
-        """Variance of the expected cost of a batch of this size, as measured."""
+        """Return the variance of measurements of a batch of this size."""
         fixed, record = self.variance
-        known = fixed + 2 * size * self.covariance + size**2 * record
-        return known + (self.noise * self.of(size) + _RESOLUTION_MS) ** 2
+        model_variance = fixed + 2 * size * self.covariance + size**2 * record
+        return model_variance + (self.noise * self.expected_ms(size) + _RESOLUTION_MS) ** 2
 
     def _correct(self, size: int, error: float) -> None:
         (fixed, record), spread = self.variance, self._spread(size)

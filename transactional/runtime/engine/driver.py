@@ -58,7 +58,7 @@ from transactional.runtime.engine.history.troubles import Troubles
 from transactional.runtime.engine.leadership import Leadership
 from transactional.runtime.engine.letter_spout import LetterSpout, check_retries
 from transactional.runtime.engine.runner import Fatal, PhaseRunner
-from transactional.runtime.engine.savepoints import Savepoints
+from transactional.runtime.engine.savepoints import SavepointWatch
 from transactional.runtime.engine.sizing import sizer_of
 from transactional.runtime.tasks.step_work import StepExecutor
 from transactional.topology.closing import windows_left_open
@@ -82,8 +82,8 @@ REQUESTS: Mapping[DesiredState, Callable[[], Event]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """Not an event of the protocol: what a thread wants the observers to be notified of."""
+class QueuedNotice:
+    """A notice of another thread for the observers, which is no event of the protocol."""
 
     notice: Notice
 
@@ -91,7 +91,7 @@ class Noticed:
 class TopologyDriver:
     """Runs one topology until it is stopped, drained, fenced or out of retries.
 
-    `commit_phase` runs commit phases in place of the one that is made for the topology. With `inactive` the topology is
+    `commit_phase` replaces the one that is made for the topology. With `inactive` the topology is
     deactivated before it issues anything.
     """
 
@@ -142,13 +142,13 @@ class TopologyDriver:
         self.sizer = sizer_of(topology, self.config)
         self._halt: FatalError | None = None
         self._end: RunEnd | None = None
-        self._obeyed = DesiredState.ACTIVE
+        self._current_state = DesiredState.ACTIVE
         self._is_performed = False
-        self._events: queue.SimpleQueue[Event | Fatal | Noticed] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event | Fatal | QueuedNotice] = queue.SimpleQueue()
         self._is_ending = False
         self.timeline = Timeline()
         self._troubles = Troubles(self._audience.notify)
-        self._savepoints = Savepoints(topology, store)
+        self._savepoints = SavepointWatch(topology, store)
 
     def stop(self) -> None:
         """Stop the run: the running commit phase finishes, everything else is aborted. May be called from any
@@ -162,42 +162,42 @@ class TopologyDriver:
         self._events.put(DrainRequested())
 
     def run(self) -> RunSummary:
-        """Run until done; with `standby`, first wait until nobody else coordinates the topology.
+        """Run until the topology is done. With `standby`, first wait until no other process coordinates it.
 
-        Raises a `FatalError` or `ConfigError`; what was committed by then stays correct.
+        Raises a `FatalError` or `ConfigError`; transactions that were committed before are not affected.
         """
-        raised: BaseException | None = None
+        run_error: BaseException | None = None
         try:
             check_retries(self.topology, self.config)
             self.topology.spout.open()
             with closing(self.topology.spout):
                 return self._run_with_lease()
         except BaseException as error:
-            raised = error
+            run_error = error
             raise
         finally:
-            end = self._end or end_of(raised, desired=None, is_drained=False)
-            self._audience.notify(Ended(end, self._committed_txid(), raised))
+            end = self._end or end_of(run_error, desired=None, is_drained=False)
+            self._audience.notify(Ended(end, self._committed_txid(), run_error))
 
     def _committed_txid(self) -> TxId | None:
         return self.coordinator.committed_txid if hasattr(self, "coordinator") else None
 
     def _run_with_lease(self) -> RunSummary:
-        with ExitStack() as stack, ExitStack() as warm:
+        with ExitStack() as stack, ExitStack() as standby_stack:
             if self.standby:
-                # What takes long is done while another process leads.
-                warm.callback(self.executor.close)
+                # Opening the executor takes long, so it is done while another process leads.
+                standby_stack.callback(self.executor.close)
                 self.executor.open()
                 self._audience.notify(StandingBy())
-                if not self.leadership.stand_by(self._rest):
-                    return self._nothing_done()
+                if not self.leadership.stand_by(self._pause):
+                    return self._empty_summary()
             else:
                 self.leadership.take()
             stack.push(lambda _kind, error, _trace: self.release(error))
             stack.callback(close_tables, self.topology)
             stack.callback(self.executor.close)
-            warm.pop_all()
-            with self.leadership.kept():
+            standby_stack.pop_all()
+            with self.leadership.renewing_lease():
                 if not self.standby:
                     self.executor.open()
                 self.leadership.renew()
@@ -205,41 +205,41 @@ class TopologyDriver:
                 self.leadership.forget_old_attempts()
             return self._loop()
 
-    def _rest(self, duration_ms: int) -> bool:
-        """Wait; True, and immediately, if the run has to end."""
+    def _pause(self, duration_ms: int) -> bool:
+        """Wait for `duration_ms`. Returns True, at once, if the run has to end."""
         with suppress(queue.Empty):
             return isinstance(self._events.get(timeout=duration_ms / 1000), StopRequested | DrainRequested)
         return False
 
-    def _nothing_done(self) -> RunSummary:
+    def _empty_summary(self) -> RunSummary:
         committed = max((status.committed_txid for status in self.store.status(self.topology.id)), default=TxId(0))
         return RunSummary(TxId(committed + 1), committed, 0)
 
     def release(self, error: BaseException | None = None) -> None:
-        """Release the lease, and store the reason: an error, or how the run ended."""
+        """Release the lease, and store how the run ended: with an error, as requested, or drained."""
         has_carried_out = self.has_carried_out
         is_drained = self._is_performed and self.coordinator.done and not self.coordinator.stopping
-        end = end_of(error, desired=self._obeyed if has_carried_out else None, is_drained=is_drained)
+        end = end_of(error, desired=self._current_state if has_carried_out else None, is_drained=is_drained)
         self._end = end
-        self.leadership.give_back(end, is_done=has_carried_out)
+        self.leadership.release(end, is_done=has_carried_out)
 
     @property
     def has_carried_out(self) -> bool:
         """True if the run has ended as requested from outside: it was drained or killed."""
         if not self._is_performed or not self.coordinator.done or self.coordinator.halted:
             return False
-        drained = self._obeyed is DesiredState.DRAINING and not self.coordinator.stopping
-        return drained or self._obeyed is DesiredState.KILLED
+        drained = self._current_state is DesiredState.DRAINING and not self.coordinator.stopping
+        return drained or self._current_state is DesiredState.KILLED
 
     def _loop(self) -> RunSummary:
         progress = self.leadership.lease.progress
-        guarantee, exactly = self.topology.guarantee, self.topology.spout.replays_exactly
-        aside = self.topology.dead_letters is not None and guarantee is Guarantee.EXACTLY_ONCE
+        guarantee, replays_exactly = self.topology.guarantee, self.topology.spout.replays_exactly
+        sets_aside = self.topology.dead_letters is not None and guarantee is Guarantee.EXACTLY_ONCE
         coordinator = Coordinator(
             progress,
             self.config,
-            replays_exactly=exactly,
-            sets_aside=aside,
+            replays_exactly=replays_exactly,
+            sets_aside=sets_aside,
             guarantee=guarantee,
             leaves_pending=isinstance(self.topology.spout, LetterSpout),
             has_windows=self.topology.has_windows,
@@ -252,35 +252,35 @@ class TopologyDriver:
             commit_phase=self.commit_phase,
             clock=self.clock,
             config=self.config,
-            notify=lambda notice: self._events.put(Noticed(notice)),
+            notify=lambda notice: self._events.put(QueuedNotice(notice)),
         )
         if progress.committed_txid:
-            # Repeated: the process that committed it may have died before it notified the spout.
+            # Notify again: the process that committed it may have died before it notified the spout.
             attempt = TransactionAttempt(progress.committed_txid, self.leadership.lease.fence_id)
             self.runner.notify_committed(attempt, progress.committed_batch)
         try:
             self.begin(coordinator, self.runner)
             while not self.coordinator.done:
-                self._turn()
+                self._handle_next()
         except BaseException as error:
-            # What can't be waited for is fenced.
+            # A commit phase that does not end is fenced off, so nobody has to wait for it.
             self.runner.close(wait_s=0 if isinstance(error, CommitStuck) else LEAVING_S)
             raise
         self._is_ending = True
         # Nothing depends on table maintenance, so a stopping run does not wait for it for long.
         self.runner.close(maintenance_s=LEAVING_S if self.coordinator.stopping else None)
-        self._notify_of_the_rest()
+        self._notify_remaining()
         if self.config.close_windows and self.coordinator.draining:
-            left_open = ", ".join(f"{name} ({why})" for name, why in windows_left_open(self.topology).items())
+            left_open = ", ".join(f"{name} ({reason})" for name, reason in windows_left_open(self.topology).items())
             if left_open:
                 _log.warning("these windows stay open, for no event time closes them: %s", left_open)
         return RunSummary(TxId(progress.committed_txid + 1), self.coordinator.committed_txid, self.failures)
 
-    def _notify_of_the_rest(self) -> None:
-        """What the threads have noticed since the last event, such as the maintenance after the last commit."""
+    def _notify_remaining(self) -> None:
+        """Pass on the notices since the last event, such as that of the maintenance after the last commit."""
         with suppress(queue.Empty):
             while True:
-                if isinstance(event := self._events.get_nowait(), Noticed):
+                if isinstance(event := self._events.get_nowait(), QueuedNotice):
                     self._audience.notify(event.notice)
 
     def begin(self, coordinator: Coordinator, runner: PhaseRunner) -> None:
@@ -292,30 +292,31 @@ class TopologyDriver:
         self._ticked_at_ms = self._looked_at_ms = self.clock.monotonic_ms()
         lease = self.leadership.lease
         self._audience.begin(
-            lease.progress, self.config, coordinator, lambda: Leading(lease, *self.leadership.inherited())
+            lease.progress, self.config, coordinator, lambda: Leading(lease, *self.leadership.read_previous_run())
         )
-        self._look_what_is_held()
+        self._check_savepoints()
         if self.inactive:
             self.store.desire(self.topology.id, DesiredState.INACTIVE)
-            self._obey(self.store.desired(self.topology.id))
+            self._follow(self.store.desired(self.topology.id))
         else:
-            self._obey(self.leadership.lease.desired)
+            self._follow(self.leadership.lease.desired)
         self.step(Tick(self._ticked_at_ms))
 
-    def _look_whether_store_went_back(self, error: BaseException) -> None:
-        """A table that is in the same database has gone back with it: then that is why. Raises `StoreWentBack`."""
+    def _check_store(self, error: BaseException) -> None:
+        """Raise `StoreWentBack` if a mismatch of a table is explained by it: a table in the store's database has gone
+        back together with the store."""
         if isinstance(error, StoreMismatch):
             with suppress(StoreUnavailable):
-                self.leadership.check_kept()
+                self.leadership.check_confirmed()
 
-    def _obey(self, desired: Desired) -> None:
-        if desired.state is not self._obeyed:
-            self._obeyed = desired.state
+    def _follow(self, desired: Desired) -> None:
+        if desired.state is not self._current_state:
+            self._current_state = desired.state
             self.step(REQUESTS[desired.state]())
         if desired.stop_in_ms == 0 and not self.coordinator.stopping:
             self.step(StopRequested())
 
-    def _turn(self) -> None:
+    def _handle_next(self) -> None:
         """Wait for one event, at most until the next tick is due."""
         wait_ms = self._ticked_at_ms + self.config.tick_ms - self.clock.monotonic_ms()
         try:
@@ -324,9 +325,9 @@ class TopologyDriver:
             self.tick()
             return
         if isinstance(event, Fatal):
-            self._look_whether_store_went_back(event.error)
+            self._check_store(event.error)
             raise event.error
-        if isinstance(event, Noticed):
+        if isinstance(event, QueuedNotice):
             self._audience.notify(event.notice)
         else:
             self.step(event)
@@ -336,36 +337,36 @@ class TopologyDriver:
     def tick(self) -> None:
         """Do what depends on time: renew the lease, check the store about once a second, pass the time on."""
         self._ticked_at_ms = now_ms = self.clock.monotonic_ms()
-        self.leadership.renew_in_time()
+        self.leadership.renew_if_due()
         if now_ms - self._looked_at_ms >= LOOK_EVERY_MS:
             self._looked_at_ms = now_ms
-            self.runner.look_for_progress()
-            self._look_what_is_desired()
-            self._look_what_is_held()
+            self.runner.report_progress()
+            self._check_desired_state()
+            self._check_savepoints()
         self.step(Tick(now_ms))
 
-    def _look_what_is_desired(self) -> None:
+    def _check_desired_state(self) -> None:
         try:
             desired = self.store.desired(self.topology.id)
         except StoreUnavailable:
-            return  # a change can wait; writes detect when the store is unavailable for too long
-        self._obey(desired)
+            return  # a change of the state can wait; writes notice a store that is unavailable for too long
+        self._follow(desired)
 
-    def _look_what_is_held(self) -> None:
+    def _check_savepoints(self) -> None:
         with suppress(StoreUnavailable):
-            if (targets := self._savepoints.changed()) is not None:
+            if (targets := self._savepoints.read_changes()) is not None:
                 self.runner.hold(targets)
 
     def step(self, event: Event) -> None:
-        """Pass one event to the coordinator, perform its actions in order. An action that raises stops all later
-        ones."""
+        """Pass one event to the coordinator, and perform its actions in order. If an action raises, the later ones are
+        not performed."""
         self._is_performed = False
         self.timeline.note_event(event, Moment(self.clock.wall_ms(), self.clock.monotonic_ms()))
         if isinstance(event, AttemptFailed):
             self.runner.forget(event.attempt)
         if isinstance(event, StopRequested):
             self.runner.hurry()
-        if self._troubles.is_over(event, self.clock.wall_ms()):
+        if self._troubles.resolves(event, self.clock.wall_ms()):
             self.leadership.record_recovery()
         actions = self.coordinator.handle(event)
         for action in actions:
@@ -395,7 +396,7 @@ class TopologyDriver:
                 if self.sizer is not None:
                     self.sizer.learn(self.timeline[attempt], batch)
                 self.runner.notify_committed(attempt, batch)
-                if self._savepoints.are_known and not self.coordinator.stopping:
+                if self._savepoints.is_answered and not self.coordinator.stopping:
                     self.runner.maintain(attempt)
             case RecordFailure():
                 self.failures += 1

@@ -1,4 +1,10 @@
-"""Fences earlier coordinators off the tables: before anything is planned, each table gets the lease's fence id."""
+"""Fences earlier coordinators off the tables: before anything is planned, each table gets the lease's fence id.
+
+A table's version is the id of the attempt or fence that wrote it last. First every table is opened and its version is
+compared with the store; a table that is ahead, behind or of another store is refused. Then each version is raised to
+the fence id, which the store has recorded before. Afterwards writes of earlier coordinators fail, because their ids are
+lower.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +26,13 @@ from transactional.topology.topology import Component, Topology
 FENCE_TRIES = 10
 
 SideBySide = Callable[[Sequence[Callable[[], None]]], None]
-"""Does all of it, in any order; raises what the first in the given order has raised, once nothing runs any more."""
+"""Runs all functions, in any order. Once none runs any more, it raises the error of the first in the given order."""
 
 
-def one_by_one(works: Sequence[Callable[[], None]]) -> None:
-    """Do one after the other."""
-    for work in works:
-        work()
+def one_by_one(functions: Sequence[Callable[[], None]]) -> None:
+    """Run the functions one after the other."""
+    for function in functions:
+        function()
 
 
 def fence_tables(
@@ -39,9 +45,9 @@ def fence_tables(
 ) -> str:
     """Open every committer's table and raise its version to the lease's fence id: earlier coordinators are fenced off.
 
-    What is to be done is the same for each table, and `side_by_side` may do it for all at once. No table is fenced
-    before every one has been compared with the store. Raises `StoreMismatch` if one is not where the store says it
-    should be, or was created for another store. Returns the `store_id` that the tables have, or are to have.
+    `side_by_side` may work on all tables at once. No table is fenced before all of them have been compared with the
+    store. Raises `StoreMismatch` if a table is at another transaction than the store expects, or was created for
+    another store. Returns the `store_id` that the tables have, or will get.
     """
     txids, created_for = dict[str, TxId](), dict[str, str | None]()
 
@@ -55,26 +61,28 @@ def fence_tables(
         assert component.state is not None
         fence(component.state, component.id, store, lease, txids[component.id])
 
-    works = [partial(compare, component) for component in topology.committers]
-    if lease.progress.committed_txid == NO_TRANSACTION and works:
-        # Of two new stores the one that creates this table creates the others, too.
-        works.pop(0)()
-    side_by_side(works)
-    store_id = lease.store_id or _one_of(created_for) or uuid4().hex
+    comparisons = [partial(compare, component) for component in topology.committers]
+    if lease.progress.committed_txid == NO_TRANSACTION and comparisons:
+        # If two new stores start at once, the one that creates the first table creates the others, too.
+        comparisons.pop(0)()
+    side_by_side(comparisons)
+    store_id = lease.store_id or _only_store(created_for) or uuid4().hex
     side_by_side([partial(raise_version, component) for component in topology.committers])
     return store_id
 
 
-def _one_of(created_for: Mapping[str, str | None]) -> str | None:
-    """The store that the tables were created for. Raises `StoreMismatch` if they are of several."""
-    known = {store_id: component_id for component_id, store_id in sorted(created_for.items()) if store_id is not None}
-    if len(known) > 1:
-        (one, first), (other, second), *_ = known.items()
+def _only_store(created_for: Mapping[str, str | None]) -> str | None:
+    """Return the id of the store that the tables were created for. Raises `StoreMismatch` if there are several."""
+    component_of = {
+        store_id: component_id for component_id, store_id in sorted(created_for.items()) if store_id is not None
+    }
+    if len(component_of) > 1:
+        (first_id, first), (second_id, second), *_ = component_of.items()
         raise StoreMismatch(
-            f"committers {first!r} and {second!r}: their tables were created for two stores, with the ids {one} and "
-            f"{other}: give each store tables of its own"
+            f"committers {first!r} and {second!r}: their tables were created for two stores, with the ids {first_id} "
+            f"and {second_id}: give each store tables of its own"
         )
-    return next(iter(known), None)
+    return next(iter(component_of), None)
 
 
 def open_table(
@@ -86,12 +94,12 @@ def open_table(
     durability: str = "disk",
     goes_back_to: TxId | None = None,
 ) -> State:
-    """Open a committer's table, once what a power failure has torn of it is set aside. One that is created records
+    """Open a committer's table, after files that a power failure has torn are set aside. A new table records
     `store_id`.
 
-    Raises `StoreMismatch` if the store has committed what is torn. A table that goes back to before that does without
-    it; else it is opened with it, if its log can be read: what of its rows is gone shows when it is known where it goes
-    back to.
+    Raises `StoreMismatch` if the store has committed the transactions in torn files, unless a rewind takes the table
+    back to an earlier transaction. During a rewind the table is opened with the torn files if its log can be read:
+    whether their rows are needed shows only at its target.
     """
     state = component.state
     assert state is not None
@@ -101,7 +109,7 @@ def open_table(
     def check(torn: TornFiles) -> None:
         position = store.position(topology.id)
         committed = NO_TRANSACTION if position is None else position.committed_txid
-        wrong = wrong_without(torn, store, topology.id, component.id, committed)
+        wrong = find_disagreement_without(torn, store, topology.id, component.id, committed)
         if wrong is not None and not _may_lack(wrong, torn.version, store, topology.id, component.id, goes_back_to):
             raise _mismatch(component.id, state, store, wrong)
 
@@ -120,10 +128,10 @@ def _may_lack(
     component_id: str,
     goes_back_to: TxId | None,
 ) -> bool:
-    """Whether a table of this version lacks only what a rewind takes back."""
+    """Whether a table of this version lacks only transactions that a rewind takes back."""
     if goes_back_to is None or version is None or wrong.problem is not Problem.TABLE_BEHIND:
         return False
-    txid = known_txid(store, topology_id, component_id, version)
+    txid = txid_of_attempt(store, topology_id, component_id, version)
     return txid is not None and txid >= goes_back_to
 
 
@@ -143,14 +151,15 @@ def fence(
     *,
     goes_back_to: TxId | None = None,
 ) -> None:
-    """Raise the version of one open table. `txid` is where it is, if it was looked at. One that goes back may lack
-    transactions after that.
+    """Raise the version of one open table to the fence id.
 
-    The store must know the fence before the table has it. A committer has joined only once its table has it too:
-    until then its fences are recorded as those of a joining one, so that a run that dies in between can be
-    restarted."""
+    `txid` is the transaction that the table is at, if it is known already. With `goes_back_to` the table may lack the
+    transactions after that one. The store records the fence before the table has it. A new committer has joined only
+    when its table has the fence, too: until then its fences are recorded as those of a joining committer, so that a run
+    that dies in between can be started again.
+    """
     has_joined = store.has_fence(lease.topology_id, component_id)
-    for tried in range(1, FENCE_TRIES + 1):
+    for tries in range(1, FENCE_TRIES + 1):
         if txid is None:
             txid = _table_txid(component_id, state, store, lease, has_joined=has_joined, goes_back_to=goes_back_to)
         store.record_fence(lease, component_id if has_joined else joining_of(component_id), txid)
@@ -159,9 +168,9 @@ def fence(
         try:
             state.fence(lease.fence_id)
         except TableConflict:
-            if tried == FENCE_TRIES:
+            if tries == FENCE_TRIES:
                 raise
-            txid = None  # it has moved
+            txid = None  # another writer has changed the table
             continue
         if not has_joined:
             store.record_fence(lease, component_id, txid)
@@ -177,9 +186,9 @@ def _table_txid(
     has_joined: bool,
     goes_back_to: TxId | None = None,
 ) -> TxId:
-    """The transaction that the table is at. Raises `StoreMismatch` if the store says that it should be elsewhere."""
+    """Return the transaction that a table is at. Raises `StoreMismatch` if the store expects another one."""
     committed, version = lease.progress.committed_txid, state.version()
-    txid = None if version is None else known_txid(store, lease.topology_id, component_id, version)
+    txid = None if version is None else txid_of_attempt(store, lease.topology_id, component_id, version)
     wrong = find_disagreement(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
     if wrong is not None and not _may_lack(wrong, version, store, lease.topology_id, component_id, goes_back_to):
         raise _mismatch(component_id, state, store, wrong)
@@ -210,7 +219,7 @@ def find_disagreement(
     `after` is the transaction that the table was at with a later version. Only a rewind takes a table back from a
     transaction that is not committed to a committed one.
     """
-    txid = None if version is None else known_txid(store, topology_id, component_id, version)
+    txid = None if version is None else txid_of_attempt(store, topology_id, component_id, version)
     is_back = txid is not None and after is not None and after <= committed < txid
     return disagreement(
         *(version, txid, committed),
@@ -220,45 +229,48 @@ def find_disagreement(
     )
 
 
-def wrong_without(
+def find_disagreement_without(
     torn: TornFiles, store: StoreReader, topology_id: str, component_id: str, committed: TxId
 ) -> Disagreement | None:
-    """Why torn files of a committer's table may not be set aside: the store has committed what is lost then.
+    """Compare the version that a table has without its torn files with the store; None if they may be set aside.
 
-    None if they may. That goes for a store, too, that does not know the version: it knows of no commit either.
+    They may not if the store has committed the transactions that would be lost. A store that does not know the version
+    knows of no commit either, so they may be set aside then.
     """
-    lost, has_joined = torn.lost, store.has_fence(topology_id, component_id)
+    lost_version, has_joined = torn.lost, store.has_fence(topology_id, component_id)
     wrong = find_disagreement(
         *(store, topology_id, component_id, torn.version, committed),
         has_joined=has_joined,
-        after=None if lost is None else known_txid(store, topology_id, component_id, lost),
+        after=None if lost_version is None else txid_of_attempt(store, topology_id, component_id, lost_version),
     )
     return None if wrong is None or wrong.problem is Problem.STORE_WIPED else as_torn(torn.what, wrong)
 
 
 def committed_by(store: StoreReader, topology_id: str, committed: TxId) -> AttemptId | None:
-    """The attempt that has committed the committed transaction; None if the store has nothing of it any more."""
+    """Return the attempt that has committed a transaction, or None if the store no longer has its attempts."""
     records = store.attempts_at(topology_id, committed)
     return next((record.attempt.attempt_id for record in records if record.phase == COMMITTED), None)
 
 
 def is_rewound(store: StoreReader, topology_id: str, txid: TxId, attempt_id: AttemptId | None) -> bool:
-    """Whether a rewind has taken an attempt back. A table that it has written was no part of the topology then."""
+    """Whether a rewind has taken an attempt back. The rewind did not know a table that is still at this attempt."""
     records = store.attempts_at(topology_id, txid)
     return any(record.attempt.attempt_id == attempt_id and record.phase == REWOUND for record in records)
 
 
-def known_txid(store: StoreReader, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
-    """The transaction of the attempt that has written a committer's table, None if the store does not know it."""
+def txid_of_attempt(store: StoreReader, topology_id: str, component_id: str, attempt_id: AttemptId) -> TxId | None:
+    """Return the transaction of the attempt that has written a committer's table, or None if the store does not know
+    it."""
     txid = store.txid_of(topology_id, component_id, attempt_id)
     return txid if txid is not None else store.txid_of(topology_id, joining_of(component_id), attempt_id)
 
 
 def txid_lookup(store: StoreReader, topology_id: str, component_id: str) -> Callable[[AttemptId], TxId]:
-    """A function from the version of a committer's table to the txid that it is at."""
+    """Return a function that maps the version of a committer's table to its txid. It raises `StoreMismatch` for a
+    version that the store does not know."""
 
     def txid_of(attempt_id: AttemptId) -> TxId:
-        txid = known_txid(store, topology_id, component_id, attempt_id)
+        txid = txid_of_attempt(store, topology_id, component_id, attempt_id)
         if txid is None:
             raise StoreMismatch(
                 f"committer {component_id!r}: the store does not know attempt {attempt_id}, which its table holds"

@@ -1,7 +1,9 @@
-"""`Leadership`: the right to coordinate a topology, from waiting for it to giving it back, and the writes that need it.
+"""`Leadership`: the right to coordinate a topology, from waiting for it to releasing it, and all writes that need it.
 
-One process leads a topology at a time: the one that holds the lease in the store. Its tables are fenced, so that
-whoever led before can't write to them any more.
+One process leads a topology at a time: the one that holds the lease in the store. It fences the tables, so that earlier
+leaders can't write to them any more. A standby waits for the lease by reading the store (`Standby`), and takes over a
+lease that nobody renews (`LeaseWatch`). While the store does not answer, writes are repeated until the lease would have
+ended; nothing is ever written without the lease.
 """
 
 from __future__ import annotations
@@ -41,25 +43,25 @@ from transactional.runtime.engine.history.event_times import event_time_of
 from transactional.runtime.engine.history.in_flight import progress_of_program
 from transactional.runtime.engine.history.minutes import Minutes
 from transactional.runtime.engine.history.observing import Committed, LeaseRenewed, Notice, StoreWritten
-from transactional.runtime.engine.history.run_history import about, kept, lags_of
+from transactional.runtime.engine.history.run_history import about, lags_of, retention
 from transactional.runtime.engine.history.timeline import Timeline
 from transactional.runtime.engine.streams import fingerprint_as_stored, progress_of_streams
 from transactional.topology.topology import Topology
 
 LOOK_EVERY_MS_MAX: Final = 500
-"""A standby looks twenty times per lease, and at least so often."""
+"""Longest time between two looks of a standby, which looks twenty times per lease."""
 
 FENCED_AT_ONCE_MAX: Final = 32
-"""How many tables are opened and fenced at once: each one waits for its storage most of the time."""
+"""Number of tables that are opened and fenced at once: each waits for its storage most of the time."""
 
 _log = logging.getLogger(__name__)
 
-Rest = Callable[[int], bool]
+Pause = Callable[[int], bool]
 """Waits this many milliseconds, or less; True if the waiting run has to end."""
 
 
 class Leadership:
-    """What one process has to do with the lease of a topology. `lease` is there once it was taken."""
+    """The lease of one process on a topology. `lease` is set once it was taken."""
 
     lease: Lease
 
@@ -80,7 +82,7 @@ class Leadership:
         self.topology, self.store, self.config, self.clock = topology, store, config, clock
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.accept_changes, self.name = accept_changes, name
-        self._pause = threading.Event()
+        self._retry_pause = threading.Event()
         self._side_by_side: SideBySide = _in_threads
         self._minutes = Minutes()
         self._notify = notify
@@ -90,8 +92,8 @@ class Leadership:
         self._fails_alone = topology.guarantee is not Guarantee.EXACTLY_ONCE
 
     def take(self, stalled: StalledLease | None = None) -> None:
-        """Become the one process that coordinates the topology. Raises `TopologyInUse` while another one does, but not
-        for a lease that was seen to be `stalled`."""
+        """Take the lease. Raises `TopologyInUse` while another process holds it, unless that lease is the `stalled`
+        one."""
         at_ms = self.clock.monotonic_ms()
         self.lease = self.store.acquire(
             self.topology.id,
@@ -110,27 +112,27 @@ class Leadership:
             )
             progress = progress_of_program(self.topology, self.store, progress)
         except TransactionalError as error:
-            self.give_back(RunEnd(EndedHow.FAILED, error.code, str(error)), is_done=False)
+            self.release(RunEnd(EndedHow.FAILED, error.code, str(error)), is_done=False)
             raise
         self.lease = replace(self.lease, progress=progress)
 
-    def stand_by(self, rest: Rest) -> bool:
-        """Wait for the lease, and take it; False when the run is to end without it."""
+    def stand_by(self, pause: Pause) -> bool:
+        """Wait for the lease and take it. Returns False if the run is to end without it."""
         standby = Standby(
             self.store, self.topology, self.config, self.clock, owner=self.owner, accepts=self.accept_changes
         )
-        while standby.await_turn(rest):
+        while standby.await_turn(pause):
             try:
                 self.take(standby.stalled)
                 return True
             except (TopologyInUse, StoreUnavailable):
-                # Another standby was quicker, or a leader that stands still inside a write holds SQLite's lock.
-                if rest(standby.look_every_ms):
+                # Another standby was quicker, or a suspended leader holds SQLite's lock inside a write.
+                if pause(standby.look_every_ms):
                     break
         return False
 
     def fence_tables(self) -> None:
-        """Keep every earlier coordinator from writing to the tables, and check them against the store."""
+        """Fence every earlier coordinator off the tables, and check the tables against the store."""
         try:
             store_id = fence_tables(
                 *(self.topology, self.store, self.lease),
@@ -138,62 +140,64 @@ class Leadership:
                 side_by_side=self._side_by_side,
             )
         except StoreMismatch:
-            self.renew()  # raises `Fenced` when another coordinator has taken over meanwhile: then that is why
+            self.renew()  # raises `Fenced` if another coordinator has taken over meanwhile, which explains the mismatch
             raise
         self.store.record_start(self.lease, self.topology.fingerprint(), store_id=store_id)
         self._store_id = store_id
 
     def forget_old_attempts(self) -> None:
-        """Delete what the store keeps no longer of attempts and runs."""
-        self.store.forget_before(self.lease, at_ms=kept(self.config, self.clock.wall_ms()).since_ms)
+        """Delete the attempts and runs that are older than the store keeps them."""
+        self.store.forget_before(self.lease, at_ms=retention(self.config, self.clock.wall_ms()).since_ms)
 
-    def inherited(self) -> tuple[RunRecord | None, list[AttemptRecord]]:
-        """The run before this one, and the attempts that were in flight at its end, as far as the store knows them."""
+    def read_previous_run(self) -> tuple[RunRecord | None, list[AttemptRecord]]:
+        """Return the run before this one and the attempts that were in flight at its end; nothing if the store does not
+        answer."""
         store, progress = self.store, self.lease.progress
         try:
             runs = store.runs(self.topology.id, limit=2)
-            last = [store.attempts_at(self.topology.id, txid) for txid in progress.recorded]
+            in_flight = [store.attempts_at(self.topology.id, txid) for txid in progress.recorded]
         except StoreUnavailable:
             return None, []
-        before = next((run for run in runs if run.epoch < self.lease.epoch), None)
-        return before, [attempts[0] for attempts in last if attempts]
+        previous_run = next((run for run in runs if run.epoch < self.lease.epoch), None)
+        return previous_run, [attempts[0] for attempts in in_flight if attempts]
 
     def renew(self) -> None:
-        """Keep the lease for its whole time from now on. Raises `Fenced` when it is another one's, `StoreWentBack` when
-        the store is no longer what this leader has written."""
+        """Renew the lease for its whole length. Raises `Fenced` if another process has taken it, `StoreWentBack` if the
+        store has lost writes of this leader."""
         self._renew()
         self._notify(LeaseRenewed(self.config.lease_ms))
 
     def _renew(self) -> None:
         at_ms = self.clock.monotonic_ms()
         self.store.renew(self.lease, lease_ms=self.config.lease_ms)
-        self.check_kept()  # also while nothing is committed, which would show it
+        self.check_confirmed()  # while nothing is committed no other write would show it
         self._renewed_at_ms = at_ms
 
-    def renew_in_time(self) -> None:
-        """Renew the lease when a third of its time is over."""
+    def renew_if_due(self) -> None:
+        """Renew the lease if a third of its length has passed."""
         if self._is_older_than(self.config.lease_ms // 3):
             self.write("renew", self.renew)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Renew the lease in time while the body does what may take longer than it: a thread does so.
+    def renewing_lease(self) -> Iterator[None]:
+        """Renew the lease in a thread while the body runs, which may take longer than the lease lasts.
 
-        Raises what the renewal has raised (`Fenced`, if another process has taken the lead) once the body has ended.
+        Errors of the renewal, such as `Fenced` if another process has taken the lead, are raised when the body has
+        ended.
         """
-        over = threading.Event()
+        is_finished = threading.Event()
         pool = DaemonPool(1, "lease")
-        renewing = pool.submit(self._keep_until, over)
+        renewing = pool.submit(self._renew_until, is_finished)
         try:
             yield
         finally:
-            over.set()
+            is_finished.set()
             pool.shutdown()
         renewing.result()
 
-    def _keep_until(self, over: threading.Event) -> None:
-        """No observer is notified: they are in the driver's thread."""
-        while not over.wait(self.config.tick_ms / 1000):
+    def _renew_until(self, is_finished: threading.Event) -> None:
+        """Renew the lease whenever it is due. Observers are not notified, because they run in the driver's thread."""
+        while not is_finished.wait(self.config.tick_ms / 1000):
             if self._is_older_than(self.config.lease_ms // 3):
                 try:
                     self._renew()
@@ -202,22 +206,22 @@ class Leadership:
                         raise
 
     def _is_older_than(self, duration_ms: int) -> bool:
-        """Whether so much time has passed since the lease was taken or renewed."""
+        """Whether this many milliseconds have passed since the lease was taken or renewed."""
         return self.clock.monotonic_ms() - self._renewed_at_ms >= duration_ms
 
-    def give_back(self, end: RunEnd, *, is_done: bool) -> None:
-        """Let somebody else lead, and say in the store how the run has ended."""
+    def release(self, end: RunEnd, *, is_done: bool) -> None:
+        """Release the lease, and record in the store how the run has ended."""
         with suppress(StoreUnavailable, FileReplaced):  # then the lease ends by itself
             self.store.release(self.lease, is_done=is_done, end=end)
 
     def record(self, action: Action, timeline: Timeline, at_ms: int) -> None:
-        """Write what an action wants to be written. It is durable when this returns."""
+        """Write what an action records. It is durable when this returns."""
         store, lease = self.store, self.lease
         match action:
             case RecordAttempt(attempt, batch, forget_later):
                 record = timeline[attempt].record(batch)
-                how = {"forget_later": forget_later, "alone": self._fails_alone}
-                self.write("attempt", lambda: store.record_attempt(lease, record, **how))
+                options = {"forget_later": forget_later, "alone": self._fails_alone}
+                self.write("attempt", lambda: store.record_attempt(lease, record, **options))
                 self._confirmed = (self._confirmed[0], attempt.attempt_id)
             case RecordProcessed(attempt, batch):
                 processed_at_ms = timeline[attempt].processed.wall_ms
@@ -237,7 +241,7 @@ class Leadership:
                         at_ms=at_ms,
                         details=details,
                         minute=minute,
-                        keep=kept(self.config, at_ms),
+                        keep=retention(self.config, at_ms),
                     ),
                 )
                 self._confirmed = (attempt.txid, self._confirmed[1])
@@ -248,37 +252,40 @@ class Leadership:
                 self.write("failure", lambda: store.record_failure(lease, attempt, phase, reason, **failed))
 
     def record_recovery(self) -> None:
-        """Write that what has failed goes well again, without a transaction commit that would say so."""
+        """Record that a problem is resolved although no transaction commit shows it."""
         self.write("recovery", lambda: self.store.record_recovery(self.lease))
 
     def write(self, name: str, write: Callable[[], None]) -> None:
-        """Make a write to the store, and make it again as it is while the store does not answer and the lease holds.
+        """Make a write to the store, and repeat it while the store does not answer and the lease holds.
 
-        Whatever the first write has done: the store takes the same write twice as one.
+        Repeating is harmless: the store treats two equal writes as one, whether or not the first one succeeded.
         """
         began_s = time.perf_counter()
         self._write(write)
         self._notify(StoreWritten(name, 1_000 * (time.perf_counter() - began_s)))
 
     def _write(self, write: Callable[[], None]) -> None:
-        for tried in range(self.config.lease_ms // self.config.tick_ms):
+        for tries in range(self.config.lease_ms // self.config.tick_ms):
             try:
                 return write()
             except StoreUnavailable:
                 if self._is_older_than(self.config.lease_ms):
                     raise
             except (Fenced, ProtocolError):
-                self.check_kept()
+                self.check_confirmed()
                 raise
-            self._pause.wait(self.config.tick_ms / 1000 if tried else 0)
+            self._retry_pause.wait(self.config.tick_ms / 1000 if tries else 0)
         return write()
 
-    def check_kept(self) -> None:
-        """Raise `StoreWentBack` when the store no longer knows what it has confirmed to this leader, or is another."""
+    def check_confirmed(self) -> None:
+        """Raise `StoreWentBack` if the store has lost a write that it had confirmed to this leader, or is another
+        store."""
         status = next(iter(self.store.status(self.topology.id)), None)
-        kept = (0, NO_TRANSACTION, 0) if status is None else (status.epoch, status.committed_txid, status.attempt_id)
-        if any(now < then for now, then in zip(kept, (self.lease.epoch, *self._confirmed), strict=True)):
-            epoch, committed, attempt_id = kept
+        stored = (0, NO_TRANSACTION, 0) if status is None else (status.epoch, status.committed_txid, status.attempt_id)
+        if any(
+            number < confirmed for number, confirmed in zip(stored, (self.lease.epoch, *self._confirmed), strict=True)
+        ):
+            epoch, committed, attempt_id = stored
             raise StoreWentBack(
                 f"the store of topology {self.topology.id!r} has lost writes that it had confirmed: it was at epoch "
                 f"{self.lease.epoch}, transaction {self._confirmed[0]}, attempt {self._confirmed[1]}, and is at epoch "
@@ -297,35 +304,36 @@ class Leadership:
 class LeaseWatch:
     """Notices, by this process's own monotonic clock, that nobody renews a lease.
 
-    The end of a lease is by the store's clock. If that was ahead and was set back, a dead leader's lease would last
-    as long as the step. So a lease is stalled once it has been seen unchanged for `STALLED_LEASES` times its length.
-    Two looks further apart than its length say nothing: this process stood still in between, and the leader may have.
+    The store's clock decides when a lease ends. If that clock was ahead and was set back, a dead leader's lease would
+    last as long as the step. Therefore a lease counts as stalled once it has been seen unchanged for `STALLED_LEASES`
+    times its length. Two looks that are further apart than its length prove nothing: this process was suspended in
+    between, and the leader may have been, too.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen: StalledLease | None = None
+        self._lease: StalledLease | None = None
         self._since_ms = self._looked_at_ms = 0
 
-    def forget(self) -> None:
-        """Begin once more: the lease could not be looked at."""
-        self._seen = None
+    def restart(self) -> None:
+        """Start observing again, because the lease could not be read."""
+        self._lease = None
 
-    def stalled(self, status: TopologyStatus) -> StalledLease | None:
-        """Look at a lease that is valid by its end; the lease, if nobody renews it."""
-        now_ms, length_ms, until_ms = self._clock.monotonic_ms(), status.lease_length_ms, status.leased_until_ms
-        if length_ms is None or until_ms is None:
-            self.forget()
+    def check_stalled(self, status: TopologyStatus) -> StalledLease | None:
+        """Observe a lease that has not ended by the store's clock. Returns the lease if nobody renews it."""
+        now_ms, length_ms, end_ms = self._clock.monotonic_ms(), status.lease_length_ms, status.leased_until_ms
+        if length_ms is None or end_ms is None:
+            self.restart()
             return None
-        lease = StalledLease(status.epoch, until_ms)
-        if lease != self._seen or now_ms - self._looked_at_ms > length_ms:
-            self._seen, self._since_ms = lease, now_ms
+        lease = StalledLease(status.epoch, end_ms)
+        if lease != self._lease or now_ms - self._looked_at_ms > length_ms:
+            self._lease, self._since_ms = lease, now_ms
         self._looked_at_ms = now_ms
         return lease if now_ms - self._since_ms >= STALLED_LEASES * length_ms else None
 
 
 class Standby:
-    """Waits for its turn to coordinate one topology. `accepts`: its fingerprint may be any."""
+    """Waits for its turn to coordinate one topology. With `accepts` the topology may differ from the stored one."""
 
     def __init__(
         self,
@@ -343,38 +351,39 @@ class Standby:
         self._is_to_end = False
         self._watch = LeaseWatch(clock)
         self.stalled: StalledLease | None = None
-        """The lease that nobody renews, if that is why it is this one's turn."""
+        """The lease that nobody renews, if that is why this standby takes over."""
 
-    def await_turn(self, rest: Rest) -> bool:
-        """Wait until the lease is free. False: it is to end, or the leader was drained or killed, by command, and has
-        ended: nobody should take over.
+    def await_turn(self, pause: Pause) -> bool:
+        """Wait until the lease is free.
 
-        A store that does not respond is queried again. Raises `TopologyChanged` if the topology is not the stored one.
+        Returns False if nobody should take over: this run is to end, or the leader was drained or killed by command and
+        has ended. A store that does not respond is queried again. Raises `TopologyChanged` if the topology is not the
+        stored one.
         """
         while True:
             try:
                 status = self._status()
             except StoreUnavailable as error:
                 _log.warning("a standby of topology %r keeps waiting: %s", self.topology_id, error)
-                self._watch.forget()
+                self._watch.restart()
             else:
                 if self._is_free(status):
                     return not self._has_carried_out(status)
-            if rest(self.look_every_ms):
+            if pause(self.look_every_ms):
                 return False
 
     def _status(self) -> TopologyStatus | None:
         status = next(iter(self.store.status(self.topology_id)), None)
         if status is not None and self.fingerprint is not None and _is_bound(status):
-            given = fingerprint_as_stored(self.topology, self.store, self.fingerprint)
-            check_fingerprint(self.topology_id, status.fingerprint, given)
+            fingerprint = fingerprint_as_stored(self.topology, self.store, self.fingerprint)
+            check_fingerprint(self.topology_id, status.fingerprint, fingerprint)
         return status
 
     def _is_free(self, status: TopologyStatus | None) -> bool:
         if status is None or not status.is_leased or status.owner == self.owner:
             return True
         self._is_to_end = status.desired in CARRIED_OUT
-        self.stalled = self._watch.stalled(status)
+        self.stalled = self._watch.check_stalled(status)
         if self.stalled is not None:
             self._is_to_end = False
             _log.warning(
@@ -385,21 +394,22 @@ class Standby:
         return self.stalled is not None
 
     def _has_carried_out(self, status: TopologyStatus | None) -> bool:
-        """A lease that was released in the same write that cleared the desired state; not one that has expired."""
+        """Whether the leader has ended by command: it released its lease in the write that cleared the desired
+        state."""
         if status is None or not self._is_to_end:
             return False
         return status.leased_until_ms is None and status.desired not in CARRIED_OUT
 
 
-def _in_threads(works: Sequence[Callable[[], None]]) -> None:
-    """Do all of it, by a thread each."""
+def _in_threads(functions: Sequence[Callable[[], None]]) -> None:
+    """Run all functions at once, each in a thread."""
     pool = DaemonPool(FENCED_AT_ONCE_MAX - 1, "fencing")
     try:
-        pool.side_by_side(works)
+        pool.side_by_side(functions)
     finally:
         pool.shutdown()
 
 
 def _is_bound(status: TopologyStatus) -> bool:
-    """Whether its fingerprint may not change: something is committed, or a run has started successfully and leads."""
+    """Whether the topology may not change: a transaction is committed, or a run has started successfully and leads."""
     return bool(status.fingerprint) and (status.committed_txid > 0 or status.is_leased)

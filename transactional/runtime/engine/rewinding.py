@@ -1,8 +1,9 @@
-"""A rewind: a topology and its tables are taken back to an earlier transaction, as if it had never gone further.
+"""A rewind takes a topology and its tables back to an earlier transaction, as if no later one had been committed.
 
-First everything is looked at, and every earlier coordinator is fenced off. Then the store notes the intent, each table
-goes back under a new fence, in one write of its own, and the store takes the progress back, in one write. Whoever dies
-in between leaves the intent: nothing else may start, and the same rewind goes through the tables again.
+First all tables and positions are checked, and every earlier coordinator is fenced off. Then the store records the
+intent. Each table goes back under a new fence, in one write of its own, and finally the store takes the progress back,
+in one write. If the process dies in between, the intent remains: nothing else may start, and the rewind is run again
+over all tables. Nothing is changed before everything that the rewind needs has been seen to exist.
 """
 
 from __future__ import annotations
@@ -19,20 +20,24 @@ from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
 from transactional.runtime.engine.clock import SystemClock
-from transactional.runtime.engine.fencing import close_tables, committed_by, fence, known_txid, open_table
-from transactional.runtime.engine.history.journal import JournalWriter, TakenBack
+from transactional.runtime.engine.fencing import close_tables, committed_by, fence, open_table, txid_of_attempt
+from transactional.runtime.engine.history.journal import JournalWriter, RewindLine
 from transactional.runtime.engine.history.run_history import installed_version
 from transactional.runtime.engine.streams import stream_names
 from transactional.topology.describing import described
 from transactional.topology.topology import Component, Topology
 
 LEASE_MS = 60_000
-"""No step takes nearly as long: a table goes back by a change of its metadata."""
+"""Length of the lease. No step takes nearly as long: a table goes back by a change of its metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewindPlan:
-    """What a rewind would do, in words: `tables` for each committer, `positions` for each partition of the source."""
+    """The effects of a rewind, described for people.
+
+    `tables` has the id of each committer with a sentence about its table, `positions` a line for each partition of the
+    source that will be read again. `is_begun`: an earlier rewind has not finished.
+    """
 
     topology_id: str
     committed: TxId
@@ -42,24 +47,24 @@ class RewindPlan:
     is_begun: bool = False
 
     def lines(self) -> Iterator[str]:
-        """In words, a line for each part."""
-        going_on = ", which was begun" if self.is_begun else ""
-        yield f"topology {self.topology_id!r}: from transaction {self.committed} back to {self.target}{going_on}"
-        for component, words in self.tables:
-            yield f"  {component}: {words}"
-        for words in self.positions:
-            yield f"  {words}"
+        """Yield the description, one line for each part."""
+        unfinished = ", which was begun" if self.is_begun else ""
+        yield f"topology {self.topology_id!r}: from transaction {self.committed} back to {self.target}{unfinished}"
+        for component, effect in self.tables:
+            yield f"  {component}: {effect}"
+        for line in self.positions:
+            yield f"  {line}"
 
 
 def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> RewindPlan:
-    """See whether everything that a rewind takes is there. Changes nothing.
+    """Check that everything a rewind needs exists, and describe its effects. Changes nothing.
 
-    One that was begun may end at another transaction: what its own takes may be gone by now.
+    A rewind that was begun may be finished at another transaction, because its own target may have been deleted.
 
-    Raises `ConfigError` for a transaction or a state that can't be gone back to, `TopologyChanged` for a topology with
-    other tables than the stored one, `BeyondKept`, `OperatingError`.
+    Raises `ConfigError` for a transaction or a state that can't go back, `TopologyChanged` if the tables are not the
+    stored ones, `BeyondKept`, `OperatingError`.
     """
-    status = _status(topology, store)
+    status = _read_status(topology, store)
     if topology.spout.is_acked:
         raise ConfigError(
             f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "
@@ -72,14 +77,14 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
         )
     check_tables(topology, status)
     names = stream_names(topology, store)
-    after = names.with_current_names(batch_at(store, topology.id, txid), txid)
+    target_batch = names.with_current_names(committed_batch(store, topology.id, txid), txid)
     try:
         tables = tuple(
             (
                 component.id,
-                state.preview_rewind(topology.id, component.id, target_of(store, topology.id, component.id, txid)),
+                state.preview_rewind(topology.id, component.id, rewind_target(store, topology.id, component.id, txid)),
             )
-            for component, state in rewindable(topology, store)
+            for component, state in rewindable_committers(topology, store)
         )
     except BeyondKept as error:
         if status.rewinding_to is None:
@@ -89,8 +94,10 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
             f"go to, at the latest {status.committed_txid}, where it began; if there is none, start over with "
             f"`transactional reset {topology.id}` and empty tables"
         ) from None
-    before = names.with_current_names(batch_at(store, topology.id, status.committed_txid), status.committed_txid)
-    positions = read_again(topology.spout, before, after)
+    current_batch = names.with_current_names(
+        committed_batch(store, topology.id, status.committed_txid), status.committed_txid
+    )
+    positions = describe_rereading(topology.spout, current_batch, target_batch)
     is_begun = status.rewinding_to is not None
     return RewindPlan(topology.id, status.committed_txid, txid, tables, tuple(positions), is_begun)
 
@@ -98,28 +105,29 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
 def rewind(
     topology: Topology, store: CoordinatorStore, txid: TxId, *, owner: str, journal: JournalWriter | None = None
 ) -> RewindPlan:
-    """Take a topology back, or finish what was begun; what `plan_rewind` raises is raised before anything is touched.
+    """Take a topology back to a transaction, or finish a rewind that was begun.
 
-    The journal, that of the runs, has each fence before any table has it.
+    The errors of `plan_rewind` are raised before anything is changed. `journal` is the journal of the runs; each fence
+    is written to it before any table has the fence.
     Raises `TopologyInUse` while another process holds the lease, `Fenced` if one has taken it meanwhile.
     """
     plan = plan_rewind(topology, store, txid)
     lease = _acquire(topology, store, owner)
     end = RunEnd(EndedHow.REWOUND, reason=f"from transaction {plan.committed} back to {txid}")
     try:
-        _write_down(journal, store, lease, txid, goes_back=False)
-        for component, _ in rewindable(topology, store):
+        _journal_fence(journal, store, lease, txid, goes_back=False)
+        for component, _ in rewindable_committers(topology, store):
             opened = open_table(topology, component, store, lease.store_id, goes_back_to=txid)
             if not plan.is_begun:
-                # Whoever led before can neither write nor delete from here on.
+                # Earlier leaders can neither write nor delete from here on.
                 fence(opened, component.id, store, lease, goes_back_to=txid)
         plan = replace(plan_rewind(topology, store, txid), is_begun=plan.is_begun)
         store.renew(lease, lease_ms=LEASE_MS)
-        above = replace(lease, fence_id=store.begin_rewind(lease, txid))
-        _write_down(journal, store, above, txid, goes_back=True)
-        for component, state in rewindable(topology, store):
+        rewind_lease = replace(lease, fence_id=store.begin_rewind(lease, txid))
+        _journal_fence(journal, store, rewind_lease, txid, goes_back=True)
+        for component, state in rewindable_committers(topology, store):
             store.renew(lease, lease_ms=LEASE_MS)
-            _take_back(component, state, store, above, txid)
+            _take_back(component, state, store, rewind_lease, txid)
         store.finish_rewind(lease, txid)
     except TransactionalError as error:
         end = RunEnd(EndedHow.FAILED, error.code, str(error))
@@ -130,47 +138,50 @@ def rewind(
     return plan
 
 
-# --- what is looked at ------------------------------------------------------------------------------------------------
+# --- checks before the rewind -----------------------------------------------------------------------------------------
 
 
 def check_tables(topology: Topology, status: TopologyStatus) -> None:
-    """Raise `TopologyChanged` unless every table that the store knows is the topology's: else one would stay ahead."""
+    """Raise `TopologyChanged` unless the topology has every table that the store knows: a missing one would not be
+    taken back."""
     stored = status.fingerprint.get("committers", {})
-    given = topology.committers_fingerprint()
+    declared = topology.committers_fingerprint()
     for name, identity in sorted(stored.items()):
-        if name not in given or fingerprint_changes({COMMITTERS: {name: identity}}, {COMMITTERS: given}):
-            known = ", ".join(f"{key}={value}" for key, value in sorted(identity.items()))
+        if name not in declared or fingerprint_changes({COMMITTERS: {name: identity}}, {COMMITTERS: declared}):
+            stored_table = ", ".join(f"{key}={value}" for key, value in sorted(identity.items()))
             raise TopologyChanged(
-                f"committer {name!r} of topology {topology.id!r} has the table {known}, and the one that was given has "
-                "another, or none: it would not go back with the others. Pass the topology as it ran"
+                f"committer {name!r} of topology {topology.id!r} has the table {stored_table}, and the topology that "
+                "was passed has another one, or none: it would not go back with the others. Pass the topology as it ran"
             )
 
 
-def rewindable(topology: Topology, store: CoordinatorStore) -> list[tuple[Component, State]]:
-    """The committers whose tables have been part of the topology. Raises `ConfigError` for one that can't go back."""
-    found = list[tuple[Component, State]]()
+def rewindable_committers(topology: Topology, store: CoordinatorStore) -> list[tuple[Component, State]]:
+    """Return the committers whose tables the topology has used, with their states. Raises `ConfigError` if one of them
+    can't go back."""
+    committers = list[tuple[Component, State]]()
     for component in topology.committers:
         state = component.state
         assert state is not None
         if not store.has_fence(topology.id, component.id):
             continue
-        if why := state.rewind_obstacle:
+        if reason := state.rewind_obstacle:
             raise ConfigError(
-                f"committer {component.id!r} of topology {topology.id!r} can't be taken back: {why}. Start it "
+                f"committer {component.id!r} of topology {topology.id!r} can't be taken back: {reason}. Start it "
                 "over with another id, or with empty tables after `transactional reset`"
             )
-        found.append((component, state))
-    return found
+        committers.append((component, state))
+    return committers
 
 
-def target_of(store: CoordinatorStore, topology_id: str, component_id: str, txid: TxId) -> RewindTarget:
-    """What the table of a committer is taken back to."""
-    by = committed_by(store, topology_id, txid)
-    return RewindTarget(txid, by, lambda attempt_id: known_txid(store, topology_id, component_id, attempt_id))
+def rewind_target(store: CoordinatorStore, topology_id: str, component_id: str, txid: TxId) -> RewindTarget:
+    """Return the version of a committer's table that belongs to a transaction."""
+    attempt = committed_by(store, topology_id, txid)
+    return RewindTarget(txid, attempt, lambda attempt_id: txid_of_attempt(store, topology_id, component_id, attempt_id))
 
 
-def batch_at(store: CoordinatorStore, topology_id: str, txid: TxId) -> BatchMetadata:
-    """The batch that was committed by a transaction, the empty one for 0. Raises `BeyondKept`."""
+def committed_batch(store: CoordinatorStore, topology_id: str, txid: TxId) -> BatchMetadata:
+    """Return the batch of a committed transaction, or the empty batch for 0. Raises `BeyondKept` if the store has
+    deleted it."""
     if txid == NO_TRANSACTION:
         return EMPTY_BATCH
     for record in store.attempts_at(topology_id, txid):
@@ -182,39 +193,40 @@ def batch_at(store: CoordinatorStore, topology_id: str, txid: TxId) -> BatchMeta
     )
 
 
-def read_again(spout: Spout, before: BatchMetadata, after: BatchMetadata) -> list[str]:
-    """What will be read again, by partition, and what of it the source no longer holds, if its spout can be examined.
+def describe_rereading(spout: Spout, current: BatchMetadata, target: BatchMetadata) -> list[str]:
+    """Describe which records will be read again, a line for each partition, and which the source has deleted.
 
-    Raises `BeyondKept` if a transactional spout would have to skip something, `ConfigError` if it can't read its source
-    again, `OperatingError` if the source does not respond.
+    `current` is the batch of the last committed transaction, `target` that of the transaction to go back to. Deleted
+    records are only known if the spout can be examined. Raises `BeyondKept` if a transactional spout would have to skip
+    records, `ConfigError` if it can't read its source again, `OperatingError` if the source does not respond.
     """
-    held = spout.read_held_ranges((after.ranges or before.ranges).keys()) if before.ranges else {}
-    words, lost = list[str](), list[str]()
-    for partition, until in sorted(before.positions().items()):
-        then, there = after.positions().get(partition), held.get(partition)
-        if then == until:
+    held_ranges = spout.read_held_ranges((target.ranges or current.ranges).keys()) if current.ranges else {}
+    lines, deleted = list[str](), list[str]()
+    for partition, end_offset in sorted(current.positions().items()):
+        offset, held = target.positions().get(partition), held_ranges.get(partition)
+        if offset == end_offset:
             continue
-        again = "from where it begins" if then is None else f"from offset {then}"
-        words.append(f"{partition}: read again {again}; it had been read up to {until}")
-        if then is not None and partition in held and (there is None or there.start > then):
-            gone = "all of it" if there is None else f"what is before offset {there.start}"
-            lost.append(f"{partition}: the source no longer holds {gone}, and offset {then} would come next")
-    if lost and spout.replays_exactly:
-        raise BeyondKept(f"a transactional spout may not skip records, and {'; '.join(lost)}")
-    return [*words, *(f"{line}: the opaque spout continues with what is there" for line in lost)]
+        start = "from where it begins" if offset is None else f"from offset {offset}"
+        lines.append(f"{partition}: read again {start}; it had been read up to {end_offset}")
+        if offset is not None and partition in held_ranges and (held is None or held.start > offset):
+            extent = "all of it" if held is None else f"what is before offset {held.start}"
+            deleted.append(f"{partition}: the source no longer holds {extent}, and offset {offset} would come next")
+    if deleted and spout.replays_exactly:
+        raise BeyondKept(f"a transactional spout may not skip records, and {'; '.join(deleted)}")
+    return [*lines, *(f"{line}: the opaque spout continues with what is there" for line in deleted)]
 
 
-def _status(topology: Topology, store: CoordinatorStore) -> TopologyStatus:
+def _read_status(topology: Topology, store: CoordinatorStore) -> TopologyStatus:
     for status in store.status(topology.id):
         return status
     raise ConfigError(f"topology {topology.id!r} has never run on this store")
 
 
-# --- what is done -----------------------------------------------------------------------------------------------------
+# --- writes of the rewind ---------------------------------------------------------------------------------------------
 
 
 def _acquire(topology: Topology, store: CoordinatorStore, owner: str) -> Lease:
-    status = _status(topology, store)
+    status = _read_status(topology, store)
     about = RunAbout(installed_version(), described(topology))
     return store.acquire(
         *(topology.id, status.fingerprint),
@@ -226,17 +238,17 @@ def _acquire(topology: Topology, store: CoordinatorStore, owner: str) -> Lease:
     )
 
 
-def _write_down(
+def _journal_fence(
     journal: JournalWriter | None, store: CoordinatorStore, lease: Lease, txid: TxId, *, goes_back: bool
 ) -> None:
     if journal is None:
         return
-    by, batch = committed_by(store, lease.topology_id, txid), batch_at(store, lease.topology_id, txid)
-    taken = TakenBack(lease.fence_id, txid, AttemptId(0) if by is None else by, batch, goes_back)
-    journal.take_back(SystemClock().wall_ms(), taken)
+    attempt_id = committed_by(store, lease.topology_id, txid) or AttemptId(0)
+    batch = committed_batch(store, lease.topology_id, txid)
+    journal.write_rewind(SystemClock().wall_ms(), RewindLine(lease.fence_id, txid, attempt_id, batch, goes_back))
 
 
 def _take_back(component: Component, state: State, store: CoordinatorStore, lease: Lease, txid: TxId) -> None:
-    """The store must know the fence before the table has it."""
+    """Take one table back. The store records the fence before the table has it."""
     store.record_fence(lease, component.id, txid)
-    state.rewind(target_of(store, lease.topology_id, component.id, txid), lease.fence_id)
+    state.rewind(rewind_target(store, lease.topology_id, component.id, txid), lease.fence_id)

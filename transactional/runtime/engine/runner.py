@@ -1,7 +1,8 @@
-"""Runs what the coordinator requests in threads, and answers each request with exactly one event.
+"""Runs the phases that the coordinator requests in threads, and answers each request with exactly one event.
 
-Three pools: one thread plans, some wait for processing phases, one thread runs commit phases: these are ordered by
-construction. Calls to the spout do not overlap.
+There are three pools: one thread plans batches, several wait for processing phases, and one thread runs commit phases,
+which are thereby in order. A lock keeps calls to the spout from overlapping. An error becomes an event like any other;
+only a `FatalError` or a misconfiguration ends the run. This module decides nothing: the coordinator does.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.history.observing import Maintained, Notice
 from transactional.runtime.engine.maintenance import Maintenance, Targets
 from transactional.runtime.engine.message_letters import letters_of_messages
-from transactional.runtime.engine.waiting import WaitLog
+from transactional.runtime.engine.waiting import PartitionWaitLog
 from transactional.topology.closing import ClosingRule, windows_behind
 from transactional.topology.topology import Topology
 
@@ -48,13 +49,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Not an event of the protocol: the process has to stop with this error."""
+    """An answer that is no event of the protocol: the process has to stop with this error."""
 
     error: BaseException
 
 
-class _Refused(Exception):
-    """A spout is misconfigured in a way that only shows now."""
+class _SpoutMisconfigured(Exception):
+    """Planning has shown that the spout is misconfigured."""
 
     def __init__(self, error: ConfigError) -> None:
         super().__init__(str(error))
@@ -65,8 +66,8 @@ Post = Callable[[Event | Fatal], None]
 
 
 class PhaseRunner:
-    """Plans batches, runs processing and commit phases, aborts. `post` takes the answers, `notify` what else is worth
-    reporting; both must be thread-safe."""
+    """Plans batches, runs processing and commit phases, and aborts them. `post` takes the answers, `notify` takes other
+    notices for observers. Both must be thread-safe."""
 
     def __init__(
         self,
@@ -92,8 +93,8 @@ class PhaseRunner:
         self._aborting: dict[TransactionAttempt, Future[None]] = {}
         self._processed: dict[TransactionAttempt, Processed] = {}
         self._progress: dict[TransactionAttempt, int] = {}
-        self._spout = threading.Lock()
-        self._waits = WaitLog()
+        self._spout_lock = threading.Lock()
+        self._wait_log = PartitionWaitLog()
         self._commit_phase = commit_phase or CommitPhase(topology)
         states = {c.id: c.state for c in topology.committers if c.state is not None}
         self._maintenance = Maintenance(states, lambda component, took_ms: notify(Maintained(component, took_ms)))
@@ -107,9 +108,9 @@ class PhaseRunner:
         limit: BatchLimit | None = None,
         is_next: bool = False,
     ) -> None:
-        """Let the spout plan a batch; answers `BatchPlanned`. A misconfiguration is not retried.
+        """Have the spout plan a batch; answers `BatchPlanned`. A misconfiguration is not retried.
 
-        With `limit` the spout can limit its batches. `is_next`: if there is nothing to read, windows may be closed.
+        With `limit` the spout can limit its batches. With `is_next` windows may close if there is nothing to read.
         """
         work = partial(self._plan, attempt, after, limit, replay=replay, is_next=is_next)
         self._submit(self._planning, attempt, work)
@@ -124,7 +125,7 @@ class PhaseRunner:
         self._submit(self._commits, attempt, lambda: self._commit(attempt))
 
     def take_over(self, attempt: TransactionAttempt, work_of: TransactionAttempt) -> None:
-        """An attempt continues under another id: what it has processed so far is that one's."""
+        """Continue an attempt under another id: the results of `work_of` become those of `attempt`."""
         if (processed := self._processed.get(work_of)) is not None:
             self._processed[attempt] = processed
         self.forget(work_of)
@@ -142,7 +143,7 @@ class PhaseRunner:
         self._commits.submit(self._maintain, attempt, lambda: self._maintenance.run(attempt.txid))
 
     def hold(self, targets: Targets) -> None:
-        """Have the states keep what going back to these takes, from the next maintenance on."""
+        """Have the states keep the versions that savepoints refer to, from the next maintenance on."""
         self._maintenance.retain(targets)
 
     def hurry(self) -> None:
@@ -158,7 +159,7 @@ class PhaseRunner:
         self._maintenance.hurry()
 
     def abort(self, attempt: TransactionAttempt, reason: str) -> None:
-        """Cancel what is running of the attempt; answers `AttemptFailed` once nothing is."""
+        """Cancel an attempt; answers `AttemptFailed` once nothing of it is running any more."""
         running = self._running.pop(attempt, None)
         self._processed.pop(attempt, None)
         if running is None:
@@ -170,31 +171,31 @@ class PhaseRunner:
         running.add_done_callback(lambda _: self.post(AttemptFailed(attempt, reason)))
 
     def forget(self, attempt: TransactionAttempt) -> None:
-        """Drop what is kept of an attempt that has ended."""
+        """Drop the results and the progress of an attempt that has ended."""
         self._running.pop(attempt, None)
         self._aborting.pop(attempt, None)
         self._processed.pop(attempt, None)
         self._progress.pop(attempt, None)
 
-    def look_for_progress(self) -> None:
-        """Answer `ProgressMade` for attempts that made progress, `CommitDelayed` for one whose commit phase can't start
-        yet; cancel again what was aborted and is still running."""
+    def report_progress(self) -> None:
+        """Answer `ProgressMade` for attempts that made progress, and `CommitDelayed` for one whose commit phase can't
+        start yet. Aborted attempts that are still running are cancelled again."""
         if (delayed := self._maintenance.delayed_attempt()) is not None:
             self.post(CommitDelayed(delayed))
         for attempt, running in list(self._aborting.items()):
             if not running.done():
                 self.executor.cancel(attempt)
         for attempt, running in list(self._running.items()):
-            made = 0 if running.done() else self.executor.progress(attempt)
-            if made > self._progress.get(attempt, 0):
-                self._progress[attempt] = made
+            progress = 0 if running.done() else self.executor.progress(attempt)
+            if progress > self._progress.get(attempt, 0):
+                self._progress[attempt] = progress
                 self.post(ProgressMade(attempt))
 
     def close(self, *, wait_s: float | None = None, maintenance_s: float | None = None) -> None:
-        """Cancel everything, and wait for the threads: until all has ended, or for `wait_s`; for table maintenance, at
-        the end of a run that has nothing else to do, which is finished then, for `maintenance_s`.
+        """Cancel everything, and wait for the threads until they have ended or `wait_s` is over.
 
-        What is still running then can't be cancelled; it ends with the process, which does not wait for it either.
+        Without `wait_s` the run has nothing else to do, and table maintenance is finished, within `maintenance_s`. Work
+        that is still running afterwards can't be cancelled; it ends with the process, which does not wait for it.
         """
         if wait_s is None:
             self._commits.submit(self._maintain, "the last transaction", self._maintenance.finish)
@@ -203,14 +204,14 @@ class PhaseRunner:
         for attempt, running in {**self._running, **self._aborting}.items():
             if not running.done() and not running.cancel():
                 self.executor.cancel(attempt)
-        until_s = None if wait_s is None else time.monotonic() + wait_s
+        deadline_s = None if wait_s is None else time.monotonic() + wait_s
         for pool in (self._planning, self._processing, self._commits):
-            left_s = None if until_s is None else until_s - time.monotonic()
-            if pool is self._commits and until_s is None:
-                left_s = maintenance_s
-            pool.shutdown(wait_s=left_s, cancel=wait_s is not None)
+            remaining_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if pool is self._commits and deadline_s is None:
+                remaining_s = maintenance_s
+            pool.shutdown(wait_s=remaining_s, cancel=wait_s is not None)
 
-    # --- in the threads -----------------------------------------------------------------------------------------
+    # --- run by the threads of the pools ------------------------------------------------------------------------------
 
     def _submit(self, pool: DaemonPool, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
         self._running[attempt] = pool.submit(self._answer, attempt, work)
@@ -218,20 +219,20 @@ class PhaseRunner:
     def _answer(self, attempt: TransactionAttempt, work: Callable[[], Event]) -> None:
         try:
             self.post(work())
-        except _Refused as refused:
-            self.post(Fatal(refused.error))
+        except _SpoutMisconfigured as misconfigured:
+            self.post(Fatal(misconfigured.error))
         except FatalError as error:
             self.post(Fatal(error))
         except TransactionalError as error:
-            why = f"{error.code} {shown_if_noticed(error)}"
-            self.post(AttemptFailed(attempt, why, error.at_fault, error.is_outage, error.tries_max))
+            reason = f"{error.code} {shown_if_noticed(error)}"
+            self.post(AttemptFailed(attempt, reason, error.at_fault, error.is_outage, error.tries_max))
         except BaseException as error:
             # Nobody ends these threads with an exception: any exception comes from what they have called.
             self.post(AttemptFailed(attempt, f"{raised(error)}\n{traceback_text(error)}"))
 
     def _notify(self, attempt: TransactionAttempt, notify: Callable[[], None]) -> None:
         try:
-            with self._spout:
+            with self._spout_lock:
                 notify()
         except BaseException:
             _log.exception("spout %r could not be notified of the commit of %s", self.topology.spout_id, attempt)
@@ -255,22 +256,22 @@ class PhaseRunner:
     ) -> Event:
         spout = self.topology.spout
         try:
-            with self._spout:
+            with self._spout_lock:
                 if limit is not None:
                     spout.limit_batches(limit)
                 batch = spout.plan(after, replay=replay)
                 has_ended = batch is not None or spout.has_ended
                 listing = spout.list_partitions(after) if self.topology.event_times else {}
         except ConfigError as error:
-            raise _Refused(error) from error
+            raise _SpoutMisconfigured(error) from error
         now_ms = self.clock.wall_ms()
         times = self.topology.event_times_of(listing)
         listed = listed_after(after, listing, times, now_ms)
         if self.topology.closes_by_event_time:
-            self._waits.note(listed, times, now_ms)
+            self._wait_log.update(listed, times, now_ms)
         facts = self._facts(after, now_ms, listed)
-        again = due(after.pending, facts.time_ms)
-        is_needed = bool(replay or again)
+        due_messages = due(after.pending, facts.time_ms)
+        is_needed = bool(replay or due_messages)
         if batch is None and is_next and not is_needed:
             closing = self._closing.facts_without_records(after, facts, listed.values(), has_ended=has_ended)
             if closing is not None and closing.watermark_us != facts.watermark_us:
@@ -283,36 +284,40 @@ class PhaseRunner:
         has_rows = batch is not None and not (batch.is_empty and not batch.letters)
         facts = self._closing.windows.with_last_rows(facts, after, has_rows=has_rows)
         versions = {} if batch is None else {each.table: each.newest() for each in self.topology.static_tables}
-        batch = batch and replace(batch, facts=facts, again=(*batch.again, *again), static_versions=versions)
+        batch = batch and replace(batch, facts=facts, again=(*batch.again, *due_messages), static_versions=versions)
         batch = batch and replace(batch, listed=listed)
         return BatchPlanned(attempt, batch, limit, has_ended)
 
     def _facts(self, after: BatchMetadata, now_ms: int, listed: Mapping[PartitionId, Listed]) -> BatchFacts:
-        """What is decided about a batch once it is planned."""
-        times = self.topology.event_times_of(after.event_times)
-        known = [(of, after.event_times[partition]) for partition, of in times.items()]
-        facts = facts_after(after.facts, now_ms, known, listed.values())
+        """Return the facts that are decided about a batch when it is planned: its time, watermark and windows."""
+        rules = self.topology.event_times_of(after.event_times)
+        seen = [(rule, after.event_times[partition]) for partition, rule in rules.items()]
+        facts = facts_after(after.facts, now_ms, seen, listed.values())
         return with_windows_behind(facts, after.facts, self._windows_behind)
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
         try:
             processed = self.executor.run(attempt, batch)
-            with self._spout:
+            with self._spout_lock:
                 self.topology.spout.check_read(batch)
         except TransactionalError:
             if self.topology.spout.replays_exactly:
-                with self._spout:
+                with self._spout_lock:
                     self.topology.spout.check_replay(batch)
             raise
-        self._processed[attempt], pending, lost = self._followed(attempt, batch, processed)
-        return ProcessingSucceeded(attempt, processed.digests, pending, lost)
+        self._processed[attempt], pending, lost_count = self._settle_messages(attempt, batch, processed)
+        return ProcessingSucceeded(attempt, processed.digests, pending, lost_count)
 
-    def _followed(
+    def _settle_messages(
         self, attempt: TransactionAttempt, batch: BatchMetadata, processed: Processed
     ) -> tuple[Processed, tuple[PendingMessage, ...], int]:
-        """What becomes of the messages that have failed: processed again later, set aside, or left to the spout."""
-        lost, reason = processed.dropped, processed.reason
-        pending, given_up = tuple[PendingMessage, ...](), tuple[PendingMessage, ...]()
+        """Decide about failed messages: they are processed again later, set aside as dead letters, or left to the
+        spout.
+
+        Returns the result with the new dead letters, the messages to process again, and the number of lost ones.
+        """
+        lost_count, reason = processed.dropped, processed.reason
+        pending, exhausted = tuple[PendingMessage, ...](), tuple[PendingMessage, ...]()
         if not self.topology.spout.is_acked:
             if len(processed.failed) + len(batch.pending) > PENDING_MAX:
                 raise BoltFailed(
@@ -320,14 +325,16 @@ class PhaseRunner:
                     f"the {PENDING_MAX} that are recorded: the whole batch is processed again, without counting their "
                     f"retries; the first error: {processed.failed[0].error}"
                 )
-            pending, given_up = tried(batch, processed.failed, self.clock.wall_ms(), self.config)
-        if given_up and self.topology.dead_letters is not None:
-            letters = letters_of_messages(self.topology, given_up)
-            return replace(processed, letters=[*processed.letters, *letters]), pending, lost
-        if lost := lost + len(given_up):
-            reason = reason or given_up[0].error
-            _log.warning("transaction %s: %d messages or tuples are lost; the first error: %s", attempt, lost, reason)
-        return processed, pending, lost
+            pending, exhausted = tried(batch, processed.failed, self.clock.wall_ms(), self.config)
+        if exhausted and self.topology.dead_letters is not None:
+            letters = letters_of_messages(self.topology, exhausted)
+            return replace(processed, letters=[*processed.letters, *letters]), pending, lost_count
+        if lost_count := lost_count + len(exhausted):
+            reason = reason or exhausted[0].error
+            _log.warning(
+                "transaction %s: %d messages or tuples are lost; the first error: %s", attempt, lost_count, reason
+            )
+        return processed, pending, lost_count
 
     def _commit(self, attempt: TransactionAttempt) -> Event:
         self._maintenance.record_commit_start()

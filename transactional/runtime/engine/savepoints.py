@@ -1,41 +1,40 @@
-"""`Savepoints`: what a run has its states keep, so that an operator can go back to a transaction.
+"""`SavepointWatch` notices new and deleted savepoints, so that the states of a run keep the versions they refer to.
 
-Anybody may note a savepoint at any time, so the store is queried as it is for the desired state.
+A savepoint names a transaction that a rewind can go back to. Operators create and delete savepoints at any time, so a
+run queries the store for them regularly, as it does for the desired state.
 """
 
 from __future__ import annotations
 
 from transactional.core.store import CoordinatorStore
 from transactional.runtime.engine.maintenance import Targets
-from transactional.runtime.engine.rewinding import target_of
+from transactional.runtime.engine.rewinding import rewind_target
 from transactional.topology.topology import Topology
 
 
-class Savepoints:
-    """The savepoints of one topology, as of the last look."""
+class SavepointWatch:
+    """The savepoints of one topology, as of the last query."""
 
     def __init__(self, topology: Topology, store: CoordinatorStore) -> None:
         self._topology, self._store = topology, store
-        self._known: tuple[tuple[str, int], ...] | None = None
+        self._last_seen: tuple[tuple[str, int], ...] | None = None
 
     @property
-    def are_known(self) -> bool:
-        """Whether a look was answered: until then nothing may be deleted that one may need."""
-        return self._known is not None
+    def is_answered(self) -> bool:
+        """Whether the store has answered a query. Until then nothing may be deleted that a savepoint may need."""
+        return self._last_seen is not None
 
-    def changed(self) -> Targets | None:
-        """What each committer's table has to be able to go back to, if that has changed since the last look.
-
-        Raises `StoreUnavailable`.
-        """
-        found = self._store.savepoints(self._topology.id)
-        known = tuple((savepoint.name, int(savepoint.txid)) for savepoint in found)
-        if known == self._known:
+    def read_changes(self) -> Targets | None:
+        """Return the versions that each committer's table has to keep, or None if the savepoints have not changed since
+        the last query. Raises `StoreUnavailable`."""
+        savepoints = self._store.savepoints(self._topology.id)
+        seen = tuple((savepoint.name, int(savepoint.txid)) for savepoint in savepoints)
+        if seen == self._last_seen:
             return None
-        txids = sorted({savepoint.txid for savepoint in found})
+        txids = sorted({savepoint.txid for savepoint in savepoints})
         targets = {
-            component.id: [target_of(self._store, self._topology.id, component.id, txid) for txid in txids]
+            component.id: [rewind_target(self._store, self._topology.id, component.id, txid) for txid in txids]
             for component in self._topology.committers
         }
-        self._known = known
+        self._last_seen = seen
         return targets

@@ -51,7 +51,7 @@ from transactional.runtime.engine.history.timeline import Flight
 from transactional.topology.topology import Topology
 
 FIRST_RECORDS: Final = 1_000
-"""The limit before anything was measured: enough to see more than fixed costs."""
+"""The limit before anything is measured: large enough to show more than fixed costs."""
 STEP_MAX: Final = 8
 """The maximum factor between a batch's limit and a measured batch, upwards and downwards."""
 STEP_MAX_OUT_OF_REACH: Final = 2
@@ -60,7 +60,7 @@ RECORDS_PART_MIN: Final = 0.25
 _RECORDS_MIN: Final = 100
 """No batch is limited to fewer records, except by the spout itself."""
 _RECORDS_MAX: Final = 10**12
-"""No batch is larger. If a record appears to cost nothing there still is a limit."""
+"""The limit if a record appears to cost nothing."""
 
 
 class BatchSizer:
@@ -80,7 +80,7 @@ class BatchSizer:
         self.limit = BatchLimit(first, None, "nothing is measured yet")
 
     def learn(self, flight: Flight, batch: BatchMetadata) -> None:
-        """Take in a transaction that was committed; after it `limit` may be another one.
+        """Learn from a committed transaction, which may change `limit`.
 
         The first ones, planned before any was committed, are not counted.
         """
@@ -92,43 +92,44 @@ class BatchSizer:
         read_bytes = sum(digest.bytes for digest in batch.digests.values())
         if size and read_bytes:
             self._record_bytes = math.ceil(read_bytes / size)
-        records, reason = self._bounded(self.records_wanted(), limit, size)
+        records, reason = self._bound(self.target_records(), limit, size)
         self.limit = BatchLimit(records, self._record_bytes, f"{self._cost()}{reason}")
 
-    def records_wanted(self) -> float:
-        """The size of batches whose latency is the target, by the model alone."""
+    def target_records(self) -> float:
+        """Return the number of records for which the model expects the target latency."""
         in_turn = self.commit.times(self.in_flight)
-        return min(_wanted(self.target_ms, cost) for cost in (self.processing.plus(self.commit), in_turn))
+        return min(_records_within(self.target_ms, cost) for cost in (self.processing.plus(self.commit), in_turn))
 
-    def _bounded(self, wanted: float, limit: int, size: int) -> tuple[int, str]:
-        """The limit within all bounds, and what bounded it."""
+    def _bound(self, records: float, limit: int, size: int) -> tuple[int, str]:
+        """Return the limit within all bounds, and the reason if a bound applies."""
         step = STEP_MAX if _is_in_reach(self.target_ms, self.processing.plus(self.commit)) else STEP_MAX_OUT_OF_REACH
-        if wanted > (most := step * size) and 2 * size >= limit:
-            wanted, reason = most, f", but at most {step} times the last batch"
-        elif 2 * size < limit and wanted > (most := max(limit, self.limit.records)):
-            wanted, reason = most, f", and the last batch had only {size}"
-        elif wanted < size / STEP_MAX:
-            wanted, reason = size / STEP_MAX, f", but at least 1/{STEP_MAX} of the last batch"
+        if records > (most := step * size) and 2 * size >= limit:
+            records, reason = most, f", but at most {step} times the last batch"
+        elif 2 * size < limit and records > (most := max(limit, self.limit.records)):
+            records, reason = most, f", and the last batch had only {size}"
+        elif records < size / STEP_MAX:
+            records, reason = size / STEP_MAX, f", but at least 1/{STEP_MAX} of the last batch"
         else:
             reason = ""
-        if wanted > self.records_max:
+        if records > self.records_max:
             return self.records_max, ", and the spout takes no more"
-        if wanted < self.records_min:
+        if records < self.records_min:
             return self.records_min, f", but at least {self.records_min} records"
-        return int(wanted), reason
+        return int(records), reason
 
     def _cost(self) -> str:
-        """The model in words: the cost of a transaction, and what prevents a larger one."""
+        """Describe the model: the expected cost of a transaction, and the reason why it is not larger."""
         cost, text = self.processing.plus(self.commit), ""
-        in_turn, records = self.commit.times(self.in_flight), self.records_wanted()
-        if self.in_flight > 1 and in_turn.of(records) > cost.of(records):
+        in_turn, records = self.commit.times(self.in_flight), self.target_records()
+        if self.in_flight > 1 and in_turn.expected_ms(records) > cost.expected_ms(records):
             cost, text = in_turn, f"{self.in_flight} commits in turn take "
         text += f"{cost.fixed_ms:.0f} ms + {1000 * cost.record_ms:.3g} µs a record"
         return text if _is_in_reach(self.target_ms, cost) else f"{text}, too much for {self.target_ms} ms"
 
 
 def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
-    """The batch sizer, if there is a target. Raises `ConfigError` for a spout whose batches can't be limited."""
+    """Return the batch sizer, or None without a target latency. Raises `ConfigError` for a spout whose batches can't be
+    limited."""
     if config.target_latency_ms is None:
         return None
     spout = topology.spout
@@ -145,7 +146,7 @@ def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
 
 
 def size_of(batch: BatchMetadata) -> int:
-    """What a limit on records limits: a log's offsets; for a source whose offsets only count steps, its records."""
+    """Return the size of a batch as limits count it: offsets of a log, or records if offsets only count steps."""
     return max(batch.offset_count, batch.record_count or 0)
 
 
@@ -153,14 +154,15 @@ def _is_in_reach(target_ms: int, cost: CostEstimate) -> bool:
     return (1 + RECORDS_PART_MIN) * cost.fixed_ms <= target_ms
 
 
-def _wanted(target_ms: int, cost: CostEstimate) -> float:
-    """How many records fit the target; if it is out of reach, how many fit their share of the fixed cost.
+def _records_within(target_ms: int, cost: CostEstimate) -> float:
+    """Return how many records fit the target, or, if it is out of reach, how many fit their share of the fixed cost.
 
-    Out of reach, any size seems right whose records are too few to be noticed beside the fixed cost. So records are
-    then assumed to be as cheap as plausible (by a standard deviation): the batches grow until more is known.
+    If the target is out of reach, any size seems right whose records are too few to be noticed beside the fixed cost.
+    Records are then assumed to be as cheap as plausible (by a standard deviation), so that batches grow until the cost
+    of a record can be measured.
     """
     if _is_in_reach(target_ms, cost):
-        left_ms, record_ms = target_ms - cost.fixed_ms, cost.record_ms
+        available_ms, record_ms = target_ms - cost.fixed_ms, cost.record_ms
     else:
-        left_ms, record_ms = RECORDS_PART_MIN * cost.fixed_ms, cost.record_ms - math.sqrt(cost.variance[1])
-    return min(left_ms / record_ms, _RECORDS_MAX) if record_ms > 0 else float(_RECORDS_MAX)
+        available_ms, record_ms = RECORDS_PART_MIN * cost.fixed_ms, cost.record_ms - math.sqrt(cost.variance[1])
+    return min(available_ms / record_ms, _RECORDS_MAX) if record_ms > 0 else float(_RECORDS_MAX)

@@ -1,7 +1,7 @@
-"""What the store has recorded of a topology of streams, under the names of today, and what has changed of its streams.
+"""Translates the stored progress of a topology of streams to its current stream names, and logs changed streams.
 
-Committed positions of a stream that is gone are kept and not read. Records of one in a batch that is in flight are not
-skipped: the topology is refused. Which stream is declared first makes no difference.
+Committed positions of a stream that was removed are kept, and not read. If a batch in flight has records of a removed
+stream, the topology is refused, because the records would be lost. The order of declaration makes no difference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Runs(Sequence[RunRecord]):
-    """The runs of a topology, which the store is queried for once, and only if they are needed."""
+    """The runs of a topology. The store is queried for them once, and only if they are needed."""
 
     def __init__(self, query: Callable[[], Sequence[RunRecord]]) -> None:
         self._query = query
@@ -47,26 +47,27 @@ class _Runs(Sequence[RunRecord]):
 
 
 def stream_names(topology: Topology, store: StoreReader) -> StreamNames:
-    """The names of its streams' partitions. Raises `StoreUnavailable`."""
+    """Return the translator of the topology's partition names. Raises `StoreUnavailable`."""
     runs = _Runs(partial(store.runs, topology.id, limit=RUNS_MAX))
     return StreamNames(topology.spout.streams, runs, topology.spout_id)
 
 
-def fingerprint_as_stored(topology: Topology, store: StoreReader, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A fingerprint of the topology to be compared with the stored one. Raises `StoreUnavailable`."""
+def fingerprint_as_stored(topology: Topology, store: StoreReader, fingerprint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the topology's fingerprint with the stream names of the stored one, to compare the two. Raises
+    `StoreUnavailable`."""
     status = next(iter(store.status(topology.id)), None)
     if status is None:
-        return given
-    return stream_names(topology, store).fingerprint(given, status.fingerprint, status.committed_txid)
+        return fingerprint
+    return stream_names(topology, store).fingerprint(fingerprint, status.fingerprint, status.committed_txid)
 
 
 def progress_of_streams(
     topology: Topology, store: StoreReader, progress: Progress, *, accept_changes: bool
 ) -> Progress:
-    """The progress to start from, by the names of today.
+    """Return the progress to start from, with the current stream names.
 
-    Raises `TopologyChanged` for a batch in flight with records of a stream that is gone, and unless `accept_changes` if
-    no run says whose recorded positions are.
+    Raises `TopologyChanged` if a batch in flight has records of a removed stream, and, unless `accept_changes`, if no
+    stored run says which stream the recorded positions belong to.
     """
     names, txid = stream_names(topology, store), progress.committed_txid
     for batch in (progress.committed_batch, *progress.recorded.values()):
@@ -88,15 +89,15 @@ def progress_of_streams(
                     "stream until it is drained, and take the stream out then"
                 )
     if txid != NO_TRANSACTION and names.streams:
-        _tell(names, topology, {split_stream_name(partition)[0] for partition in committed.ranges})
+        _log_changes(names, topology, {split_stream_name(partition)[0] for partition in committed.ranges})
     return replace(progress, committed_batch=committed, recorded=recorded)
 
 
-def _tell(names: StreamNames, topology: Topology, before: set[str]) -> None:
-    for stream in sorted(before - set(names.streams)):
+def _log_changes(names: StreamNames, topology: Topology, earlier: set[str]) -> None:
+    for stream in sorted(earlier - set(names.streams)):
         _log.warning(
             "topology %r no longer has stream %r: its positions are kept, and it is not read", topology.id, stream
         )
-    for stream in names.streams if before else ():
-        if stream not in before:
+    for stream in names.streams if earlier else ():
+        if stream not in earlier:
             _log.warning("topology %r has a new stream, %r: it is read from its start", topology.id, stream)

@@ -1,4 +1,8 @@
-"""Logs that windows wait for partitions of which there was no record yet: one line for each, after a minute."""
+"""Logs, after a minute, which partitions without a record hold up windows.
+
+A window closes only when every partition has passed its end, so a partition without any record keeps all windows open.
+A topology may wait for it on purpose, or because it is misconfigured: one warning for each such partition says so.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +18,25 @@ from transactional.model.facts import EMPTY_MS, EventTime, Listed
 _log = logging.getLogger(__name__)
 
 
-class WaitLog:
-    """What one run has waited for, since when, by the time of day in milliseconds."""
+class PartitionWaitLog:
+    """The partitions that the windows of one run wait for, each with the wall-clock time since when."""
 
     def __init__(self) -> None:
         self._since_ms: dict[PartitionId, int] = {}
         self._logged: set[PartitionId] = set()
 
-    def note(self, listed: Mapping[PartitionId, Listed], times: Mapping[PartitionId, EventTime], now_ms: int) -> None:
-        """What is listed now. The minute of one that was not waited for in between begins again."""
-        waits = {at: each for at, each in listed.items() if each.is_awaited}
-        self._since_ms = {at: self._since_ms.get(at, now_ms) for at in waits}
-        self._logged &= waits.keys()
-        fresh = [at for at in waits.keys() - self._logged if now_ms - self._since_ms[at] >= EMPTY_MS]
-        self._logged |= set(fresh)
+    def update(self, listed: Mapping[PartitionId, Listed], times: Mapping[PartitionId, EventTime], now_ms: int) -> None:
+        """Take in the current list of partitions, and log those that have been awaited for a minute. A partition that
+        was not awaited in between starts its minute again."""
+        awaited_now = {partition: entry for partition, entry in listed.items() if entry.is_awaited}
+        self._since_ms = {partition: self._since_ms.get(partition, now_ms) for partition in awaited_now}
+        self._logged &= awaited_now.keys()
+        unlogged = awaited_now.keys() - self._logged
+        overdue = [partition for partition in unlogged if now_ms - self._since_ms[partition] >= EMPTY_MS]
+        self._logged |= set(overdue)
         by_idle = defaultdict[int | None, dict[PartitionId, Listed]](dict)
-        for at in fresh:
-            by_idle[times[at].idle_after_ms][at] = waits[at]
-        for idle_ms, of in by_idle.items():
+        for partition in overdue:
+            by_idle[times[partition].idle_after_ms][partition] = awaited_now[partition]
+        for idle_ms, partitions in by_idle.items():
             idle = None if idle_ms is None else str(timedelta(milliseconds=idle_ms))
-            _log.warning("windows wait for %s, no record yet; idle_after=%s", shown(awaited(of)), idle)
+            _log.warning("windows wait for %s, no record yet; idle_after=%s", shown(awaited(partitions)), idle)

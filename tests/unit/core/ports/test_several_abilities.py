@@ -34,7 +34,7 @@ from transactional.operations.doctor.checked_tables import checked_sources
 from transactional.operations.doctor.examine import examine
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.letter_spout import LetterSpout, all_letters
-from transactional.runtime.engine.rewinding import read_again
+from transactional.runtime.engine.rewinding import describe_rereading
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.topology import Topology
@@ -191,11 +191,11 @@ def test_a_rewind_of_two_streams_asks_both_sources() -> None:
     store, rows = MemoryCoordinatorStore(), [(str(n),) for n in range(6)]
     spouts = {name: Kept([rows], WORD, 1) for name in ("a", "b")}
     topology = kept(store, spouts)
-    words = read_again(topology.spout, at(store, 6), at(store, 2))
+    words = describe_rereading(topology.spout, at(store, 6), at(store, 2))
     assert len(words) == 2
     spouts["b"].first = 5
     with pytest.raises(BeyondKept, match=r"a transactional spout may not skip records, and b/memory\[0\]: .* offset 5"):
-        read_again(topology.spout, at(store, 6), at(store, 2))
+        describe_rereading(topology.spout, at(store, 6), at(store, 2))
 
 
 def test_the_doctor_examines_each_source_apart_from_the_run() -> None:

@@ -13,7 +13,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import StoreMismatch
 from transactional.model.attempt import TxId
 from transactional.runtime.engine import rewinding
-from transactional.runtime.engine.history.journal import JournalWriter, TakenBack, read_journal
+from transactional.runtime.engine.history.journal import JournalWriter, RewindLine, read_journal
 from transactional.runtime.engine.history.replay import replay
 
 
@@ -110,9 +110,9 @@ def test_one_that_died_before_any_table_went_back_is_as_if_it_had_not_been(
 def test_a_journal_with_a_rewind_is_read_and_replayed(patient: Patient) -> None:
     take_back(patient, 3)
     patient.run()
-    lines = [event for _, event, _ in read_journal(patient.journal) if isinstance(event, TakenBack)]
+    lines = [event for _, event, _ in read_journal(patient.journal) if isinstance(event, RewindLine)]
     assert [(line.txid, line.goes_back, line.batch.record_count) for line in lines] == [(3, False, 1), (3, True, 1)]
-    assert [TakenBack.from_json(line.to_json()) for line in lines] == lines
+    assert [RewindLine.from_json(line.to_json()) for line in lines] == lines
     assert replay(read_journal(patient.journal)) > 9
 
 

@@ -191,9 +191,9 @@ def test_a_lease_counts_from_before_it_was_renewed_however_long_that_took() -> N
     store.renew = renews_slowly  # type: ignore[method-assign]
     began_ms = clock.monotonic_ms()
     leadership.renew()
-    leadership.renew_in_time()
+    leadership.renew_if_due()
     assert [at_ms - began_ms for at_ms in renewals] == [0, LEASE_MS * 8 // 10]
-    leadership.renew_in_time()
+    leadership.renew_if_due()
     assert len(renewals) == 2
     assert store.status()[0].is_leased
 

@@ -120,7 +120,7 @@ def tried(world: SlowWorld, times: int = 1) -> Callable[[], None]:
 
 
 def kept(leadership: Leadership, start: Callable[[], None]) -> None:
-    with leadership.kept():
+    with leadership.renewing_lease():
         start()
 
 
@@ -147,7 +147,7 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again() -> None:
     leadership = leading(world)
     world.store.before = away
     asked = tried(world, 3)
-    with leadership.kept():
+    with leadership.renewing_lease():
         world.clock.advance(LEASE_MS // 2)
         asked()
         world.store.before = lambda call: None

@@ -159,15 +159,15 @@ def test_a_commit_phase_that_waits_for_it_is_not_taken_for_stuck(bench: Bench) -
     bench.state.maintain = held = Held()  # type: ignore[method-assign, assignment]
     bench.runner.maintain(attempt(1))
     assert held.entered.wait(WAIT_S)
-    bench.runner.look_for_progress()
+    bench.runner.report_progress()
     assert bench.no_answer(), "nothing waits"
     committing(bench, 2)
     for _ in range(2):
-        bench.runner.look_for_progress()
+        bench.runner.report_progress()
         assert bench.answer() == CommitDelayed(attempt(2))
     held.let_go.set()
     assert bench.answer() == CommitSucceeded(attempt(2))
-    bench.runner.look_for_progress()
+    bench.runner.report_progress()
     assert bench.no_answer()
 
 
@@ -177,7 +177,7 @@ def test_what_hangs_is_not_waited_for_for_ever(bench: Bench, monkeypatch: pytest
     bench.runner.maintain(attempt(1))
     assert held.entered.wait(WAIT_S)
     committing(bench, 2)
-    bench.runner.look_for_progress()
+    bench.runner.report_progress()
     assert bench.no_answer()
     held.let_go.set()
 

@@ -16,7 +16,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import BeyondKept
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
-from transactional.runtime.engine.rewinding import read_again, rewind
+from transactional.runtime.engine.rewinding import describe_rereading, rewind
 from transactional.topology.topology import Topology
 
 
@@ -66,6 +66,8 @@ class From(MemoryTransactionalSpout):
 def test_a_transactional_spout_reads_again_from_where_the_log_begins_and_not_from_before() -> None:
     """The next record is the log's first: nothing is lost."""
     before, after = BatchMetadata({WORDS: offsets(6, 8)}), BatchMetadata({WORDS: offsets(2, 4)})
-    assert read_again(From(4), before, after) == ["memory[0]: read again from offset 4; it had been read up to 8"]
+    assert describe_rereading(From(4), before, after) == [
+        "memory[0]: read again from offset 4; it had been read up to 8"
+    ]
     with pytest.raises(BeyondKept, match=r"no longer holds what is before offset 5, and offset 4 would come next"):
-        read_again(From(5), before, after)
+        describe_rereading(From(5), before, after)

@@ -39,13 +39,13 @@ def test_what_is_given_up_and_still_runs_is_cancelled_again(bench: Bench) -> Non
     bench.runner.abort(attempt(1), "transaction 0 failed")
     for _ in range(2):
         assert bench.executor.cancelled.get(timeout=WAIT_S) == attempt(1)
-        bench.runner.look_for_progress()
+        bench.runner.report_progress()
     held.let_go.set()
     assert bench.answer() == ProcessingSucceeded(attempt(1), bench.executor.result.digests)
     assert bench.answer() == AttemptFailed(attempt(1), "transaction 0 failed")
     bench.runner.forget(attempt(1))
     assert bench.executor.cancelled.get(timeout=WAIT_S) == attempt(1)
-    bench.runner.look_for_progress()
+    bench.runner.report_progress()
     assert bench.executor.cancelled.empty()
 
 
@@ -78,12 +78,12 @@ def test_progress_is_reported_once_for_each_step_forward(bench: Bench) -> None:
     held = bench.executor.work = Held()
     bench.runner.process(attempt(1), bench.batch)
     assert held.entered.wait(WAIT_S)
-    bench.runner.look_for_progress()
+    bench.runner.report_progress()
     assert bench.no_answer()
     for made in (1, 5):
         bench.executor.made[attempt(1)] = made
-        bench.runner.look_for_progress()
-        bench.runner.look_for_progress()
+        bench.runner.report_progress()
+        bench.runner.report_progress()
         assert bench.answer() == ProgressMade(attempt(1))
         assert bench.no_answer()
     held.let_go.set()

@@ -13,7 +13,7 @@ from transactional.core.ports.rewinding import RewindTarget
 from transactional.errors import StoreUnavailable
 from transactional.model.attempt import TxId
 from transactional.runtime.engine.maintenance import Maintenance
-from transactional.runtime.engine.savepoints import Savepoints
+from transactional.runtime.engine.savepoints import SavepointWatch
 
 
 def away_once(monkeypatch: pytest.MonkeyPatch, store: Any, call: str) -> None:
@@ -40,14 +40,14 @@ def with_savepoint() -> World:
 @pytest.mark.parametrize("call", ["savepoints", "attempts_at"])
 def test_a_look_that_the_store_does_not_answer_is_made_again(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     world = with_savepoint()
-    savepoints = Savepoints(world.topology(), world.store)
+    savepoints = SavepointWatch(world.topology(), world.store)
     away_once(monkeypatch, world.store, call)
     with pytest.raises(StoreUnavailable):
-        savepoints.changed()
-    targets = savepoints.changed()
+        savepoints.read_changes()
+    targets = savepoints.read_changes()
     assert targets is not None
     assert {name: [target.txid for target in of] for name, of in targets.items()} == {"counts": [2], "total": [2]}
-    assert savepoints.changed() is None
+    assert savepoints.read_changes() is None
 
 
 class Held(HookedState):

@@ -34,7 +34,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.user_code.tuples import Tuple
 from transactional.runtime.commit.committing import CommitPhase
-from transactional.runtime.engine.letter_spout import LetterSpout, all_letters, letters_of
+from transactional.runtime.engine.letter_spout import LetterSpout, all_letters, waiting_letters
 from transactional.runtime.executors.local import LocalExecutor
 
 
@@ -91,7 +91,7 @@ def test_letters_that_nobody_can_finish_stay_where_they_are(tmp_path: Path, cure
     topology = made.build()
     spout = LetterSpout(topology, [(1, 0)])
     assert try_again(topology, tmp_path, spout=spout).failures == 1
-    assert spout.given_back == {(1, 0)}
+    assert spout.returned == {(1, 0)}
     assert [row["tried_again_in"] for row in all_letters(topology)] == [None] * 3
     assert run(made, tmp_path).failures == 0, "the topology goes on"
     assert try_again(topology, tmp_path).failures == 0, "with two others it is one that can be finished"
@@ -193,7 +193,7 @@ def test_a_tuple_of_every_task_is_one_letter_and_reaches_every_task_again(
 def test_a_recorded_letter_of_a_bolt_that_is_gone_is_not_lost(tmp_path: Path) -> None:
     made, _, _ = topology(Picky())
     run(made, tmp_path)
-    letter = letters_of(made.build(), [(1, 0)])[0]
+    letter = waiting_letters(made.build(), [(1, 0)])[0]
     renamed = TransactionalTopologyBuilder("words", "spout", OpaqueMemoryTransactionalSpout(POISON, WORD, 10))
     renamed.set_bolt("choosy", Picky()).shuffle_grouping("spout")
     renamed.set_committer_bolt("counts", MemoryMapState("word").count()).shuffle_grouping("choosy")
@@ -210,7 +210,7 @@ def test_letters_that_can_not_be_tried_again_are_reported(tmp_path: Path) -> Non
     run(made, tmp_path)
     topology_now = made.build()
     with pytest.raises(ConfigError, match=r"^there is no dead letter 7:7; topology 'words' has 3$"):
-        letters_of(topology_now, [(7, 7)])
+        waiting_letters(topology_now, [(7, 7)])
     renamed = TransactionalTopologyBuilder("words", "spout", OpaqueMemoryTransactionalSpout(POISON, WORD, 10))
     renamed.set_bolt("choosy", Picky()).shuffle_grouping("spout")
     renamed.set_committer_bolt("counts", MemoryMapState("word").count()).shuffle_grouping("choosy")
@@ -218,7 +218,7 @@ def test_letters_that_can_not_be_tried_again_are_reported(tmp_path: Path) -> Non
     with pytest.raises(
         ConfigError, match="bolt 'picky' from 'spout', stream 'default'; topology 'words' no longer has such"
     ):
-        letters_of(renamed.build(), None)
+        waiting_letters(renamed.build(), None)
 
 
 def test_a_topology_without_dead_letters_has_none() -> None:

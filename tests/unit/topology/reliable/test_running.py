@@ -164,7 +164,7 @@ def test_a_job_that_fails_gives_the_messages_of_letters_back() -> None:
         raise TaskFailed(BoltFailed.code, "send", "the job fails")
 
     given.fails = fails
-    assert len(tried_again(topology, store).given_back) == 1
+    assert len(tried_again(topology, store).returned) == 1
     assert [row["tried_again_in"] for row in all_letters(topology)] == [None]
 
 

@@ -1,8 +1,8 @@
-"""Which bolt of today is the one that an earlier program called so.
+"""Finds the bolt of the current program that an earlier run of the topology knew by another id.
 
-The ids that a stream's operations get (`b-1-filter`) follow from all that is declared: in another order, the same id is
-that of another bolt. It is found by what it is called beside the number, by what it reads, and by the bolts with names
-of their own that its tuples reach.
+The ids of a stream's operations (`b-1-filter`) are numbered in the order of declaration, so in another order the same
+id belongs to another bolt. A bolt is identified by its id without the number, by everything that it reads, and, if that
+is ambiguous, by the bolts with ids chosen by the user that its tuples reach. If several bolts match, none is returned.
 """
 
 from __future__ import annotations
@@ -16,63 +16,65 @@ from transactional.core.ports.stream_names import find_run, normalize_origin
 from transactional.core.store.history import RunRecord
 from transactional.model.attempt import TxId
 
-_MADE_UP = re.compile(r"b-\d+-")
+_GENERATED_ID = re.compile(r"b-\d+-")
 
 
 @dataclass(frozen=True, slots=True)
-class Bolts:
-    """The bolts of a topology as it is described today, and the runs of before, newest first."""
+class EarlierBolts:
+    """The description of the current topology, and its earlier runs, newest first."""
 
-    now: Mapping[str, Any]
+    description: Mapping[str, Any]
     runs: Sequence[RunRecord] = ()
 
-    def today(self, bolt: str, txid: TxId) -> str | None:
-        """The id of the bolt that had this one when a transaction was committed, as far as a run is known; None:
-        there is none, or several that it may be."""
+    def current_id(self, bolt: str, txid: TxId) -> str | None:
+        """Return the current id of the bolt that had the id `bolt` when a transaction was committed.
+
+        None if no bolt matches, or several do. The id itself if the run is not known any more.
+        """
         run = find_run(self.runs, txid)
-        if not _MADE_UP.match(bolt) or run is None or not run.about.topology:
+        if not _GENERATED_ID.match(bolt) or run is None or not run.about.topology:
             return bolt
-        before, now = _Wiring(run.about.topology), _Wiring(self.now)
-        if bolt not in before.bolts or before.bolts == now.bolts:
+        earlier, current = _Wiring(run.about.topology), _Wiring(self.description)
+        if bolt not in earlier.inputs or earlier.inputs == current.inputs:
             return bolt
-        says, reached = before.says(bolt), before.reached(bolt)
-        rivals, alike = before.alike(says), now.alike(says)
-        if len(rivals) > 1 or len(alike) > 1:
-            rivals, alike = before.alike(says, reached), now.alike(says, reached)
-        return alike[0] if len(rivals) == len(alike) == 1 else None
+        lineage, named_bolts = earlier.lineage(bolt), earlier.named_bolts_behind(bolt)
+        rivals, candidates = earlier.bolts_like(lineage), current.bolts_like(lineage)
+        if len(rivals) > 1 or len(candidates) > 1:
+            rivals, candidates = earlier.bolts_like(lineage, named_bolts), current.bolts_like(lineage, named_bolts)
+        return candidates[0] if len(rivals) == len(candidates) == 1 else None
 
 
 @dataclass(slots=True)
 class _Wiring:
-    """Who reads from whom, of a description."""
+    """The subscriptions between the components of a described topology."""
 
-    about: Mapping[str, Any]
-    bolts: dict[str, list[tuple[str, str]]] = field(init=False)
-    """By bolt, where its inputs come from."""
+    description: Mapping[str, Any]
+    inputs: dict[str, list[tuple[str, str]]] = field(init=False)
+    """By bolt, the component and the stream of each of its inputs."""
 
     def __post_init__(self) -> None:
-        spout, *bolts = self.about["components"]
-        self.bolts = {
-            each["id"]: [normalize_origin(of["source"], of["stream"], spout["id"]) for of in each["inputs"]]
-            for each in bolts
+        spout, *bolts = self.description["components"]
+        self.inputs = {
+            bolt["id"]: [normalize_origin(source["source"], source["stream"], spout["id"]) for source in bolt["inputs"]]
+            for bolt in bolts
         }
 
-    def alike(self, says: Any, reached: Set[str] | None = None) -> list[str]:
-        """Those of which `says` is true; with `reached`, that reach one of these."""
-        found = [each for each in self.bolts if self.says(each) == says]
-        return [each for each in found if reached is None or self.reached(each) & reached]
+    def bolts_like(self, lineage: Any, named_bolts: Set[str] | None = None) -> list[str]:
+        """Return the bolts with this lineage; with `named_bolts`, only those whose tuples reach one of them."""
+        bolts = [bolt for bolt in self.inputs if self.lineage(bolt) == lineage]
+        return [bolt for bolt in bolts if named_bolts is None or self.named_bolts_behind(bolt) & named_bolts]
 
-    def says(self, bolt: str) -> Any:
-        """What it is called, and all that it reads."""
-        inputs = ((self.says(source), stream) for source, stream in self.bolts.get(bolt, ()))
-        return _MADE_UP.sub("", bolt), sorted(inputs)
+    def lineage(self, bolt: str) -> Any:
+        """Return a bolt's id without its number, together with the lineages of all that it reads."""
+        inputs = ((self.lineage(source), stream) for source, stream in self.inputs.get(bolt, ()))
+        return _GENERATED_ID.sub("", bolt), sorted(inputs)
 
-    def reached(self, bolt: str) -> set[str]:
-        """The bolts behind it that have names of their own."""
-        return {each for each in self._behind(bolt) if not _MADE_UP.match(each)}
+    def named_bolts_behind(self, bolt: str) -> set[str]:
+        """Return the bolts with ids chosen by the user that a bolt's tuples reach."""
+        return {behind for behind in self._bolts_behind(bolt) if not _GENERATED_ID.match(behind)}
 
-    def _behind(self, bolt: str) -> Iterator[str]:
-        for each, inputs in self.bolts.items():
+    def _bolts_behind(self, bolt: str) -> Iterator[str]:
+        for subscriber, inputs in self.inputs.items():
             if any(source == bolt for source, _ in inputs):
-                yield each
-                yield from self._behind(each)
+                yield subscriber
+                yield from self._bolts_behind(subscriber)

@@ -1,4 +1,4 @@
-"""How far event time is with a transaction commit, as the store keeps it for people: no decision depends on it."""
+"""The event time of a transaction commit, as the store keeps it for people. No decision depends on it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from transactional.topology.topology import Topology
 
 
 def event_time_of(topology: Topology, batch: BatchMetadata) -> dict[str, Any]:
-    """The newest event time read so far; the watermark, before which tuples are late; and how many windows are open, by
-    component: None if no time says so; and of those that may be open the watermark, when the last one ends, and whether
-    they go by the time of transactions. Times are microseconds since 1970. Nothing for a topology without any of it."""
+    """Return the event time of a batch as JSON values, or nothing for a topology without event times and windows.
+
+    It has the newest event time read so far, the watermark, and the number of open windows by component, which is None
+    if it can't be known. For windows that may be open it also has the watermark, the end of the last one, and whether
+    transaction time closes them. Times are microseconds since 1970.
+    """
     timed = TimedWindows.of_topology(topology)
     windows, facts = timed.windows, batch.facts
     if facts is None or not (windows or batch.event_times):
         return {}
-    newest_us = max((seen.event_us for seen in batch.event_times.values()), default=None)
+    newest_us = max((partition.event_us for partition in batch.event_times.values()), default=None)
     return {
         "event_time": {
             "newest_us": newest_us,
             "watermark_us": facts.watermark_us,
-            "open": {name: each.open_windows(facts.of(name), newest_us) for name, each in windows.items()},
+            "open": {name: window.open_windows(facts.of(name), newest_us) for name, window in windows.items()},
             "open_until": {
                 name: [*times, windows[name].closes_without_input] for name, times in timed.open_until_us(batch).items()
             },

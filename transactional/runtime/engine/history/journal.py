@@ -1,6 +1,8 @@
-"""The event journal: every event and the actions that followed, one JSON line each. `replay.py` reads it back.
+"""The event journal: every event and the actions that followed, one JSON line each.
 
-A journal contains everything that coordinators did and why; replayed through fresh ones it must give the same actions.
+A journal contains everything that coordinators did, and why. `replay.py` feeds it to new coordinators, which must
+return the same actions, and `doctor --repair` reads it if the store is lost. Event classes, their fields and the JSON
+keys are stored words: renaming one makes journals unreadable.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class RunStarted:
     has_windows: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the JSON values of the line."""
         progress = {
             "committed_txid": self.progress.committed_txid,
             "committed_batch": self.progress.committed_batch.to_json(),
@@ -57,12 +59,12 @@ class RunStarted:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RunStarted:
         """The inverse of `to_json`."""
-        known = row["snapshot"]
+        stored = row["snapshot"]
         progress = Progress(
-            TxId(whole_number(known["committed_txid"])),
-            BatchMetadata.from_json(known["committed_batch"]),
-            {TxId(whole_number(txid)): BatchMetadata.from_json(batch) for txid, batch in known["recorded"]},
-            AttemptId(whole_number(known["attempt_id"])),
+            TxId(whole_number(stored["committed_txid"])),
+            BatchMetadata.from_json(stored["committed_batch"]),
+            {TxId(whole_number(txid)): BatchMetadata.from_json(batch) for txid, batch in stored["recorded"]},
+            AttemptId(whole_number(stored["attempt_id"])),
         )
         guarantee = Guarantee(row.get("guarantee", Guarantee.EXACTLY_ONCE.value))
         flags = row["replays_exactly"], row["sets_aside"], guarantee, row.get("has_windows", False)
@@ -70,10 +72,12 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBack:
-    """What a rewind writes before any table has this fence: where it goes to, and what was committed there.
+class RewindLine:
+    """The line that a rewind writes before any table has this fence: its target, and the batch that was committed
+    there.
 
-    `goes_back`: a table with this fence has gone back; else it is only fenced. `attempt_id` is 0 for the beginning.
+    With `goes_back` a table with this fence has gone back; otherwise it is only fenced. `attempt_id` is 0 for the
+    beginning.
     """
 
     fence_id: AttemptId
@@ -83,19 +87,19 @@ class TakenBack:
     goes_back: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the JSON values of the line."""
         target = {"to_txid": self.txid, "attempt_id": self.attempt_id, "batch": self.batch.to_json()}
         return {"fence_id": self.fence_id, **target, "goes_back": self.goes_back}
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> TakenBack:
+    def from_json(cls, row: Mapping[str, Any]) -> RewindLine:
         """The inverse of `to_json`."""
         fence_id, attempt_id = AttemptId(whole_number(row["fence_id"])), AttemptId(whole_number(row["attempt_id"]))
-        batch, goes_back = BatchMetadata.from_json(row["batch"]), _exactly(bool)(row["goes_back"])
+        batch, goes_back = BatchMetadata.from_json(row["batch"]), _reader_of(bool)(row["goes_back"])
         return cls(fence_id, TxId(whole_number(row["to_txid"])), attempt_id, batch, goes_back)
 
 
-JournalLine = tuple[int, RunStarted | TakenBack | Event, list[Action]]
+JournalLine = tuple[int, RunStarted | RewindLine | Event, list[Action]]
 
 
 def _open_private(path: str, flags: int) -> int:
@@ -135,7 +139,7 @@ class JournalWriter:
         guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
         has_windows: bool = False,
     ) -> None:
-        """Write how a run begins."""
+        """Write the first line of a run."""
         self._last_tick = None
         run = RunStarted(progress, config, replays_exactly, sets_aside, guarantee, has_windows)
         self._write({"at_ms": at_ms, "run": run.to_json()})
@@ -144,7 +148,7 @@ class JournalWriter:
             sync([Path(self.storage_path), Path(self.storage_path).absolute().parent])
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Write one line."""
+        """Write an event and the actions that followed."""
         if isinstance(event, protocol.Tick) and not actions:
             self._last_tick = (at_ms, event)
             return
@@ -152,18 +156,18 @@ class JournalWriter:
             self._write_event(*self._last_tick, ())
             self._last_tick = None
         self._write_event(at_ms, event, actions)
-        # While the commit phase is running: it ends with another event, so this is done by then.
+        # The commit phase is running and ends with another event, so the journal is durable by then.
         if self._is_durable and any(isinstance(action, protocol.StartCommit) for action in actions):
             sync([Path(self.storage_path)])
 
-    def take_back(self, at_ms: int, taken: TakenBack) -> None:
-        """Write what a rewind is about to do; it is durable afterwards."""
+    def write_rewind(self, at_ms: int, rewind: RewindLine) -> None:
+        """Write the line of a rewind before the rewind changes anything. It is durable when this returns."""
         self._last_tick = None
-        self._write({"at_ms": at_ms, "rewind": taken.to_json()})
+        self._write({"at_ms": at_ms, "rewind": rewind.to_json()})
         sync([Path(self.storage_path), Path(self.storage_path).absolute().parent])
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the journal's file."""
         self._file.close()
 
     def _write_event(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
@@ -221,14 +225,14 @@ def _read_line(row: Mapping[str, Any]) -> JournalLine:
     if "run" in row:
         return row["at_ms"], RunStarted.from_json(row["run"]), []
     if "rewind" in row:
-        return row["at_ms"], TakenBack.from_json(row["rewind"]), []
+        return row["at_ms"], RewindLine.from_json(row["rewind"]), []
     return row["at_ms"], decode(row["event"]), [decode(action) for action in row["actions"]]
 
 
-def encode(word: Any) -> dict[str, Any]:
-    """An event or action as JSON values: its name and its fields."""
-    name = type(word).__name__
-    return {"is": name} | {field: _plain(getattr(word, field)) for field in _WORDS[name][1]}
+def encode(message: Any) -> dict[str, Any]:
+    """Return the JSON values of an event or action: its name and its fields."""
+    name = type(message).__name__
+    return {"is": name} | {field: _to_json(getattr(message, field)) for field in _WORDS[name][1]}
 
 
 def decode(row: Mapping[str, Any]) -> Any:
@@ -237,7 +241,7 @@ def decode(row: Mapping[str, Any]) -> Any:
     return kind(**{name: readers[name](value) for name, value in row.items() if name != "is"})
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     match value:
         case TransactionAttempt():
             return [value.txid, value.attempt_id]
@@ -249,7 +253,7 @@ def _plain(value: Any) -> Any:
             return value.value
         case Mapping():
             digests = sorted(value.items())
-            return [[p.source, p.index, *astuple(digest)] for p, digest in digests]
+            return [[partition.source, partition.index, *astuple(digest)] for partition, digest in digests]
         case (PendingMessage(), *_):
             return [[m.partition.source, m.partition.index, *astuple(m)[1:]] for m in value]
         case tuple():
@@ -257,13 +261,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _exactly(kind: type[T]) -> Callable[[Any], T]:
-    def checked(value: Any) -> T:
+def _reader_of(kind: type[T]) -> Callable[[Any], T]:
+    def read(value: Any) -> T:
         if type(value) is not kind:
             raise TypeError(f"{value!r} is not a {kind.__name__}")
         return value
 
-    return checked
+    return read
 
 
 def _or_none(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
@@ -284,10 +288,10 @@ def _digests(value: Any) -> dict[PartitionId, Digest]:
 
 
 _READERS: Mapping[object, Callable[[Any], Any]] = {
-    int: _exactly(int),
-    int | None: _or_none(_exactly(int)),
-    str: _exactly(str),
-    bool: _exactly(bool),
+    int: _reader_of(int),
+    int | None: _or_none(_reader_of(int)),
+    str: _reader_of(str),
+    bool: _reader_of(bool),
     Phase: Phase,
     TransactionAttempt: _attempt,
     TransactionAttempt | None: _or_none(_attempt),
@@ -300,11 +304,11 @@ _READERS: Mapping[object, Callable[[Any], Any]] = {
     ),
     tuple[Exclusion, ...]: lambda value: tuple(Exclusion(*exclusion) for exclusion in value),
 }
-"""By the type of a field, what makes it of JSON values."""
+"""By the type of a field, the function that reads it from JSON values."""
 _WORDS: Mapping[str, tuple[type[Any], Mapping[str, Callable[[Any], Any]]]] = {
     name: (word, {field.name: _READERS[get_type_hints(word)[field.name]] for field in fields(word) if field.compare})
     for name, word in vars(protocol).items()
     if isinstance(word, type) and is_dataclass(word) and word.__module__ == protocol.__name__
 }
-"""The events and actions, and their fields but for reports, on which no decision depends. A field of a type that has
-no reader is an error here already."""
+"""By name, the class of each event and action with the readers of its fields. Reports are left out, because no decision
+depends on them. A field whose type has no reader is an error when this module is imported."""

@@ -1,4 +1,5 @@
-"""`Minutes`: what a run commits in each minute, summed up: one row in the store, which outlasts the attempts."""
+"""`Minutes` sums up what a run commits in each minute, as one row in the store, which is kept longer than the
+attempts."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from transactional.runtime.engine.history.timeline import Flight
 
 MINUTE_MS: Final = 60_000
 BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
-"""Upper bounds of the durations that `MinuteRecord.latencies` counts; the last count is of those above all."""
+"""Upper bounds of the durations that `MinuteRecord.latencies` counts. Its last count is for durations above all."""
 
 
 class Minutes:
-    """Sums up one minute at a time. `failures` are those since the last transaction that was added."""
+    """Sums up one minute at a time. `failures` counts the failures since the last transaction that was added."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -25,19 +26,19 @@ class Minutes:
         """Count a transaction that is about to be committed. Returns the minute before once it is over, to be stored
         with this commit."""
         at_ms = flight.committed.wall_ms - flight.committed.wall_ms % MINUTE_MS
-        before = self._current
-        if before is None or at_ms > before.at_ms:
-            current, done = MinuteRecord(at_ms, 0, 0, 0, (0,) * (len(BUCKETS_MS) + 1)), before
+        previous = self._current
+        if previous is None or at_ms > previous.at_ms:
+            current, finished = MinuteRecord(at_ms, 0, 0, 0, (0,) * (len(BUCKETS_MS) + 1)), previous
         else:
-            current, done = before, None  # also if the clock was set back
+            current, finished = previous, None  # also if the clock was set back
         self._current = self._sum(current, flight, batch, lag)
         self.failures = 0
-        return done
+        return finished
 
     def _sum(self, current: MinuteRecord, flight: Flight, batch: BatchMetadata, lag: int | None) -> MinuteRecord:
-        took_ms = flight.committed.monotonic_ms - flight.issued.monotonic_ms
+        latency_ms = flight.committed.monotonic_ms - flight.issued.monotonic_ms
         counts = list(current.latencies)
-        counts[bisect_left(BUCKETS_MS, took_ms)] += 1
+        counts[bisect_left(BUCKETS_MS, latency_ms)] += 1
         return MinuteRecord(
             current.at_ms,
             current.transactions + 1,

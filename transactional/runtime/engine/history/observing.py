@@ -1,7 +1,8 @@
-"""Observers of a run: the journal, the display, metrics, traces, logs, and whatever else is notified of all events.
+"""The ports of observers, and the notices that they get.
 
-All that a run reports comes through here, in the driver's thread and in order: the events, the actions that followed,
-and notices of what is no event of the protocol.
+The journal, the display, metrics, traces and logs are observers. An observer is called in the driver's thread and in
+order, with each event and the actions that followed. `NoticeObserver`s also get notices, which are no events of the
+protocol, such as a renewed lease or the maintenance of a table. An observer must not change what it is given.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ class StandingBy:
 class Leading:
     """The run has the lease, and every table is fenced.
 
-    `before` is the run before this one, None if there was none; its `end` is `LOST` if its process was gone.
-    `interrupted` are the attempts that were in flight then.
+    `previous_run` is the run before this one, or None if this is the first; its `end` is `LOST` if its process died.
+    `interrupted` has the attempts that were in flight when it ended.
     """
 
     lease: Lease
-    before: RunRecord | None
+    previous_run: RunRecord | None
     interrupted: Sequence[AttemptRecord] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """The lease holds for this long from now on."""
+    """The lease was renewed for `lease_ms` milliseconds from now on."""
 
     lease_ms: int
 
@@ -73,12 +74,12 @@ class Maintained:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A problem is resolved: `what` says how."""
+    """A problem is resolved: `how` says by what. It has lasted `after_ms`."""
 
     txid: TxId
     failures: int
     after_ms: int
-    what: str
+    how: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Observer(Protocol):
     """Notified of every event and the actions that followed, after they were performed."""
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """`at_ms` is wall-clock time."""
+        """Take in an event. `at_ms` is wall-clock time."""
 
 
 @runtime_checkable
@@ -115,12 +116,12 @@ class RunObserver(Observer, Protocol):
         guarantee: Guarantee,
         has_windows: bool,
     ) -> None:
-        """Everything that a coordinator is created from."""
+        """Take in the start of a run: the arguments are those that its coordinator is created from."""
 
 
 @runtime_checkable
 class NoticeObserver(Observer, Protocol):
-    """An observer that is also notified of what is no event of the protocol."""
+    """An observer that is also notified of notices, which are no events of the protocol."""
 
     def notice(self, at_ms: int, notice: Notice) -> None:
-        """`at_ms` is wall-clock time."""
+        """Take in a notice. `at_ms` is wall-clock time."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from transactional.core.machine.coordinator import Coordinator
 from transactional.core.machine.invariants import check
 from transactional.model.errors import CorruptRecord, TransactionalError
-from transactional.runtime.engine.history.journal import JournalLine, RunStarted, TakenBack, read_journal
+from transactional.runtime.engine.history.journal import JournalLine, RewindLine, RunStarted, read_journal
 
 
 def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None) -> int:
@@ -32,24 +32,24 @@ def replay(lines: Iterable[JournalLine], coordinator: Coordinator | None = None)
                 has_windows=event.has_windows,
             )
             continue
-        if isinstance(event, TakenBack):
+        if isinstance(event, RewindLine):
             coordinator = None
             continue
         if coordinator is None:
             raise CorruptRecord(f"line {number} is an event, but the journal does not say how its run began")
         try:
-            again = coordinator.handle(event)
+            replayed = coordinator.handle(event)
             check(coordinator)
         except (LookupError, TypeError, ValueError) as error:
             raise CorruptRecord(f"line {number}: a coordinator can't process {event}: {error!r}") from error
-        if again != actions:
-            raise AssertionError(f"line {number}: {event} gave {actions}, and now gives {again}")
+        if replayed != actions:
+            raise AssertionError(f"line {number}: {event} gave {actions}, and now gives {replayed}")
         count += 1
     return count
 
 
 def main() -> None:
-    """The command line."""
+    """Replay the journal that the command line names, and exit with an error if an action differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("journal", type=Path)
     options = parser.parse_args()

@@ -1,4 +1,7 @@
-"""What a run says of itself: what it is, what it has done, how it ended, how far it lags, how much is to be kept."""
+"""What a run records about itself in the store: its description, its lag, how it ended, and how long records are kept.
+
+No decision depends on it: `status`, `runs` and the console show it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _log: Final = logging.getLogger(__name__)
 
 @cache
 def installed_version() -> str:
-    """The installed version; empty if the code is only in a folder."""
+    """Return the installed version, or an empty text if the code is not installed."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
@@ -35,7 +38,7 @@ def installed_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What one run has done."""
+    """The transactions of one run: the first one, the last committed one, and how many attempts failed."""
 
     first_txid: TxId
     committed_txid: TxId
@@ -48,12 +51,13 @@ class RunSummary:
 
 
 def about(topology: Topology, config: TopologyConfig, sources: Mapping[str, object]) -> RunAbout:
-    """The description of a run: its version, the topology as `describe` shows it, the options and their sources."""
+    """Return the description of a run: its version, the topology as `describe` shows it, the options and their
+    sources."""
     return RunAbout(installed_version(), described(topology), shown_options(config), sources)
 
 
 def end_of(error: BaseException | None, *, desired: DesiredState | None, is_drained: bool) -> RunEnd:
-    """How a run ended: with an error, as requested (`desired` was carried out), drained, or stopped."""
+    """Return how a run ended: with an error, as requested (`desired` was carried out), drained, or stopped."""
     if error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
         code = error.code if isinstance(error, TransactionalError) else type(error).__name__
         return RunEnd(EndedHow.FAILED, code, str(error))
@@ -62,17 +66,17 @@ def end_of(error: BaseException | None, *, desired: DesiredState | None, is_drai
     return RunEnd(EndedHow.DRAINED if error is None and is_drained else EndedHow.STOPPED)
 
 
-def kept(config: TopologyConfig, at_ms: int) -> Keep:
-    """How much of the past is kept, as of now."""
+def retention(config: TopologyConfig, at_ms: int) -> Keep:
+    """Return how many attempts the store keeps, and since when."""
     return Keep(config.keep_attempts_max, at_ms - config.keep_attempts_days * _DAY_MS)
 
 
 LAGS_MAX: Final = 50
-"""So many partitions are recorded with their lag: those with the highest."""
+"""Number of partitions whose lag is recorded: those with the highest."""
 
 
 def lags_of(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
-    """The lag of the source, and of its partitions, as stored with a transaction commit."""
+    """Return the lag of the source and of its partitions, as stored with a transaction commit."""
     try:
         lags = spout.lag_by_partition(batch)
     except Exception:
@@ -80,12 +84,15 @@ def lags_of(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
         return {"lag": None}
     if lags is None:
         return {"lag": lag_of(spout, batch)}
-    highest = sorted(lags, key=lambda each: (-lags[each], each))[:LAGS_MAX]
-    return {"lag": sum(lags.values()), "lags": [[each.source, each.index, lags[each]] for each in highest]}
+    highest = sorted(lags, key=lambda partition: (-lags[partition], partition))[:LAGS_MAX]
+    return {
+        "lag": sum(lags.values()),
+        "lags": [[partition.source, partition.index, lags[partition]] for partition in highest],
+    }
 
 
 def lag_of(spout: Spout, batch: BatchMetadata) -> int | None:
-    """Records that the source holds beyond this batch, as last seen; None: unknown."""
+    """Return the number of records that the source holds beyond this batch, as last seen, or None if it is unknown."""
     try:
         return spout.lag(batch)
     except Exception:

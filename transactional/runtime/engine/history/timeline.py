@@ -1,5 +1,8 @@
-"""`Timeline`: how far each attempt in flight is, and when it reached each step. Kept once, for the store's records, for
-the sizing of batches, and for whatever shows a run."""
+"""`Timeline`: how far each attempt in flight is, and when it reached each step.
+
+The times are recorded once, for the store's records, for the sizing of batches, and for observers that show a run. No
+decision about a transaction depends on them.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +31,27 @@ Step = Literal["planning", "idle", "processing", "processed", "committing", "abo
 
 
 class Moment(NamedTuple):
-    """One moment by both clocks, in milliseconds: since 1970, and monotonic, which is for durations."""
+    """One moment by two clocks, in milliseconds: `wall_ms` since 1970, and `monotonic_ms` for durations."""
 
     wall_ms: int
     monotonic_ms: int
 
 
 NEVER = Moment(0, 0)
-"""Of a step that is not reached yet."""
+"""The moment of a step that was not reached yet."""
 
 
 @dataclass(slots=True)
 class Flight:
-    """One attempt in flight: its step, since when, and when it reached each step. As long as its source has nothing to
-    read it is idle, and is issued only when it is planned again."""
+    """One attempt in flight: its current step, `since` when, and the moment of each step.
+
+    While its source has nothing to read the attempt is idle. It counts as issued when it is planned again.
+    """
 
     attempt: TransactionAttempt
     issued: Moment
     commits_before: int
-    """So many transactions were committed when it was issued, of those that the timeline has seen."""
+    """Number of transactions that the timeline had seen committed when the attempt was issued."""
     step: Step
     since: Moment
     limit: BatchLimit | None = None
@@ -58,17 +63,17 @@ class Flight:
 
     @property
     def processing_ms(self) -> int:
-        """How long it was processed."""
+        """The duration of the processing phase."""
         return self.processed.monotonic_ms - self.planned.monotonic_ms
 
     @property
     def commit_ms(self) -> int:
-        """How long its commit phase took, with what the driver had to do before it saw its end."""
+        """The duration of the commit phase, including the time until the driver handled its end."""
         return self.committed.monotonic_ms - self.commit_started.monotonic_ms
 
     @property
     def phases_ms(self) -> dict[str, int]:
-        """How long a committed attempt took, by phase."""
+        """The durations of a committed attempt by phase."""
         return {
             "planning": max(0, self.planned.monotonic_ms - self.issued.monotonic_ms),
             "processing": max(0, self.processing_ms),
@@ -77,14 +82,16 @@ class Flight:
         }
 
     def record(self, batch: BatchMetadata) -> AttemptRecord:
-        """What is stored of it once its batch is planned."""
+        """Return the store's record of the attempt once its batch is planned."""
         issued, planned = self.issued.wall_ms, self.planned.wall_ms
         return AttemptRecord(self.attempt, PROCESSING, batch, None, issued, planned, None, None, None, None)
 
 
 class Timeline:
-    """Listens to events, and to actions that are about to be performed. Nothing is kept of what has failed; of what was
-    committed, only the last transaction. Iterates over what is in flight, in order."""
+    """Follows events, and actions that are about to be performed. Iterates over the attempts in flight, in order.
+
+    Failed attempts are dropped, and so are committed ones except for the last.
+    """
 
     def __init__(self) -> None:
         self._flights: dict[TransactionAttempt, Flight] = {}
@@ -98,7 +105,7 @@ class Timeline:
         return len(self._flights)
 
     def find(self, attempt: TransactionAttempt) -> Flight | None:
-        """An attempt in flight, or the one that was committed last."""
+        """Return an attempt in flight or the one that was committed last, or None for any other."""
         if self._last is not None and self._last.attempt == attempt:
             return self._last
         return self._flights.get(attempt)
@@ -109,46 +116,46 @@ class Timeline:
             raise KeyError(attempt)
         return flight
 
-    def note_event(self, event: Event, at: Moment) -> None:
-        """Take in an event; a copy of one, or one that comes late, changes nothing."""
+    def note_event(self, event: Event, moment: Moment) -> None:
+        """Take in an event. Duplicates and late events change nothing."""
         match event:
             case BatchPlanned(attempt, None) if attempt in self._flights:
-                self._reach(attempt, "idle", at)
+                self._reach(attempt, "idle", moment)
             case BatchPlanned(attempt, _, limit) if attempt in self._flights:
                 self._flights[attempt].limit = limit
             case ProcessingSucceeded(attempt) if attempt in self._flights:
                 if self._flights[attempt].processed is NEVER:
-                    self._reach(attempt, "processed", at).processed = at
-            case AttemptFailed(attempt):  # also how what was given up ends
+                    self._reach(attempt, "processed", moment).processed = moment
+            case AttemptFailed(attempt):  # attempts that were given up end like this, too
                 self._flights.pop(attempt, None)
 
-    def note_action(self, action: Action, at: Moment) -> None:
-        """Take in an action. What is replayed as recorded was never planned: it is issued only then."""
+    def note_action(self, action: Action, moment: Moment) -> None:
+        """Take in an action. A recorded batch that is replayed is never planned: it is issued when it is recorded."""
         match action:
             case PlanBatch(attempt):
-                flight = self._reach(attempt, "planning", at)
-                flight.issued, flight.commits_before = at, self._commits
+                flight = self._reach(attempt, "planning", moment)
+                flight.issued, flight.commits_before = moment, self._commits
             case RecordAttempt(attempt, batch, _, work_of):
                 if work_of is not None:
                     self._flights[attempt] = replace(self._flights.pop(work_of), attempt=attempt)
                 if work_of is None or self._flights[attempt].batch is None:
-                    flight = self._reach(attempt, "processing", at)
-                    flight.planned, flight.batch = at, batch
+                    flight = self._reach(attempt, "processing", moment)
+                    flight.planned, flight.batch = moment, batch
             case StartCommit(attempt):
-                self._reach(attempt, "committing", at).commit_started = at
+                self._reach(attempt, "committing", moment).commit_started = moment
             case AbortAttempt(attempt) if attempt in self._flights:
-                self._reach(attempt, "aborting", at)
+                self._reach(attempt, "aborting", moment)
             case RecordCommit(attempt) if attempt in self._flights:
-                self._last = self._reach(attempt, "committed", at)
-                self._last.committed = at
+                self._last = self._reach(attempt, "committed", moment)
+                self._last.committed = moment
                 self._commits += 1
                 self._flights = {later: flight for later, flight in self._flights.items() if later > attempt}
 
-    def _reach(self, attempt: TransactionAttempt, step: Step, at: Moment) -> Flight:
+    def _reach(self, attempt: TransactionAttempt, step: Step, moment: Moment) -> Flight:
         flight = self._flights.get(attempt)
         if flight is None:
             # An attempt that had no batch and was given up ends in no event.
-            self._flights = {other: known for other, known in self._flights.items() if other.txid != attempt.txid}
-            flight = self._flights[attempt] = Flight(attempt, at, self._commits, step, at)
-        flight.step, flight.since = step, at
+            self._flights = {key: older for key, older in self._flights.items() if key.txid != attempt.txid}
+            flight = self._flights[attempt] = Flight(attempt, moment, self._commits, step, moment)
+        flight.step, flight.since = step, moment
         return flight

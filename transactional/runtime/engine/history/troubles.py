@@ -1,4 +1,4 @@
-"""`Troubles`: whether attempts are failing, since when, and when the problem is resolved."""
+"""`Troubles` notices when attempts begin to fail, and when the problem is resolved."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from transactional.runtime.engine.history.observing import Recovered
 
 
 class Troubles:
-    """Listens to the driver's events and actions; knows whether the topology has a problem, and since when.
-
-    `notify` is called when one is resolved.
-    """
+    """Follows the driver's events and actions. `notify` is called when a problem is resolved."""
 
     def __init__(self, notify: Callable[[Recovered], None]) -> None:
         self._notify = notify
         self._since_ms = self._failures = 0
         self._txid = TxId(0)
-        self._may_be_inherited = True  # from an earlier run, as recorded in the store
+        self._may_be_inherited = True  # the store may have recorded a problem of an earlier run
 
     def note_action(self, action: Action, at_ms: int) -> None:
-        """Process a performed action."""
+        """Take in an action that was performed."""
         match action:
             case RecordFailure(attempt):
                 self._since_ms = self._since_ms if self._failures else at_ms
@@ -31,8 +28,9 @@ class Troubles:
             case RecordCommit(attempt, _) if self._failures and attempt.txid >= self._txid:
                 self._end(f"transaction {attempt} is committed", at_ms)
 
-    def is_over(self, event: Event, at_ms: int) -> bool:
-        """Process an event; True if it resolves a problem without a transaction commit: there is nothing to commit."""
+    def resolves(self, event: Event, at_ms: int) -> bool:
+        """Take in an event. Returns whether it resolves a problem without a transaction commit, as when there is
+        nothing to commit."""
         if not isinstance(event, BatchPlanned) or event.batch is not None:
             return False
         if self._failures:
@@ -43,7 +41,7 @@ class Troubles:
         may_be, self._may_be_inherited = self._may_be_inherited, False
         return may_be
 
-    def _end(self, what: str, at_ms: int) -> None:
-        self._notify(Recovered(self._txid, self._failures, at_ms - self._since_ms, what))
+    def _end(self, how: str, at_ms: int) -> None:
+        self._notify(Recovered(self._txid, self._failures, at_ms - self._since_ms, how))
         self._since_ms = self._failures = 0
         self._txid = TxId(0)

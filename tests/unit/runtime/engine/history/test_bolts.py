@@ -16,8 +16,8 @@ from transactional.errors import ConfigError
 from transactional.model.attempt import Epoch, TxId
 from transactional.model.config import TopologyConfig
 from transactional.runtime.engine.driver import TopologyDriver
-from transactional.runtime.engine.history.bolts import Bolts
-from transactional.runtime.engine.letter_spout import LetterSpout, letters_of
+from transactional.runtime.engine.history.bolts import EarlierBolts
+from transactional.runtime.engine.letter_spout import LetterSpout, waiting_letters
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.describing import described
@@ -94,10 +94,10 @@ def test_a_letter_whose_bolt_can_not_be_told_from_another_stays() -> None:
     made = words.topology("cat", "dog", joined=True)
     words.run(made)
     runs = words.store.runs("words", limit=10)
-    assert len(letters_of(made, None, runs)) == 2, "it is the same program"
+    assert len(waiting_letters(made, None, runs)) == 2, "it is the same program"
     for now in (words.topology("cat", "dog", "cat", joined=True), words.topology("cat", "dog", streams=("web", "app"))):
         with pytest.raises(ConfigError, match=r"dead letter 1:0 came to bolt 'b-0-Spelled' .* several that it may be"):
-            letters_of(now, None, runs)
+            waiting_letters(now, None, runs)
 
 
 def test_a_letter_whose_bolt_is_gone_is_not_sent_to_one_of_the_same_name() -> None:
@@ -105,8 +105,8 @@ def test_a_letter_whose_bolt_is_gone_is_not_sent_to_one_of_the_same_name() -> No
     words.run(words.topology("cat", "dog"))
     runs, now = words.store.runs("words", limit=10), words.topology("dog")
     with pytest.raises(ConfigError, match=r"dead letter 1:0 .* no longer has such a subscription"):
-        letters_of(now, None, runs)
-    assert [letter.component for letter in letters_of(now, [(1, 1)], runs)] == ["b-0-Spelled"]
+        waiting_letters(now, None, runs)
+    assert [letter.component for letter in waiting_letters(now, [(1, 1)], runs)] == ["b-0-Spelled"]
 
 
 def test_bolts_are_looked_for_in_what_the_run_has_described() -> None:
@@ -116,7 +116,7 @@ def test_bolts_are_looked_for_in_what_the_run_has_described() -> None:
 
     def today(bolt: str, txid: int, *runs: tuple[int, dict[str, Any]]) -> str | None:
         known = [RunRecord(Epoch(1), "test", None, RunAbout("", about), 0, TxId(at)) for at, about in runs]
-        return Bolts(now, known).today(bolt, TxId(txid))
+        return EarlierBolts(now, known).current_id(bolt, TxId(txid))
 
     assert today(first, 1, (0, before)) == second
     assert today(first, 2, (3, now), (1, before), (0, now)) == second

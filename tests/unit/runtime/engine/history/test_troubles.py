@@ -51,17 +51,17 @@ def test_a_source_that_answers_with_nothing_ends_its_own_trouble_only() -> None:
     told: list[Recovered] = []
     teller = Troubles(told.append)
     teller.note_action(failed(tried(3, 7)), 1_000)
-    assert not teller.is_over(BatchPlanned(tried(4, 8), None), 1_100)  # 3 is still tried again
-    assert not teller.is_over(BatchPlanned(tried(3, 9), EMPTY_BATCH), 1_200)
-    assert teller.is_over(BatchPlanned(tried(3, 9), None), 1_300)
+    assert not teller.resolves(BatchPlanned(tried(4, 8), None), 1_100)  # 3 is still tried again
+    assert not teller.resolves(BatchPlanned(tried(3, 9), EMPTY_BATCH), 1_200)
+    assert teller.resolves(BatchPlanned(tried(3, 9), None), 1_300)
     assert told == [Recovered(TxId(3), 1, 300, "the source responds, and has nothing new")]
 
 
 def test_a_trouble_of_an_earlier_run_is_over_when_there_is_nothing_to_commit() -> None:
     """What the store knows of it this process has not seen."""
     teller = Troubles(lambda notice: None)
-    assert teller.is_over(BatchPlanned(tried(3, 9), None), 1_300)
-    assert not teller.is_over(BatchPlanned(tried(3, 9), None), 1_400)
+    assert teller.resolves(BatchPlanned(tried(3, 9), None), 1_300)
+    assert not teller.resolves(BatchPlanned(tried(3, 9), None), 1_400)
 
 
 def failing(times: int, error: Exception, plan: Any) -> Any:
