@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from transactional.core.ports import PersistentAggregate, State
-from transactional.core.ports.providing import provided_state
+from transactional.core.ports.providing import make_provided_state
 from transactional.model.aggregates import Aggregate
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
@@ -100,7 +100,7 @@ def state_of_provider(provider: str | None, topology_id: str, bolt_id: str, text
         )
     key, values = declared_columns(bolt_id, text)
     try:
-        return provided_state(provider, topology_id, bolt_id, str(key), str(values))
+        return make_provided_state(provider, topology_id, bolt_id, str(key), str(values))
     except ConfigError as error:
         raise type(error)(f"stateful bolt {bolt_id!r}: {error}") from error
 

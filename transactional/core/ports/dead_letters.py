@@ -1,5 +1,8 @@
-"""Dead letters: tuples that were set aside because a bolt failed on them as often as is allowed. The schema of their
-table, and its rows."""
+"""Dead letters: tuples that were set aside because a bolt failed on them `attempts_max` times.
+
+This module has the schema of their table, makes its rows, and converts a tuple to JSON and back. The JSON is stored,
+and people edit it before letters are tried again: it must stay readable, and every value must come back with its type.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ from transactional.model.user_code.tuples import BeyondPython, Key
 
 LETTER_KEY = "transaction long, number long"
 LETTER_VALUES = "component string, source string, stream string, tuple string, error string, tried_again_in long"
-"""The tuple is JSON; source and stream are its origin, component and error where it ended. `tried_again_in` is the
-transaction in which it was sent to its bolt again."""
+"""The tuple is JSON. Source and stream are its origin, `component` is the bolt that failed, with `error`.
+
+`tried_again_in` is the transaction in which the letter was sent to its bolt again.
+"""
 
 
 def check_dead_letters(state: State) -> None:
@@ -36,23 +41,32 @@ def check_dead_letters(state: State) -> None:
 def letter_rows(
     attempt: TransactionAttempt, letters: Sequence[DeadLetter], tried_again: Sequence[Letter] = ()
 ) -> dict[Key, tuple[Any, ...]]:
-    """The letters of one transaction as rows, independent of the order in which they were found; and the rows of those
-    that it has retried."""
-    rows = sorted((x.exclusion.component, x.source, x.stream, x.tuple, storable(x.exclusion.error)) for x in letters)
-    new: dict[Key, tuple[Any, ...]] = {(attempt.txid, number): (*row, None) for number, row in enumerate(rows)}
-    done: dict[Key, tuple[Any, ...]] = {
-        (x.txid, x.number): (x.component, x.source, x.stream, x.values, x.error, attempt.txid) for x in tried_again
+    """Return the rows of a transaction's new letters, and the changed rows of the letters that it has tried again.
+
+    New letters are numbered in an order that does not depend on the order of their failures.
+    """
+    rows = sorted(
+        (letter.exclusion.component, letter.source, letter.stream, letter.tuple, storable(letter.exclusion.error))
+        for letter in letters
+    )
+    new_rows: dict[Key, tuple[Any, ...]] = {(attempt.txid, number): (*row, None) for number, row in enumerate(rows)}
+    changed_rows: dict[Key, tuple[Any, ...]] = {
+        (letter.txid, letter.number): (
+            *(letter.component, letter.source, letter.stream, letter.values, letter.error),
+            attempt.txid,
+        )
+        for letter in tried_again
     }
-    return done | new
+    return changed_rows | new_rows
 
 
 def values_to_json(values: Mapping[str, object]) -> str:
-    """A tuple's values by field, readable for people and for `values_from_json`."""
-    return json.dumps(_escaped(values), default=_to_json)
+    """Return a tuple's values by field as JSON, readable for people and for `values_from_json`."""
+    return json.dumps(_escape(values), default=_to_json)
 
 
 def values_from_json(text: str) -> dict[str, Any]:
-    """The inverse of `values_to_json`. Raises `CorruptRecord` for anything that is not a tuple."""
+    """Parse the JSON of `values_to_json`. Raises `CorruptRecord` for anything that is not a tuple."""
     try:
         values = json.loads(text, object_hook=_from_json)
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
@@ -62,40 +76,40 @@ def values_from_json(text: str) -> dict[str, Any]:
     return values
 
 
-def _escaped(value: Any) -> Any:
-    """Structs of one field whose name could be one of ours get another `$` as a prefix."""
-    match value:
+def _escape(field: Any) -> Any:
+    """Add a `$` to the name of a struct's only field if it begins with one, as the names in `_TYPES` do."""
+    match field:
         case dict():
-            mark = "$" if len(value) == 1 else ""
-            return {mark * str(name).startswith("$") + str(name): _escaped(each) for name, each in value.items()}
+            prefix = "$" if len(field) == 1 else ""
+            return {prefix * str(name).startswith("$") + str(name): _escape(inner) for name, inner in field.items()}
         case list() | tuple():
-            return [_escaped(each) for each in value]
-    return value
+            return [_escape(inner) for inner in field]
+    return field
 
 
-def _to_json(value: Any) -> dict[str, str]:
-    for name, (kind, to_text, _) in _KINDS.items():
-        if isinstance(value, kind):
-            return {name: to_text(value)}
-    raise TypeError(f"a {type(value).__name__} can't be a value of a tuple")
+def _to_json(field: Any) -> dict[str, str]:
+    for name, (python_type, to_text, _) in _TYPES.items():
+        if isinstance(field, python_type):
+            return {name: to_text(field)}
+    raise TypeError(f"a {type(field).__name__} can't be a value of a tuple")
 
 
-def _from_json(found: dict[str, Any]) -> Any:
-    if len(found) == 1:
-        [(name, value)] = found.items()
-        if name in _KINDS:
-            return _KINDS[name][2](value)
+def _from_json(struct: dict[str, Any]) -> Any:
+    if len(struct) == 1:
+        [(name, content)] = struct.items()
+        if name in _TYPES:
+            return _TYPES[name][2](content)
         if name.startswith("$$"):
-            return {name[1:]: value}
-    return found
+            return {name[1:]: content}
+    return struct
 
 
-_KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
-    # What Python can't represent; Arrow interprets the number as that time.
-    "$number": (BeyondPython, lambda value: value.text, int),
-    "$binary": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+_TYPES: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    # A time that Python can't represent; Arrow interprets the number as that time.
+    "$number": (BeyondPython, lambda number: number.text, int),
+    "$binary": (bytes, lambda content: base64.b64encode(content).decode(), base64.b64decode),
     "$timestamp": (datetime, datetime.isoformat, datetime.fromisoformat),
     "$date": (date, date.isoformat, date.fromisoformat),
     "$decimal": (Decimal, str, Decimal),
 }
-"""Types that JSON lacks: their name there, their Python type, conversion to text and back."""
+"""The types that JSON lacks, by their name in JSON: Python type, conversion to text, conversion from text."""

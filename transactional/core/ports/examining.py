@@ -1,6 +1,8 @@
 """The port through which the doctor and the checker examine states and spouts: locations, contents, problems.
 
-Diagnoses name a problem, and the remedy.
+A state returns an `Examined` of its table, which reports what is wrong as `Diagnosis` objects, each with a remedy, and
+can carry out the repairs that it offers. Addresses are for readers that know the format of a table or a source, without
+the state or the spout. An examination changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from transactional.model.schema import Schema
 
 
 class Problem(StrEnum):
-    """What the doctor can find."""
+    """The kinds of problem that the doctor reports."""
 
     STORE_WIPED = "store-wiped"
     """The tables contain transactions that the store does not know, or were created for another store."""
@@ -35,19 +37,19 @@ class Problem(StrEnum):
     TABLE_RESTORED = "table-restored"
     """Delta's RESTORE has restored the rows, but not the version that records how far the table is."""
     TABLE_REWOUND = "table-rewound"
-    """`transactional rewind` has taken a table back; nothing is wrong with that."""
+    """`transactional rewind` has taken a table back, which is no fault."""
     FOREIGN_WRITER = "foreign-writer"
     """Another writer has changed rows."""
     FILE_CHANGED = "file-changed"
     """A data file of a table is not the one that was written."""
     FILE_MISSING = "file-missing"
-    """A data file of a table is not there."""
+    """A data file of a table does not exist."""
     FILES_LEFT_OVER = "files-left-over"
-    """Staged files are no part of their table: they are deleted in time; nothing is wrong with that."""
+    """Staged files are no part of their table. Maintenance deletes them, so this is no fault."""
     STORE_BROKEN = "store-broken"
-    """The store contradicts itself."""
+    """The records of the store contradict one another."""
     RETENTION_SET = "retention-set"
-    """The table forgets which attempt wrote it."""
+    """A retention of the table's log deletes the record of which attempt wrote it."""
     FEATURE_UNREADABLE = "feature-unreadable"
     """The table has a feature that Spark or delta-rs can't read or write."""
     TOPOLOGY_CHANGED = "topology-changed"
@@ -64,12 +66,11 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that is wrong: its name, where it is, what it is, and the remedy.
+    """A problem: its kind, the place in words (`where`), a description (`what`), and the remedy.
 
-    `can_repair`: `--repair` does it; otherwise `remedy` says what an operator has to do. `is_harmless`: nothing has to
+    If `can_repair`, `--repair` carries out the remedy; otherwise an operator has to. If `is_harmless`, nothing has to
     be done. `target` is for the repair: the Delta version to restore, or the transaction that the table contains.
-    `seen` is the Delta version of the table in which this was found. `attempt_id` is the attempt before which the table
-    did without what is missing.
+    `seen` is the Delta version that was examined. `attempt_id` is the first attempt that wrote a missing file.
     """
 
     problem: Problem
@@ -92,11 +93,11 @@ class Columns(Protocol):
 
     @property
     def key(self) -> Schema:
-        """The key columns."""
+        """The key columns, in order."""
 
     @property
     def values(self) -> Schema:
-        """The value columns."""
+        """The value columns, in order."""
 
     @property
     def txid(self) -> str:
@@ -108,38 +109,38 @@ class Columns(Protocol):
 
     @property
     def deletes(self) -> bool:
-        """Whether keys may be deleted."""
+        """True if keys may be deleted."""
 
     @property
     def deleted(self) -> str:
-        """The column that is then true for a tombstone."""
+        """The column that is true for a deleted key, if keys may be deleted."""
 
-    def prev(self, value: str, /) -> str:
-        """The column with a value's previous one."""
+    def prev(self, column: str, /) -> str:
+        """Return the name of the column with the previous values of a value column."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """Where a state's table is, and the names of its columns: for readers without the state."""
+    """The location of a state's table, and the names of its columns, for readers without the state."""
 
     format: str
-    """`delta` or `sql`."""
+    """The format of the table, `delta`, `sql` or `redis`."""
     uri: str | None = field(repr=False)
     """The path or URI of a Delta table, the URL of a database with its password; None if only a catalog knows it."""
     key: tuple[str, ...]
     values: tuple[str, ...]
     previous: Mapping[str, str]
-    """The column of each value's previous one."""
+    """The column with the previous values, by value column."""
     txid: str
     prev_txid: str
     table: str = ""
     """The table's name in a database or a catalog."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What opens the storage; it may contain secrets."""
+    """The options that open the storage. They may contain secrets."""
     deleted: str | None = None
-    """The column that is true for a tombstone; None: keys are never deleted."""
+    """The column that is true for a deleted key. None if keys are never deleted."""
     expiry: Expiry | None = None
-    """When its rows expire; None: never."""
+    """The rule by which rows expire. None if they never do."""
 
     @classmethod
     def of(
@@ -151,7 +152,7 @@ class TableAddress:
         options: Mapping[str, str] | None = None,
         expiry: Expiry | None = None,
     ) -> TableAddress:
-        """The address of a table with these columns."""
+        """Return the address of a table with these columns."""
         key, values = columns.key.names, columns.values.names
         previous = {name: columns.prev(name) for name in values}
         deleted = columns.deleted if columns.deletes else None
@@ -161,8 +162,11 @@ class TableAddress:
 
 @dataclass(frozen=True, slots=True)
 class TornFiles:
-    """Newest files of a table that are not there, or not whole: `what` says which. `version` is the one that the table
-    has without them, None if that is none; `lost` is the one that it has lost then, None if that can't be read."""
+    """The newest files of a table, which are missing or incomplete; `what` names them.
+
+    `version` is the table's version without these files, or None without any. `lost` is the version that they recorded,
+    or None if that can't be read.
+    """
 
     what: str
     version: AttemptId | None
@@ -170,47 +174,47 @@ class TornFiles:
 
 
 class Examined(Protocol):
-    """The table of a state, as found by an examination."""
+    """The table of a state, as it was read by an examination."""
 
     @property
     def where(self) -> str:
-        """The table in words (see `in_words`)."""
+        """The name of the table in messages (see `in_words`)."""
 
     @property
     def torn(self) -> TornFiles | None:
-        """What is torn of it (`Problem.TABLE_TORN`)."""
+        """The torn files of the table (`Problem.TABLE_TORN`), or None."""
 
     @property
     def version(self) -> AttemptId | None:
-        """The attempt that has written the table last; None if none has, or if the table can't be read."""
+        """The attempt that wrote the table last. None if no attempt has, or if the table can't be read."""
 
     @property
     def store_id(self) -> str | None:
-        """The id of the coordinator's store that it was created for; None: none was recorded."""
+        """The id of the coordinator's store that the table was created for, or None if none was recorded."""
 
     @property
     def versions(self) -> Sequence[AttemptId]:
-        """The attempts and fences that have written it, oldest first, as far back as the table's history goes."""
+        """The attempts and fences that have written the table, oldest first, as far back as its history goes."""
 
     @property
     def has_full_history(self) -> bool:
-        """Whether `versions` begin with the first one ever."""
+        """True if `versions` goes back to the first write of the table."""
 
     def diagnoses(self) -> Iterator[Diagnosis]:
-        """What is wrong with the table itself, in the order in which it should be repaired. Changes nothing.
+        """Yield the problems of the table itself, in the order in which they should be repaired. Changes nothing.
 
-        Does not check whether it is at the transaction that the store expects. Raises `OperatingError`.
+        Does not check whether the table is at the transaction that the store expects. Raises `OperatingError`.
         """
 
     def repair(self, diagnosis: Diagnosis) -> str:
-        """Carry out the repair promised by one of these diagnoses, and report it. Nobody else writes meanwhile.
+        """Carry out the repair that one of these diagnoses offers, and describe it. Nobody else may write meanwhile.
 
         Raises `OperatingError`, also if the table has changed since it was examined.
         """
 
 
 def in_words(component_id: str, location: object) -> str:
-    """The name of a committer's table in messages."""
+    """Return the name of a committer's table in messages."""
     return f"table of {component_id!r} ({location})"
 
 
@@ -219,10 +223,10 @@ def in_words(component_id: str, location: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceAddress:
-    """How a spout's source is reached: for readers without the spout.
+    """The address of a spout's source, for readers without the spout.
 
-    `format` is `"kafka"`, with the brokers' addresses as `uri` and librdkafka's `options`, or another source's. With
-    `skips_records` a record may make no tuple.
+    `format` is `"kafka"`, with the brokers' addresses as `uri` and librdkafka's `options`, or that of another source.
+    If `skips_records`, a record may yield no tuple.
     """
 
     format: str

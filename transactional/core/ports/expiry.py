@@ -1,4 +1,7 @@
-"""When the rows of a state expire, and how that follows from the facts of a batch."""
+"""The rule by which rows of a state expire, and the horizon that follows from it for a batch.
+
+The horizon is computed from the recorded facts of the batch alone, never from a clock, so that all attempts agree.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ from transactional.model.facts import BatchFacts
 
 
 class Time(Enum):
-    """Which of a batch's times counts."""
+    """The time of a batch that rows are compared with."""
 
     TRANSACTION = "transaction"
-    """When the batch was planned."""
+    """The time at which the batch was planned."""
     EVENT = "event"
-    """Before which tuples are late."""
+    """The watermark, before which tuples are late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
     """A row expires once its `column`, a timestamp, is `after_us` microseconds or more before the batch's time.
 
-    A row with NULL there never does.
+    A row with NULL in this column never expires.
     """
 
     column: str
@@ -29,11 +32,8 @@ class Expiry:
     by: Time = Time.TRANSACTION
 
     def horizon(self, facts: BatchFacts | None) -> int | None:
-        """Rows at or below this time, in microseconds since 1970, have expired for the batch; None: none has.
-
-        It depends on what was recorded with the batch alone, so that all its attempts agree.
-        """
+        """Return the time, in microseconds since 1970, at or below which rows have expired. None if no row has."""
         if facts is None:
             return None
-        now = facts.time_ms * 1_000 if self.by is Time.TRANSACTION else facts.watermark_us
-        return None if now is None else now - self.after_us
+        batch_us = facts.time_ms * 1_000 if self.by is Time.TRANSACTION else facts.watermark_us
+        return None if batch_us is None else batch_us - self.after_us

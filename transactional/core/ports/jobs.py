@@ -64,7 +64,7 @@ class Processed:
     digests: Mapping[PartitionId, Digest]
     parts: Mapping[str, Partials | Sequence[bytes | StagedBytes]]
     counts: Mapping[str, int]
-    """Tuples received per component."""
+    """The number of tuples that each component received."""
     deferred: Sequence[DeferredTuples] = ()
     excluded: Sequence[Exclusion] = ()
     letters: Sequence[DeadLetter] = ()
@@ -86,7 +86,7 @@ class Processed:
     executor: str = ""
     """The executor, `in the driver`, `in workers` or `on Spark`, followed by the reason if there was a choice."""
     split: Mapping[str, Sequence[pa.Table | SplitRows]] = field(default_factory=dict)
-    """By committer, partial aggregates that follow those in `parts`, in order, some of them split by key."""
+    """Partial aggregates that follow those in `parts`, in order, by committer; some are split by key."""
 
     def facts_of(self, component: str) -> BatchFacts | None:
         """Return the facts of the batch for the tuples of a component."""
@@ -112,7 +112,7 @@ class JobExecutor(Protocol):
         """Return a number that increases while the attempt makes progress."""
 
     def close(self) -> None:
-        """Release what `open` acquired."""
+        """Release the resources that `open` acquired."""
 
 
 class Clock(Protocol):

@@ -1,4 +1,4 @@
-"""What a rewind takes states back to."""
+"""The target of a rewind, as states get it: a transaction, and the attempt that committed it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from transactional.model.attempt import AttemptId, TxId
 
 @dataclass(frozen=True, slots=True)
 class RewindTarget:
-    """The transaction that a table is taken back to. `attempt_id` is the attempt that committed it; None: it is 0, the
-    beginning.
+    """The transaction that a table is taken back to, and the attempt that committed it.
 
-    `txid_of` gives the transaction of an attempt that has written the table, None if the store does not know it. The
-    table of a committer that joined after `txid` goes back to what it was before its first transaction.
+    `attempt_id` is None if `txid` is 0, the beginning. `txid_of` returns the transaction of an attempt that has written
+    the table, or None if the store does not know the attempt. The table of a committer that joined after `txid` goes
+    back to its contents before its first transaction.
     """
 
     txid: TxId

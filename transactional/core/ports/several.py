@@ -120,8 +120,8 @@ class SeveralSpouts(Spout):
     @property
     def outputs(self) -> Mapping[str, Schema]:
         """The fields by stream, those of the first spout under the default stream."""
-        others = {name: spout.output for name, spout in self.spouts.items() if name != self.first}
-        return {**self.spouts[self.first].outputs, **others}
+        further_outputs = {name: spout.output for name, spout in self.spouts.items() if name != self.first}
+        return {**self.spouts[self.first].outputs, **further_outputs}
 
     @property
     def event_times(self) -> Mapping[str, EventTime]:
@@ -168,9 +168,7 @@ class SeveralSpouts(Spout):
 
     def identity(self) -> Mapping[str, str]:
         """Return the identities of all spouts, with the name of the stream in front of each key."""
-        return {
-            f"{name}.{key}": value for name, spout in self.spouts.items() for key, value in spout.identity().items()
-        }
+        return {f"{name}.{key}": text for name, spout in self.spouts.items() for key, text in spout.identity().items()}
 
     def open(self) -> None:
         """Open the spouts, one after the other."""
@@ -189,9 +187,9 @@ class SeveralSpouts(Spout):
 
     # --- what happens to a batch ----------------------------------------------------------------------------------
 
-    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+    def plan(self, previous_batch: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
         """Plan a batch with each spout. A spout that has nothing new keeps its positions."""
-        positions = {name: self._part_of_batch(name, after) for name in self.spouts}
+        positions = {name: self._part_of_batch(name, previous_batch) for name in self.spouts}
         planned = self._plan_each(positions, replay=replay)
         if all(batch is None for batch in planned.values()):
             return None
@@ -199,7 +197,7 @@ class SeveralSpouts(Spout):
             name: batch if batch is not None else _without_records(positions[name]) for name, batch in planned.items()
         }
         splits = [batch.split_records for batch in parts.values() if batch.split_records is not None]
-        removed = _without_records(self._part_of_removed(after))
+        removed = _without_records(self._part_of_removed(previous_batch))
         ranges, metadata = dict(removed.ranges), dict(removed.metadata)
         for name, batch in parts.items():
             ranges |= {add_stream_name(name, partition): range for partition, range in batch.ranges.items()}
@@ -245,28 +243,28 @@ class SeveralSpouts(Spout):
 
     # --- how far behind, and sizes --------------------------------------------------------------------------------
 
-    def lag(self, after: BatchMetadata) -> int | None:
+    def lag(self, previous_batch: BatchMetadata) -> int | None:
         """Return the sum of the lags. None if one of them is unknown."""
-        lags = [spout.lag(self._part_of_batch(name, after)) for name, spout in self.spouts.items()]
+        lags = [spout.lag(self._part_of_batch(name, previous_batch)) for name, spout in self.spouts.items()]
         numbers = [lag for lag in lags if lag is not None]
         return sum(numbers) if len(numbers) == len(lags) else None
 
-    def lag_by_partition(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
+    def lag_by_partition(self, previous_batch: BatchMetadata) -> Mapping[PartitionId, int] | None:
         """Return the lags of all partitions. None if those of one spout are unknown."""
         by_partition = dict[PartitionId, int]()
         for name, spout in self.spouts.items():
-            lags = spout.lag_by_partition(self._part_of_batch(name, after))
+            lags = spout.lag_by_partition(self._part_of_batch(name, previous_batch))
             if lags is None:
                 return None
             by_partition |= {add_stream_name(name, partition): lag for partition, lag in lags.items()}
         return by_partition
 
-    def list_partitions(self, after: BatchMetadata) -> Mapping[PartitionId, Listing]:
+    def list_partitions(self, previous_batch: BatchMetadata) -> Mapping[PartitionId, Listing]:
         """Return the listed partitions of all spouts."""
         return {
             add_stream_name(name, partition): listing
             for name, spout in self.spouts.items()
-            for partition, listing in spout.list_partitions(self._part_of_batch(name, after)).items()
+            for partition, listing in spout.list_partitions(self._part_of_batch(name, previous_batch)).items()
         }
 
     @property
@@ -304,12 +302,12 @@ class SeveralSpouts(Spout):
         """Return the ranges that the sources hold, each partition queried of its own spout."""
         ranges = dict[PartitionId, OffsetRange | None]()
         for name, spout in self.spouts.items():
-            own = {
+            own_partitions = {
                 split_stream_name(partition)[1]: partition for partition in partitions if _stream_of(partition) == name
             }
-            if own:
-                held_ranges = spout.read_held_ranges(own.keys())
-                ranges |= {own[partition]: offsets for partition, offsets in held_ranges.items()}
+            if own_partitions:
+                held_ranges = spout.read_held_ranges(own_partitions.keys())
+                ranges |= {own_partitions[partition]: offsets for partition, offsets in held_ranges.items()}
         return ranges
 
     # --- messages that are acked ----------------------------------------------------------------------------------
@@ -363,6 +361,8 @@ def _stream_of(partition: PartitionId) -> str:
     return split_stream_name(partition)[0]
 
 
-def _without_records(after: BatchMetadata) -> BatchMetadata:
-    ranges = {partition: OffsetRange(offsets.until, offsets.until) for partition, offsets in after.ranges.items()}
-    return BatchMetadata(ranges, metadata=after.metadata)
+def _without_records(previous_batch: BatchMetadata) -> BatchMetadata:
+    ranges = {
+        partition: OffsetRange(offsets.until, offsets.until) for partition, offsets in previous_batch.ranges.items()
+    }
+    return BatchMetadata(ranges, metadata=previous_batch.metadata)

@@ -1,8 +1,8 @@
-"""What tasks of a step that runs as a Spark job have of a state whose keys are split among them: each reads and writes
-its part.
+"""The part of a state that a task reads and writes, if a step of the commit phase runs as a Spark job.
 
-The driver reads and checks the table's version once, and hands all tasks the same version of it. What they write is no
-part of the table until the driver commits it, together with what the others have written.
+The keys of the state are split among the tasks. The driver reads and checks the version of the table once, and sends
+all tasks the same version. Rows that a task writes are no part of the table until the driver commits the parts of all
+tasks together.
 """
 
 from __future__ import annotations
@@ -33,49 +33,53 @@ class NeedsDriver(BoltFailed):
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """What one task has written, one row per key: as Arrow, as the state would write it, or in a staged file."""
+    """The rows that one task has written, one per key: in Arrow, as the state would write them, or in a staged file."""
 
     rows: pa.Table | None = None
     file: StagedFile | None = None
 
 
 class TaskState(Protocol):
-    """A state's table at the version that the driver has read and checked, for tasks of a step. Picklable; runs on
-    executors."""
+    """A state's table at the version that the driver has checked, for tasks of a step. Picklable; runs on executors."""
 
     @property
     def key(self) -> Schema:
-        """The key columns."""
+        """The key columns, in order."""
 
     @property
     def values(self) -> Schema:
-        """The value columns."""
+        """The value columns, in order."""
 
     def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before the transaction of those keys that exist. Raises `OperatingError`, or `NeedsDriver`
-        where the table is not to be found."""
+        """Return the values before the transaction of those keys that exist.
+
+        Raises `OperatingError`, or `NeedsDriver` if this machine does not see the table.
+        """
 
     def rows_before(self, keys: pa.Table) -> pa.Table:
-        """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
+        """Return the rows that `get` returns, in Arrow: key and value columns. There may be further rows."""
 
     def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
-        """As `State.rows_between`: of all keys, not only those of one task. Raises as `get`."""
+        """Return the rows of `State.rows_between`, of all keys and not only those of one task. Raises as `get`."""
 
     def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
-        """New values as the state writes them. Raises `SchemaMismatch` for values of another type."""
+        """Return new values in the columns that the state writes.
+
+        Raises `SchemaMismatch` for values of another type.
+        """
 
     def as_written(self, rows: pa.Table) -> pa.Table:
-        """Key and value columns as the state writes them, none of them deleted."""
+        """Return key and value columns in the columns that the state writes; no row is a deletion."""
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
-        """Keep them until the driver commits them, in a file if they are many. `tasks` have some.
+        """Store rows until the driver commits them, in a file if they are many. `tasks` is the number of tasks.
 
         Raises `OperatingError`.
         """
 
 
 class Closer(Protocol):
-    """What makes the windows that close of a state's rows. Picklable; runs on executors."""
+    """Makes closed windows from a state's rows. Picklable; runs on executors."""
 
     def close_windows(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:
-        """As `PersistentAggregate.close_windows`."""
+        """Make the windows that close in a transaction (see `PersistentAggregate.close_windows`)."""

@@ -134,13 +134,13 @@ class Spout(ABC):
         """
 
     @abstractmethod
-    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """Plan the batch that starts where `after` ends. None if there is nothing to read.
+    def plan(self, previous_batch: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """Plan the batch that starts where `previous_batch` ends. None if there is nothing to read.
 
         With `replay` (opaque spouts only; a transactional batch is replayed as recorded) there is always a batch,
-        possibly an empty one. A partition that is new in the recorded batch then has an empty range in `after`, which
-        is where that batch started to read it: the replay starts there too. Raises `OperatingError`, or `BatchLost` if
-        a gap is not allowed.
+        possibly an empty one. A partition that is new in the recorded batch then has an empty range in
+        `previous_batch`, which is where that batch started to read it: the replay starts there too. Raises
+        `OperatingError`, or `BatchLost` if a gap is not allowed.
         """
 
     @abstractmethod
@@ -201,7 +201,7 @@ class Spout(ABC):
 
     @property
     def event_times(self) -> Mapping[str, EventTime]:
-        """By stream, the timestamp field that says when an event happened. By default none is known."""
+        """The timestamp fields that say when an event happened, by stream. By default none is known."""
         return {}
 
     @property
@@ -221,19 +221,19 @@ class Spout(ABC):
 
     # --- how far behind -------------------------------------------------------------------------------------------
 
-    def lag(self, after: BatchMetadata) -> int | None:
+    def lag(self, previous_batch: BatchMetadata) -> int | None:
         """Return the number of offsets after the given batch, as of the last planning, or None if unknown.
 
         Called in the driver's thread, so it must be fast and must not raise.
         """
         return None
 
-    def lag_by_partition(self, after: BatchMetadata) -> Mapping[PartitionId, int] | None:
+    def lag_by_partition(self, previous_batch: BatchMetadata) -> Mapping[PartitionId, int] | None:
         """Return the `lag` of each partition, or None if unknown. Called in the driver's thread as well."""
         return None
 
-    def list_partitions(self, after: BatchMetadata) -> Mapping[PartitionId, Listing]:
-        """Return the partitions of the source, each with what it has that no batch up to `after` has read.
+    def list_partitions(self, previous_batch: BatchMetadata) -> Mapping[PartitionId, Listing]:
+        """Return the partitions of the source, each with what it has that no batch up to `previous_batch` has read.
 
         Windows wait for partitions of which no event time is known yet. The answer is as of the last planning; a second
         call after the same planning queries the source. By default there are none: windows wait for no partition.

@@ -1,6 +1,9 @@
-"""The port of states: what the engine needs from the tables that a topology writes, and what else they may offer.
+"""The port of states: what every table that a topology writes offers the engine, and what else a state may offer.
 
-Each state passes one contract suite: `check_state` in `transactional/testing/`, for those of users, too.
+A committer writes its state in every transaction, in the commit phase. A state keeps previous values beside the current
+ones, so that a transaction that is replayed starts from the same values. Further abilities are methods with a default
+that is true of a state without them. Every state passes one contract suite, `check_state` in `transactional/testing/`,
+which users run on their own states, too.
 """
 
 from __future__ import annotations
@@ -42,8 +45,11 @@ class StateKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
-    """What a state's last write to its table made, for the history: the table's `version`, the bytes of the files that
-    it added, and the transaction up to which the table is compacted. None: not known, or there is none."""
+    """The outcome of a state's last write to its table, for the history. None for a figure that is unknown.
+
+    `version` is that of the table's format, such as a Delta version, and `size_bytes` the size of the added files. Up
+    to `compacted_txid` the table is compacted.
+    """
 
     version: int | None = None
     size_bytes: int | None = None
@@ -51,33 +57,33 @@ class CommitFacts:
 
 
 class State(ABC):
-    """A table that one committer keeps: key → values, each row with `txid`, `prev_txid` and the previous values.
+    """The table of one committer: key → values, each row with `txid`, `prev_txid` and the previous values.
 
-    What is abstract, every state has. The other methods are abilities, and what they do here is true of a state without
-    them. `state.table_state.TableState` has most of it, and the aggregates that update a state.
+    The abstract methods are those that every state has. The other methods are abilities, whose defaults are those of a
+    state without them. `state.table_state.TableState` implements most of it, and the aggregates that update a state.
 
-    Only used from the driver's commit thread. Every writing method checks and writes through one handle of the table;
-    a table whose fence is above the caller's attempt id is not touched: `Fenced` is raised.
+    Only used from the driver's commit thread. Every writing method checks and writes through one handle of the table.
+    If the table's fence is above the caller's attempt id, it writes nothing and raises `Fenced`.
     """
 
     @property
     @abstractmethod
     def kind(self) -> StateKind:
-        """Transactional or opaque."""
+        """The kind of the state: transactional or opaque."""
 
     @property
     @abstractmethod
     def key(self) -> Schema:
-        """The key columns."""
+        """The key columns, in order."""
 
     @property
     @abstractmethod
     def values(self) -> Schema:
-        """The value columns."""
+        """The value columns, in order."""
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
-        """What must stay the same across restarts: location, key, values, kind."""
+        """Return the properties that must stay the same across restarts: location, key, values, kind."""
 
     @abstractmethod
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
@@ -89,73 +95,77 @@ class State(ABC):
 
     @abstractmethod
     def version(self) -> AttemptId | None:
-        """Load the table; the attempt id that was last written to it, or None if there is none."""
+        """Load the table, and return the attempt id that was written to it last. None if nothing was written."""
 
     @abstractmethod
     def fence(self, attempt_id: AttemptId) -> None:
         """Write `attempt_id` as the table's version, through the handle that `version()` loaded, changing no row.
 
-        Raises `TableConflict` if the table has changed since `version()`, `Fenced` if its version is higher; an equal
-        one is this fence's own earlier write, whose outcome was unknown. Raises `StoreMismatch` if another writer has
-        changed rows since the owner's last write, where the table can detect it: a start would build on that.
+        Raises `TableConflict` if the table has changed since `version()`, and `Fenced` if its version is higher; an
+        equal version is this fence's own earlier write, whose outcome was unknown. Raises `StoreMismatch` if another
+        writer has changed rows since the owner's last write and the table can detect it: a start would build on them.
         """
 
     @abstractmethod
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before `attempt.txid` of the existing keys (for this transaction's own row, the previous
-        value)."""
+        """Return the values before `attempt.txid` of those keys that exist.
+
+        For a row that this transaction has already written, that is the previous value.
+        """
 
     @abstractmethod
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
-        """All keys with their values before `attempt.txid`, in any order."""
+        """Return all keys with their values before `attempt.txid`, in any order."""
 
     @abstractmethod
     def is_replay(self, attempt: TransactionAttempt) -> bool:
-        """Whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
+        """Return whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
 
     @abstractmethod
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """As `get`, in Arrow: key and value columns of the rows with these keys that exist; maybe of more rows."""
+        """Return the rows that `get` returns, in Arrow: key and value columns. There may be further rows."""
 
     @abstractmethod
     def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """As `rows_before`, as the rows are once this attempt has written them."""
+        """Return the rows with these keys as they are once this attempt has written, like `rows_before`."""
 
     @abstractmethod
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
-        """Key and value columns of the rows with `after < column <= until`: a timestamp column, in microseconds since
-        1970; `after` None: from the beginning.
+        """Return key and value columns of the rows with `after < column <= until`; `after` None: from the beginning.
 
-        The rows are those that a reader of the transaction before sees: also those that expire only now.
+        `column` is a timestamp column, in microseconds since 1970. The rows are those that a reader of the transaction
+        before sees, with those that expire only in this transaction.
         """
 
     @abstractmethod
     def put(self, attempt: TransactionAttempt, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
-        """Set new values for the given keys as transaction `attempt.txid`, even if `rows` is empty; `ABSENT` deletes a
+        """Write new values for these keys as transaction `attempt.txid`, even if there are none. `ABSENT` deletes a
         key.
 
-        Rows that an earlier attempt at this txid has changed, and that are not given, are rolled back. A transactional
-        state that already is at this txid changes no row. Either way the table's version is `attempt.attempt_id`
-        afterwards. Raises `Fenced`, or `TableConflict` if another writer got in between (nothing was written then).
+        Other rows that an earlier attempt at this txid changed are rolled back. A transactional state that is already
+        at this txid changes no row. Either way the table's version is `attempt.attempt_id` afterwards. Raises `Fenced`,
+        or `TableConflict` if another writer got in between; nothing was written then.
         """
 
     @abstractmethod
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
-        """As `put`, for partial aggregates that are combined with the values before this transaction."""
+        """Write as `put` does, but combine partial aggregates with the values from before this transaction."""
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Release what `open` acquired."""
+        """Release the resources that `open` acquired."""
 
     # --- columns, before it is opened -----------------------------------------------------------------------------
 
     @property
     def table(self) -> str:
-        """What messages call it."""
+        """The name of the table in messages."""
         return type(self).__name__
 
     def bind(self, key: Schema, values: Schema) -> None:
-        """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared; here
-        all are."""
+        """Set the columns, once the schema of the input is known.
+
+        Raises `ConfigError` if other columns are declared. By default all columns are declared.
+        """
         if (self.key, self.values) != (key, values):
             raise ConfigError(
                 f"state {self.table} has the columns '{self.key} -> {self.values}'; what updates it needs "
@@ -163,16 +173,18 @@ class State(ABC):
             )
 
     def allow_deletes(self) -> None:
-        """Let keys be deleted. Raises `ConfigError` if they can't be, as here."""
+        """Allow that keys are deleted. Raises `ConfigError` if they can't be, which is the default."""
         raise ConfigError(f"a {type(self).__name__} can't delete rows")
 
     def expire(self, expiry: Expiry) -> None:
-        """Let rows expire so. Raises `ConfigError` if they can't, as here."""
+        """Let rows expire by this rule. Raises `ConfigError` if rows can't expire, which is the default."""
         raise ConfigError(f"rows of a {type(self).__name__} can't expire")
 
     def aggregate(self, aggregates: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
-        """The update that keeps these aggregates, each in its column. Raises `ConfigError` if there is none, as here:
-        bolts have `put`."""
+        """Return the update that stores these aggregates, each in its column.
+
+        Raises `ConfigError` if the state has no aggregates, which is the default: bolts use `put`.
+        """
         raise ConfigError(f"a {type(self).__name__} has no aggregates; derive it from state.table_state.TableState")
 
     # --- transactions ---------------------------------------------------------------------------------------------
@@ -186,20 +198,24 @@ class State(ABC):
         """
 
     def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:  # noqa: B027 - optional
-        """Raise what `put` would raise for these rows, and write nothing: then the tuples can be found that led to
-        what is refused. Here nothing is known of that before it is written."""
+        """Raise the error that `put` would raise for these rows, without writing.
+
+        The tuples that led to refused values can then be identified. By default nothing is checked.
+        """
 
     def last_commit(self) -> CommitFacts | None:
-        """What the last write was; None: nothing is known of it.
+        """Return the figures of the last write, or None if nothing is known of it.
 
-        Called in the commit thread after all states are written; has to be cheap. Raises `OSError`, `OperatingError` if
-        that can't be determined, which matters to nobody but the history.
+        Called in the commit thread after all states are written, so it has to be cheap. May raise `OSError` or
+        `OperatingError`: only the history then lacks the figures.
         """
         return None
 
     def check_files(self) -> None:  # noqa: B027 - optional
-        """Raise `StoreMismatch` if the open table lacks files of its newest version. Called by a start before it raises
-        the version, not by a rewind, which may restore what is missing. Raises `OperatingError`. Here it does nothing.
+        """Raise `StoreMismatch` if the open table lacks files of its newest version. Raises `OperatingError`.
+
+        Called by a start before it raises the version; not by a rewind, which may restore missing files. By default
+        nothing is checked.
         """
 
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
@@ -212,8 +228,10 @@ class State(ABC):
 
     @property
     def upkeep_failure(self) -> str:
-        """Which maintenance has failed several times in a row, and why; empty while it goes well. Shown by the status,
-        the metrics and the console. Read in the commit thread."""
+        """The maintenance that has failed several times in a row, with the reason; empty if none has.
+
+        Shown by the status, the metrics and the console. Read in the commit thread.
+        """
         return ""
 
     def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:  # noqa: B027 - optional
@@ -227,37 +245,44 @@ class State(ABC):
     # --- disks of this machine, where a power failure loses what was written and not synced -------------------------
 
     def set_durability(self, durability: str) -> None:  # noqa: B027 - optional
-        """Called before `open`: `disk`, or `process`, with which nothing needs to be synced."""
+        """Set how durable writes are: `disk`, or `process`, with which nothing is synced. Called before `open`."""
 
     def unsynced(self) -> Collection[Path]:
-        """The files and folders to sync so that everything written is durable. Called before the transaction commit,
-        for all states at once. Raises `OperatingError`. Here, as in a database, what is written is durable."""
+        """Return the files and folders to sync so that all writes are durable.
+
+        Called before the transaction commit, for all states at once. Raises `OperatingError`. By default, as in a
+        database, writes are durable at once.
+        """
         return ()
 
     def mark_synced(self) -> None:  # noqa: B027 - optional
-        """Called once everything that `unsynced` returned is synced."""
+        """Record that the paths returned by `unsynced` are on disk."""
 
     def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:  # noqa: B027 - optional
-        """Set aside files that a power failure has left half written, so that nobody can open the table. Called before
-        `open`, with the same owner, by a process that leads.
+        """Set aside files that a power failure left half written, because of which nobody can open the table.
 
-        `check` is called before anything is set aside; what it raises is raised. Raises `OperatingError`. Here there
-        are none.
+        Called before `open`, with the same owner, by a process that leads. `check` is called before anything is set
+        aside, and may refuse that with an error. Raises `OperatingError`. By default there are no such files.
         """
 
     def set_store_id(self, store_id: str | None) -> None:  # noqa: B027 - optional
-        """What a table has to record that `open` creates: the coordinator's store that it is for. Called before it."""
+        """Set the id of the coordinator's store that a table records if `open` creates it. Called before `open`."""
 
     def created_for(self) -> str | None:
-        """What the open table has recorded of that, None for nothing: a start refuses the table of another store."""
+        """Return the id of the store that the open table was created for, or None if the table recorded none.
+
+        A start refuses the table of another store.
+        """
         return None
 
     # --- tasks that read and write it -----------------------------------------------------------------------------
 
     @property
     def serves_tasks(self) -> bool:
-        """Whether tasks of a step can read and write it: whether there are `for_tasks` and `put_parts`. The same keys
-        in two tasks are the caller's mistake."""
+        """True if tasks of a step can read and write it, by `for_tasks` and `put_parts`.
+
+        The caller has to see to it that no key is in two tasks.
+        """
         return False
 
     def for_tasks(self, attempt: TransactionAttempt) -> TaskState | None:
@@ -268,25 +293,32 @@ class State(ABC):
         return None
 
     def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
-        """About how many rows `rows_between` gives, not fewer; reads little, unless as here nothing better is known.
-        Raises `Fenced` or `OperatingError`."""
+        """Estimate the number of rows that `rows_between` returns, never too low.
+
+        It should read little; the default reads the rows. Raises `Fenced` or `OperatingError`.
+        """
         return int(self.rows_between(attempt, column, after, until).num_rows)
 
     def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
-        """As `put`, with what tasks have kept. Raises `TableConflict` if another writer came since `for_tasks`,
-        `ConfigError` unless it `serves_tasks`."""
+        """Write as `put` does, the parts that tasks have written.
+
+        Raises `TableConflict` if another writer wrote since `for_tasks`, and `ConfigError` unless it `serves_tasks`.
+        """
         raise ConfigError(f"tasks can't write a {type(self).__name__}")
 
     def stager(self, owner: str) -> Stager | None:
-        """What tasks write files with that can be committed into the table; None: all partial aggregates go through the
-        driver.
+        """Return an object with which tasks write files that can be committed into the table.
 
-        `owner` is `<topology id>/<component id>`. The state need not be open.
+        None if all partial aggregates pass through the driver. `owner` is `<topology id>/<component id>`. The state
+        need not be open.
         """
         return None
 
     def scratch(self, owner: str) -> Scratch | None:
-        """Where tasks leave something for later steps, beside the table; None: nowhere. The state need not be open."""
+        """Return an object with which tasks store data for later steps, beside the table, or None if there is none.
+
+        The state need not be open.
+        """
         return None
 
     # --- where it lies, and who else reads it -----------------------------------------------------------------------
@@ -302,26 +334,32 @@ class State(ABC):
         return False
 
     def address(self) -> TableAddress | None:
-        """Where the table can be found, without opening it, by readers that know its format, such as the checker. Reads
-        nothing. None: nowhere; what has an address has `examine`, too."""
+        """Return the address of the table, for readers that know its format, such as the checker. Reads nothing.
+
+        None if it can't be read from outside. A state with an address has `examine`, too.
+        """
         return None
 
     def examine(self, topology_id: str, component_id: str) -> Examined | None:
-        """Read the table of this committer as it is now, for the doctor. None if it can't be found from here: nothing
-        of it is kept, or only a catalog knows it.
+        """Read the current table of this committer, for the doctor.
 
-        Raises `OperatingError` if the storage does not respond.
+        None if this process can't reach the table: another process has it in memory, or only a catalog knows it. Raises
+        `OperatingError` if the storage does not respond.
         """
         return None
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
-        """Key and value columns of all rows; with `committed_txid`, nothing from after that transaction. The state need
-        not be open. Raises `ConfigError` if it can't be read as a whole, as here."""
+        """Return key and value columns of all rows; with `committed_txid`, as they were after that transaction.
+
+        The state need not be open. Raises `ConfigError` if it can't be read as a whole, which is the default.
+        """
         raise ConfigError(f"state {self.table} can't be read as a whole")
 
     def reader(self, owner: str) -> StateReader:
-        """A reader of its table, which is that of `<topology id>/<component id>`. Raises `ConfigError` if there can't
-        be one."""
+        """Return a reader of the table of this owner, `<topology id>/<component id>`.
+
+        Raises `ConfigError` if it can't be read from outside, which is the default.
+        """
         raise ConfigError(f"the state of {owner}, a {type(self).__name__}, can't be read from outside")
 
     # --- going back -------------------------------------------------------------------------------------------------
@@ -332,25 +370,26 @@ class State(ABC):
         return f"a {type(self).__name__} keeps nothing of earlier transactions"
 
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
-        """What going back would mean for the table of this committer, in words. Changes nothing; it need not be open.
+        """Describe in words what `rewind` would do to the table of this committer. Changes nothing; it need not be
+        open.
 
-        Raises `BeyondKept` if something that it takes is gone, `OperatingError` if the storage does not respond,
-        `ConfigError` where there is `rewind_obstacle`.
+        Raises `BeyondKept` if files that the rewind needs were deleted, `OperatingError` if the storage does not
+        respond, `ConfigError` if there is a `rewind_obstacle`.
         """
         raise ConfigError(f"state {self.table} can't be taken back: {self.rewind_obstacle}")
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Take the open table back, and write `fence_id` as its version, in one write; called after `fence`.
 
-        What it does is the same however often it is repeated, also by another process with a higher fence id, and
-        whatever the table is at by then. Raises `Fenced` when the version is higher, `BeyondKept`, `OperatingError`,
-        `ConfigError` where there is `rewind_obstacle`.
+        Idempotent, also if another process with a higher fence id repeats it, whatever the table then contains. Raises
+        `Fenced` if the version is higher, `BeyondKept`, `OperatingError`, or `ConfigError` if there is a
+        `rewind_obstacle`.
         """
         raise ConfigError(f"state {self.table} can't be taken back: {self.rewind_obstacle}")
 
     def retain(self, targets: Sequence[RewindTarget]) -> None:  # noqa: B027 - optional
-        """Keep from now on what going back to any of these takes, and no longer what was held for others.
+        """Keep the files that rewinding to any of these targets needs, and release those of earlier targets.
 
-        Called in the commit thread, for the open table. What is gone already can't be held: it is logged. Raises
-        `OperatingError`, after which it is called again. Here maintenance deletes nothing that going back takes.
+        Called in the commit thread, for the open table. Files that are already deleted are logged. Raises
+        `OperatingError`, after which it is called again. By default maintenance deletes nothing that a rewind needs.
         """

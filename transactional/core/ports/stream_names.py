@@ -148,12 +148,12 @@ class StreamNames:
         """Return the current fingerprint in the form of a stored one, in which the only stream has no name."""
         stored_spout = stored.get("spout", {})
         if not self.streams:
-            with_names = {f"{self.only_spout}.{key}": value for key, value in current["spout"].items()}
+            with_names = {f"{self.only_spout}.{key}": entry for key, entry in current["spout"].items()}
             return {**current, "spout": with_names} if with_names.keys() <= stored_spout.keys() else current
         if not stored_spout or all(key.partition(".")[0] in self._all_streams for key in stored_spout):
             return current
         prefix = f"{self.first_stream(txid) or self.streams[0]}."
-        return {**current, "spout": {key.removeprefix(prefix): value for key, value in current["spout"].items()}}
+        return {**current, "spout": {key.removeprefix(prefix): entry for key, entry in current["spout"].items()}}
 
     def removed_streams(self, batch: BatchMetadata) -> dict[str, bool]:
         """Return the streams of a batch that the topology no longer has, and whether the batch has records of them."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from transactional.core.ports.expiry import Expiry
-from transactional.core.ports.providing import provided_state
+from transactional.core.ports.providing import make_provided_state
 from transactional.core.store import AttemptRecord
 from transactional.model.attempt import AttemptId, TxId
 from transactional.runtime.commit.committing import CommitPhase
@@ -32,7 +32,7 @@ def in_memory(topology: Topology) -> tuple[Topology, dict[str, Any]]:
     for component in topology.committers:
         assert component.state is not None
         columns = str(component.state.key), str(component.state.values)
-        state: Any = provided_state(IN_MEMORY, topology.id, component.id, *columns)
+        state: Any = make_provided_state(IN_MEMORY, topology.id, component.id, *columns)
         if (expiry := expiry_of(component)) is not None:
             state.expire(expiry)
         states[component.id] = known[id(component.state)] = state
