@@ -96,7 +96,7 @@ class TableState(Updatable, Generic[TableT]):
         With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
         the table and the coordinator's store leaves the table one transaction ahead.
         """
-        return self.computed.appended(self._all_rows(committed_txid))
+        return self.computed.append_to(self._all_rows(committed_txid))
 
     @abstractmethod
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:

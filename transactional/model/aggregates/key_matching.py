@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transactional.model.arrow.conversions import with_one_zero
+from transactional.model.arrow.conversions import without_negative_zero
 
 ROWS_MIN: Final = 50_000
 """The minimum number of rows to sort by key. The hash tables of fewer rows are small."""
@@ -220,7 +220,7 @@ def make_comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the column with one NaN and one zero, so that floating-point numbers that are equal have equal bits."""
     if not pa.types.is_floating(column.type):
         return column
-    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), with_one_zero(column))
+    return pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), without_negative_zero(column))
 
 
 def make_comparable_key(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -1,4 +1,8 @@
-"""Columns that are computed of others, row by row: Arrow expressions, and what is computed whenever rows are read."""
+"""Columns that are computed from others row by row, by Arrow expressions.
+
+`evaluate_columns` computes expressions for the rows of a batch or table. `ComputedColumns` are the columns of a state
+that are not stored: they are appended whenever rows of the state are read, and written as SQL for views.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +21,26 @@ from transactional.model.errors import ConfigError
 from transactional.model.reading import Lookup
 from transactional.model.schema import Field, Schema
 
-_UNKNOWN = re.compile(r"FieldRef\.Name\((.*?)\)")
+_UNKNOWN_FIELD = re.compile(r"FieldRef\.Name\((.*?)\)")
 
 
-def evaluated(rows: pa.RecordBatch | pa.Table, columns: Mapping[str, Expression]) -> pa.Table:
-    """A table with the given columns, computed row by row."""
+def evaluate_columns(rows: pa.RecordBatch | pa.Table, columns: Mapping[str, Expression]) -> pa.Table:
+    """Return a table with the given columns, computed row by row."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     project = acero.Declaration("project", acero.ProjectNodeOptions(list(columns.values()), list(columns)), [source])
     return project.to_table(use_threads=False)
 
 
-def type_of(operation: str, expression: Expression, schema: Schema) -> str:
-    """The type of an expression's values. Raises `ConfigError` if it can't be computed from the fields of a stream."""
-    # Much is only checked where there is a row: time zones, and whether a function works row by row.
+def expression_type(operation: str, expression: Expression, schema: Schema) -> str:
+    """Return the type of an expression's values. Raises `ConfigError` unless `schema` has the fields it needs."""
+    # Arrow checks much only if there is a row: time zones, and whether a function works row by row.
     nulls = pa.RecordBatch.from_pylist([{}], arrow_schema(schema))
     try:
-        table = evaluated(nulls, {"value": expression})
+        table = evaluate_columns(nulls, {"value": expression})
     except (pa.ArrowException, KeyError, TypeError) as error:
-        if unknown := _UNKNOWN.search(str(error)):
-            schema.require([unknown[1]], of="the stream", used_by=operation)
+        if unknown_field := _UNKNOWN_FIELD.search(str(error)):
+            schema.require([unknown_field[1]], of="the stream", used_by=operation)
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{operation}: {expression} can't be computed from '{schema}': {reason}") from error
     try:
@@ -45,54 +49,65 @@ def type_of(operation: str, expression: Expression, schema: Schema) -> str:
         raise ConfigError(f"{operation}: {expression}: {error}; use .cast(…)") from error
 
 
-class Finishing(Protocol):
-    """What makes a column of stored ones: an aggregate."""
+class ComputedColumn(Protocol):
+    """The source of a computed column: an aggregate that is finished from its stored columns."""
 
     def finish_typed(self, stored: Schema) -> Expression | None:
-        """The column, of those that are stored."""
+        """Return the column as an expression over stored columns, or None if it is stored itself."""
 
-    def finish_typed_sql(self, stored: Schema, quoted: Callable[[str], str]) -> str | None:
-        """The same in SQL, in which `quoted` names a column; None: it is not known."""
+    def finish_typed_sql(self, stored: Schema, quote: Callable[[str], str]) -> str | None:
+        """Return the column as SQL, in which `quote` quotes a name, or None if it has no SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedColumns:
-    """The columns of a state that are not stored, but computed whenever its rows are read: by name, what makes them."""
+    """The columns of a state that are computed whenever its rows are read. `sources` has their sources by name."""
 
-    by: Mapping[str, Finishing] = field(default_factory=dict)
+    sources: Mapping[str, ComputedColumn] = field(default_factory=dict)
 
     def expressions(self, stored: Schema) -> dict[str, Expression]:
-        """The columns as expressions over those that are stored. Raises `ConfigError`."""
-        made = {name: each.finish_typed(stored) for name, each in self.by.items()}
-        return {name: expression for name, expression in made.items() if expression is not None}
+        """Return the columns as expressions over the stored ones. Raises `ConfigError`."""
+        expressions_or_none = {name: source.finish_typed(stored) for name, source in self.sources.items()}
+        return {name: expression for name, expression in expressions_or_none.items() if expression is not None}
 
     def fields(self, stored: Schema) -> Schema:
-        """Fields that are stored, or some with their names, and these columns. Raises `ConfigError`."""
-        for name in self.by:
+        """Return the stored fields, followed by those of the computed columns.
+
+        Raises `ConfigError` if a computed column has the name of a stored one, or can't be computed.
+        """
+        for name in self.sources:
             if name in stored.names:
                 raise ConfigError(f"the state has a column {name!r}; give the one that is computed another name")
-        return Schema((*stored, *(Field(n, type_of(n, each, stored)) for n, each in self.expressions(stored).items())))
+        return Schema(
+            (
+                *stored,
+                *(
+                    Field(n, expression_type(n, expression, stored))
+                    for n, expression in self.expressions(stored).items()
+                ),
+            )
+        )
 
-    def appended(self, rows: pa.Table) -> pa.Table:
-        """Rows with their stored columns, and these."""
-        if not self.by:
+    def append_to(self, rows: pa.Table) -> pa.Table:
+        """Return the rows with their stored columns, followed by the computed ones."""
+        if not self.sources:
             return rows
-        made = self.expressions(declared_schema(rows.schema))
-        return evaluated(rows, {**{name: pc.field(name) for name in rows.column_names}, **made})
+        computed = self.expressions(declared_schema(rows.schema))
+        return evaluate_columns(rows, {**{name: pc.field(name) for name in rows.column_names}, **computed})
 
-    def after(self, lookup: Lookup) -> Lookup:
-        """A look-up of rows that appends them."""
-        return (lambda keys: self.appended(lookup(keys))) if self.by else lookup
+    def wrap_lookup(self, lookup: Lookup) -> Lookup:
+        """Return a look-up whose rows have the computed columns as well."""
+        return (lambda keys: self.append_to(lookup(keys))) if self.sources else lookup
 
-    def select(self, query: str, stored: Schema, quoted: Callable[[str], str]) -> str:
-        """A query for stored columns, with these. Raises `ConfigError` for one that has no SQL."""
-        columns = [f"v.{quoted(name)}" for name in stored.names]
-        for name, each in self.by.items():
-            sql = each.finish_typed_sql(stored, quoted)
+    def select(self, query: str, stored: Schema, quote: Callable[[str], str]) -> str:
+        """Return a query for the stored columns and the computed ones. Raises `ConfigError` for one without SQL."""
+        columns = [f"v.{quote(name)}" for name in stored.names]
+        for name, source in self.sources.items():
+            sql = source.finish_typed_sql(stored, quote)
             if sql is None:
                 raise ConfigError(
-                    f"column {name!r} is computed by {each!r}, which is not known in SQL: give it finish_sql, or use "
+                    f"column {name!r} is computed by {source!r}, which is not known in SQL: give it finish_sql, or use "
                     "read()"
                 )
-            columns.append(f"{sql} AS {quoted(name)}")
-        return f"SELECT {', '.join(columns)} FROM ({query}) v" if self.by else query
+            columns.append(f"{sql} AS {quote(name)}")
+        return f"SELECT {', '.join(columns)} FROM ({query}) v" if self.sources else query

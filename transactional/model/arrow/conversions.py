@@ -1,4 +1,9 @@
-"""Conversions between the framework's schemas and Arrow: types, record batches, IPC bytes, digests, key hashes."""
+"""Conversions between the framework's schemas and Arrow: types, record batches, IPC bytes, digests, key hashes.
+
+Values that do not match a declared schema are refused with the name of the component and the field. Hashes and
+checksums must be the same in every process and in every release, because they are stored, and decide which task gets
+a key.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +44,12 @@ _PRIMITIVES = {
 
 @lru_cache(maxsize=1_000)
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of a declared schema; every column is nullable."""
+    """Return the Arrow schema of a declared schema; every column is nullable."""
     return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema])
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type of a Spark type in its simple form (see `schema.parse_type`)."""
+    """Return the Arrow type of a Spark type in its simple form (see `schema.parse_type`)."""
     if name in _PRIMITIVES:
         return _PRIMITIVES[name]
     kind, inner = re.split(r"[<(]", name[:-1], maxsplit=1)
@@ -59,9 +64,9 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def spark_type(type_: pa.DataType) -> str:
-    """The Spark type, in its simple form, of an Arrow type. Raises `ConfigError` if there is none."""
-    for name, known in _PRIMITIVES.items():
-        if type_ == known:
+    """Return the Spark type, in its simple form, of an Arrow type. Raises `ConfigError` if there is none."""
+    for name, arrow_primitive in _PRIMITIVES.items():
+        if type_ == arrow_primitive:
             return name
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return "string"
@@ -83,7 +88,7 @@ def spark_type(type_: pa.DataType) -> str:
 
 
 def declared_schema(schema: pa.Schema, owner: str = "") -> Schema:
-    """The declared schema of an Arrow schema. Raises `ConfigError` that names the column, and its `owner`, a table."""
+    """Return the declared schema of an Arrow schema. Raises `ConfigError`, which names the column and its `owner`."""
     return Schema(tuple(Field(field.name, _type_of_column(field, owner)) for field in schema))
 
 
@@ -95,26 +100,30 @@ def _type_of_column(field: pa.Field, owner: str) -> str:
 
 
 def batch_from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, *, component: str) -> pa.RecordBatch:
-    """A record batch of what a bolt emitted value by value. Raises `SchemaMismatch` naming the wrong field."""
+    """Return a record batch of rows that a bolt emitted. Raises `SchemaMismatch`, which names the wrong field."""
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in schema]
     return batch_from_columns(columns, schema, component=component)
 
 
 def batch_from_values(values: list[Any], schema: pa.Schema, *, component: str) -> pa.RecordBatch:
-    """The same of rows that were put one behind the other into a list: a list of tuples is slower to make and to read,
-    and garbage collection looks through it."""
+    """Return a record batch of rows whose values follow one another in a single list.
+
+    A list of tuples would be slower to make and to read, and garbage collection would look through it.
+    """
     width = len(schema)
-    return batch_from_columns([values[place::width] for place in range(width)], schema, component=component)
+    return batch_from_columns([values[position::width] for position in range(width)], schema, component=component)
 
 
 def batch_from_columns(columns: Sequence[Sequence[Any]], schema: pa.Schema, *, component: str) -> pa.RecordBatch:
-    """The same of columns."""
-    arrays = [_array(values, field, component) for values, field in zip(columns, schema, strict=True)]
+    """Return a record batch of columns of Python values. Raises `SchemaMismatch`, which names the wrong field."""
+    arrays = [_make_array(values, field, component) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-_LIST: Final = "; a list is one value: make it a tuple, or use flat_map, which makes a tuple of each of its elements"
-_PYTHONS: Final = (
+_LIST_HINT: Final = (
+    "; a list is one value: make it a tuple, or use flat_map, which makes a tuple of each of its elements"
+)
+_PYTHON_TYPES: Final = (
     (pa.types.is_integer, "an int"),
     (pa.types.is_floating, "a float"),
     (pa.types.is_boolean, "a bool"),
@@ -124,11 +133,11 @@ _PYTHONS: Final = (
     (pa.types.is_date, "a date"),
     (pa.types.is_timestamp, "a datetime with a time zone"),
 )
-"""What Python calls the values of a column."""
+"""The Python type for the values of a column, by a test for the column's type."""
 _SHOWN_MAX: Final = 100
 
 
-def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
+def _make_array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
     try:
         check_values(values, field.type, field.name)
         if has_times(field.type):
@@ -144,27 +153,32 @@ def _array(values: Sequence[Any], field: pa.Field, component: str) -> pa.Array:
 
 
 def describe_misfit(values: Sequence[Any], field: pa.Field, error: Exception) -> str:
-    """Which of the values does not fit the field, and which would; what Arrow says of it if the type is the right one.
-    `error` is what making an array of all of them has raised."""
-    a_list = _LIST if any(isinstance(value, list) for value in values) else ""
-    takes = next((name for is_one, name in _PYTHONS if is_one(field.type)), None)
-    wrong = next((value for value in values if not _fits(value, field.type)), None)
-    kind = type(wrong).__name__
-    if wrong is None or takes is None or kind in takes.split():
-        return f"{error}{a_list}"
-    return f"{repr(wrong)[:_SHOWN_MAX]} is a value of type {kind}, and a {spark_type(field.type)} takes {takes}{a_list}"
+    """Return which of the values does not fit the field, and the type that would.
+
+    `error` is the error that Arrow raised for all values; its text is returned if no value has a wrong type.
+    """
+    list_hint = _LIST_HINT if any(isinstance(candidate, list) for candidate in values) else ""
+    python_type = next((name for has_type, name in _PYTHON_TYPES if has_type(field.type)), None)
+    misfit = next((candidate for candidate in values if not _fits_type(candidate, field.type)), None)
+    misfit_type = type(misfit).__name__
+    if misfit is None or python_type is None or misfit_type in python_type.split():
+        return f"{error}{list_hint}"
+    return (
+        f"{repr(misfit)[:_SHOWN_MAX]} is a value of type {misfit_type}, and a {spark_type(field.type)} takes "
+        f"{python_type}{list_hint}"
+    )
 
 
-def _fits(value: Any, type_: pa.DataType) -> bool:
+def _fits_type(python_value: Any, type_: pa.DataType) -> bool:
     try:
-        pa.array([value], type=type_)
+        pa.array([python_value], type=type_)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return False
     return True
 
 
 def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: str) -> list[pa.RecordBatch]:
-    """Record batches with exactly the declared columns, in order. Raises `SchemaMismatch`."""
+    """Return record batches with exactly the declared columns, in order. Raises `SchemaMismatch`."""
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         raise SchemaMismatch(f"{component!r} must emit a RecordBatch or a Table, and emitted a {type(batch).__name__}")
     if batch.schema.names != schema.names:
@@ -172,7 +186,7 @@ def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: s
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     try:
         if table.schema != schema:
-            table = _with_zones(table, schema, component)
+            table = _add_zones(table, schema, component)
             for field in schema:
                 check_cast(table.column(field.name), field.type, field.name)
             table = table.cast(schema)
@@ -186,49 +200,49 @@ def conform(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, component: s
         ) from error
 
 
-def _with_zones(table: pa.Table, schema: pa.Schema, component: str) -> pa.Table:
-    """The table, in which times without a zone have that of the topology, if it names one."""
+def _add_zones(table: pa.Table, schema: pa.Schema, component: str) -> pa.Table:
+    """Return the table with the topology's time zone, if it names one, added to times without a zone."""
     zone = zone_of_naive_times()
     if zone is None:
         return table
-    for place, field in enumerate(schema):
-        column = table.column(place)
+    for position, field in enumerate(schema):
+        column = table.column(position)
         if has_times(field.type) and has_naive_times(column.type):
             is_flat = pa.types.is_timestamp(column.type)
-            made = column_with_zone(column, zone) if is_flat else _array(column.to_pylist(), field, component)
-            table = table.set_column(place, field.name, made)
+            zoned = column_with_zone(column, zone) if is_flat else _make_array(column.to_pylist(), field, component)
+            table = table.set_column(position, field.name, zoned)
     return table
 
 
 def to_ipc(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """Record batches as one Arrow IPC stream."""
+    """Return record batches as one Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    ipc_bytes: bytes = sink.getvalue().to_pybytes()
+    return ipc_bytes
 
 
-def from_ipc(data: bytes) -> list[pa.RecordBatch]:
-    """The inverse of `to_ipc`."""
-    with pa.ipc.open_stream(data) as reader:
+def from_ipc(ipc_bytes: bytes) -> list[pa.RecordBatch]:
+    """Return the record batches of an Arrow IPC stream, as `to_ipc` has written it."""
+    with pa.ipc.open_stream(ipc_bytes) as reader:
         return list(reader)
 
 
-def table_from_ipc(data: bytes) -> pa.Table:
-    """The inverse of `to_ipc`, as a table, which has its columns also without rows."""
-    with pa.ipc.open_stream(data) as reader:
+def table_from_ipc(ipc_bytes: bytes) -> pa.Table:
+    """Return an Arrow IPC stream as a table, which has its columns even without rows."""
+    with pa.ipc.open_stream(ipc_bytes) as reader:
         return reader.read_all()
 
 
 def with_origin(batch: pa.RecordBatch, component: str, stream: str) -> pa.RecordBatch:
-    """The record batch with its origin in the metadata, for bolts with several inputs."""
+    """Return the record batch with its origin in the metadata, for bolts with several inputs."""
     return batch.replace_schema_metadata({"component": component, "stream": stream})
 
 
 def origin_of(batch: pa.RecordBatch) -> tuple[str, str]:
-    """The component and the stream that emitted a record batch, as passed to a bolt with several inputs.
+    """Return the component and the stream that emitted a record batch, as passed to a bolt with several inputs.
 
     Raises `ConfigError` for any other batch: a bolt with one input knows the origin of its tuples.
     """
@@ -239,40 +253,42 @@ def origin_of(batch: pa.RecordBatch) -> tuple[str, str]:
 
 
 def task_of_rows(batch: pa.RecordBatch, fields: Sequence[str], task_count: int, *, seed: int = 0) -> pa.Array:
-    """For each row, the task that its values in `fields` map to. The same in every process and on every retry.
+    """Return for each row the task that its values in `fields` map to, which is the same in every process and retry.
 
     A different `seed` distributes the values differently.
     """
     total = pa.repeat(pa.scalar(seed, pa.int64()), batch.num_rows)
     for field in fields:
-        total = pc.modulo(pc.add(pc.multiply(total, 31), _stable_codes(batch.column(field))), 2**32)
+        total = pc.modulo(pc.add(pc.multiply(total, 31), _hash_values(batch.column(field))), 2**32)
     return pc.modulo(total, task_count)
 
 
-def _stable_codes(column: pa.Array) -> pa.Array:
-    """A number below 2**32 for each value: equal for equal values, whatever packages are installed."""
+def _hash_values(column: pa.Array) -> pa.Array:
+    """Return a number below 2**32 for each value: equal for equal values, whatever packages are installed."""
     if pa.types.is_nested(column.type):
-        return pa.array([_stable_code(value) for value in column.to_pylist()], type=pa.int64())
+        return pa.array([_hash_value(number) for number in column.to_pylist()], type=pa.int64())
     if pa.types.is_temporal(column.type):  # its Python value would depend on the installed time zone library
         column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
     elif pa.types.is_floating(column.type):
-        column = with_one_zero(column)
+        column = without_negative_zero(column)
     encoded = column.dictionary_encode(null_encoding="encode")
-    return pa.array(map(_stable_code, encoded.dictionary.to_pylist()), type=pa.int64()).take(encoded.indices)
+    return pa.array(map(_hash_value, encoded.dictionary.to_pylist()), type=pa.int64()).take(encoded.indices)
 
 
-def with_one_zero(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The same floating-point numbers with 0.0 in place of -0.0, which equals it: whatever distinguishes keys by their
-    bits or their text must not see two."""
+def without_negative_zero(numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the floating-point numbers with 0.0 in place of -0.0, which equals it.
+
+    Otherwise code that distinguishes keys by their bits or their text would see two keys.
+    """
     return pc.add(numbers, pa.scalar(0, numbers.type))
 
 
-def _stable_code(value: Any) -> int:
-    return zlib.crc32(repr(value).encode())
+def _hash_value(key_value: Any) -> int:
+    return zlib.crc32(repr(key_value).encode())
 
 
 def rows_by_task(tasks: pa.Array, task_count: int) -> Iterable[tuple[int, pa.Array]]:
-    """For each task that has rows: its number and the positions of its rows, sorted."""
+    """Yield for each task that has rows its number, and the sorted positions of its rows."""
     for task in range(task_count):
         positions = pc.indices_nonzero(pc.equal(tasks, task))
         if len(positions):
@@ -280,7 +296,7 @@ def rows_by_task(tasks: pa.Array, task_count: int) -> Iterable[tuple[int, pa.Arr
 
 
 class RecordDigest:
-    """Counts records and bytes, and computes a checksum of their contents (CRC-32), however they are batched.
+    """Counts records and bytes, and computes a checksum of their contents (CRC-32) that does not depend on batching.
 
     `event_us` is the highest value of the field `event_time`, if one is given and has one, that is not above
     `latest_us`, in microseconds since 1970.
@@ -295,7 +311,7 @@ class RecordDigest:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the next records."""
         if self._with_checksum and batch.num_rows:
-            parts = [part for column in batch.columns for part in _parts(column, self.records)]
+            parts = [part for column in batch.columns for part in _column_parts(column, self.records)]
             self._sums = [
                 zlib.crc32(part, start) for part, start in zip(parts, self._sums or [0] * len(parts), strict=True)
             ]
@@ -310,54 +326,54 @@ class RecordDigest:
 
     @property
     def checksum(self) -> int:
-        """One number for all columns; 0 without a checksum or without records."""
+        """The checksum of all columns; 0 without a checksum or without records."""
         return zlib.crc32(repr(self._sums).encode()) if self._sums else 0
 
 
 Bytes = memoryview | bytes
 
 
-def _parts(column: pa.Array, first: int) -> tuple[Bytes, Bytes, Bytes]:
-    """A column as bytes: positions of NULLs, lengths, values. `first` is the position of its first row.
+def _column_parts(column: pa.Array, first: int) -> tuple[Bytes, Bytes, Bytes]:
+    """Return a column as bytes: positions of NULLs, lengths, values. `first` is the position of its first row.
 
     Each part has a checksum of its own, which continues from batch to batch wherever these are split.
     """
     nulls: Bytes = b""
     if column.null_count:  # the other parts are undefined where a value is NULL, so they are filled
-        nulls = _fixed_width(pc.add(pc.indices_nonzero(column.is_null()).cast(pa.int64()), first))
+        nulls = _fixed_width_bytes(pc.add(pc.indices_nonzero(column.is_null()).cast(pa.int64()), first))
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         column = pc.fill_null(column, "" if pa.types.is_string(column.type) else b"")
-        return nulls, _fixed_width(pc.binary_length(column)), _variable_width(column)
+        return nulls, _fixed_width_bytes(pc.binary_length(column)), _variable_width_bytes(column)
     if not pa.types.is_primitive(column.type) and not pa.types.is_decimal(column.type):
-        return nulls, b"", "".join(f"{value!r}\0" for value in column.to_pylist()).encode()
+        return nulls, b"", "".join(f"{item_value!r}\0" for item_value in column.to_pylist()).encode()
     column = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
-    return nulls, b"", _fixed_width(pc.fill_null(column, pa.scalar(0, column.type)))
+    return nulls, b"", _fixed_width_bytes(pc.fill_null(column, pa.scalar(0, column.type)))
 
 
-def _variable_width(column: pa.Array) -> Bytes:
-    _, offsets, data = column.buffers()
-    if offsets is None or data is None:
+def _variable_width_bytes(column: pa.Array) -> Bytes:
+    _, offsets, values = column.buffers()
+    if offsets is None or values is None:
         return b""
     bounds = memoryview(offsets).cast("i")
-    return memoryview(data)[bounds[column.offset] : bounds[column.offset + len(column)]]
+    return memoryview(values)[bounds[column.offset] : bounds[column.offset + len(column)]]
 
 
-def _fixed_width(column: pa.Array) -> Bytes:
-    width, data = column.type.bit_width // 8, column.buffers()[1]
-    return memoryview(data)[column.offset * width : (column.offset + len(column)) * width] if data else b""
+def _fixed_width_bytes(column: pa.Array) -> Bytes:
+    width, values = column.type.bit_width // 8, column.buffers()[1]
+    return memoryview(values)[column.offset * width : (column.offset + len(column)) * width] if values else b""
 
 
-def fit_value(type_: pa.DataType, value: Any) -> Any:
+def fit_value(type_: pa.DataType, json_value: Any) -> Any:
     """Return a value that was read from JSON in Arrow's form for a type: JSON knows neither maps nor structs.
     Raises `ValueError` for a struct that lacks a field."""
-    if value is None:
+    if json_value is None:
         return None
     if pa.types.is_map(type_):
-        return [(fit_value(type_.key_type, key), fit_value(type_.item_type, item)) for key, item in value]
+        return [(fit_value(type_.key_type, key), fit_value(type_.item_type, element)) for key, element in json_value]
     if pa.types.is_list(type_):
-        return [fit_value(type_.value_type, item) for item in value]
+        return [fit_value(type_.value_type, element) for element in json_value]
     if pa.types.is_struct(type_):
-        if missing := [field.name for field in type_ if field.name not in value]:
-            raise ValueError(f"{value!r} lacks {', '.join(missing)}")
-        return {field.name: fit_value(field.type, value[field.name]) for field in type_}
-    return value
+        if missing := [field.name for field in type_ if field.name not in json_value]:
+            raise ValueError(f"{json_value!r} lacks {', '.join(missing)}")
+        return {field.name: fit_value(field.type, json_value[field.name]) for field in type_}
+    return json_value

@@ -1,7 +1,8 @@
-"""What Arrow would silently truncate: detected before Arrow takes Python values, or casts what a bolt has emitted.
+"""Refuses values that Arrow would silently change when it takes Python values, or casts columns that a bolt emitted.
 
-Integers lose their fraction, large numbers become infinite, timestamps lose their time of day, structs with different
-names lose their values. This is refused at every level, with the path: `tags[]`, `prices{}`, `address.street`.
+Arrow would cut off fractions of integers, make large numbers infinite, drop the time of day of timestamps, and lose the
+values of structs with other names. Such a value is refused at every level, with its path: `tags[]`, `prices{}`,
+`address.street`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import pyarrow.compute as pc
 from transactional.model.arrow.zones import HAS_NO_ZONE, check_times
 from transactional.model.errors import NaiveTime
 
-_FLOAT_BEYOND: Final = 3.4028235677973366e38
-"""From this value on a number is infinite in 32 bits; slightly smaller ones are rounded."""
+_FLOAT_INFINITE_FROM: Final = 3.4028235677973366e38
+"""The smallest number that is infinite in 32 bits. Slightly smaller numbers are rounded."""
 
 
 def check_values(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
     """Raise `TypeError`, with the path, for a Python value that Arrow would change, and `NaiveTime` for a time without
     a time zone, which Arrow would take for one in UTC, unless the topology names a zone for these."""
     if pa.types.is_nested(type_):
-        _check_nested([value for value in values if value is not None], type_, path)
+        _check_nested([python_value for python_value in values if python_value is not None], type_, path)
     elif pa.types.is_timestamp(type_):
         check_times(values, path)
     elif pa.types.is_integer(type_):
@@ -33,9 +34,13 @@ def check_values(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
             if hasattr(kind, "__float__") and not hasattr(kind, "__index__"):
                 raise TypeError(f"{path}: a {kind.__name__} is not a whole number")
     elif pa.types.is_float32(type_):
-        for value in values:
-            if isinstance(value, float) and math.isfinite(value) and abs(value) >= _FLOAT_BEYOND:
-                raise TypeError(f"{path}: {value} would be infinite as a float; a double can hold it")
+        for python_value in values:
+            if (
+                isinstance(python_value, float)
+                and math.isfinite(python_value)
+                and abs(python_value) >= _FLOAT_INFINITE_FROM
+            ):
+                raise TypeError(f"{path}: {python_value} would be infinite as a float; a double can hold it")
     elif pa.types.is_date32(type_):
         for kind in set(map(type, values)):
             if issubclass(kind, datetime):
@@ -46,19 +51,23 @@ def _check_nested(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
     if pa.types.is_struct(type_):
         _check_structs(values, type_, path)
     elif pa.types.is_map(type_):
-        pairs = [pair for value in values for pair in (value.items() if isinstance(value, Mapping) else value)]
+        pairs = [
+            pair
+            for python_value in values
+            for pair in (python_value.items() if isinstance(python_value, Mapping) else python_value)
+        ]
         check_values([key for key, _ in pairs], type_.key_type, f"{path}{{}} (keys)")
-        check_values([each for _, each in pairs], type_.item_type, f"{path}{{}}")
+        check_values([element for _, element in pairs], type_.item_type, f"{path}{{}}")
     else:
         for kind in set(map(type, values)):
             if issubclass(kind, str | bytes | Mapping) or not issubclass(kind, Iterable):
                 raise TypeError(f"{path}: a {kind.__name__} is not a list")
-        check_values([each for value in values for each in value], type_.value_type, f"{path}[]")
+        check_values([element for python_value in values for element in python_value], type_.value_type, f"{path}[]")
 
 
 def _check_structs(values: Sequence[Any], type_: pa.DataType, path: str) -> None:
     names = [field.name for field in type_]
-    rows = [_as_dict(value, names) for value in values]
+    rows = [_as_dict(python_value, names) for python_value in values]
     for row in rows:
         if row.keys() != set(names):
             raise TypeError(f"{path}: has the fields {', '.join(map(str, row))}; expected {', '.join(names)}")
@@ -66,12 +75,12 @@ def _check_structs(values: Sequence[Any], type_: pa.DataType, path: str) -> None
         check_values([row[field.name] for row in rows], field.type, f"{path}.{field.name}")
 
 
-def _as_dict(value: Any, names: Sequence[str]) -> Mapping[str, object]:
-    """A struct is given as a mapping, as a tuple in order, or as pairs."""
-    if isinstance(value, tuple):
-        more = (f"field {number}" for number in range(len(names), len(value)))
-        return dict(zip([*names, *more], value, strict=False))
-    return value if isinstance(value, Mapping) else dict(value)
+def _as_dict(python_value: Any, names: Sequence[str]) -> Mapping[str, object]:
+    """Return a struct as a mapping. A struct may be a mapping, a tuple in the order of its fields, or pairs."""
+    if isinstance(python_value, tuple):
+        surplus_names = (f"field {number}" for number in range(len(names), len(python_value)))
+        return dict(zip([*names, *surplus_names], python_value, strict=False))
+    return python_value if isinstance(python_value, Mapping) else dict(python_value)
 
 
 def check_cast(array: pa.Array | pa.ChunkedArray, type_: pa.DataType, path: str) -> None:
@@ -97,15 +106,15 @@ def check_cast(array: pa.Array | pa.ChunkedArray, type_: pa.DataType, path: str)
 
 
 def _check_struct_cast(array: pa.StructArray, type_: pa.DataType, path: str) -> None:
-    given, names = [field.name for field in array.type], [field.name for field in type_]
-    if sorted(given) != sorted(names):
-        raise TypeError(f"{path}: has the fields {', '.join(given)}; expected {', '.join(names)}")
+    actual_names, names = [field.name for field in array.type], [field.name for field in type_]
+    if sorted(actual_names) != sorted(names):
+        raise TypeError(f"{path}: has the fields {', '.join(actual_names)}; expected {', '.join(names)}")
     for field in type_:
         check_cast(pc.struct_field(array, field.name), field.type, f"{path}.{field.name}")
 
 
 def _is_narrowed(array: pa.Array, type_: pa.DataType) -> bool:
-    """What Arrow's own cast check misses."""
+    """Return True for a cast that changes a value without an error in Arrow's own check."""
     old = array.type
     if pa.types.is_boolean(type_):
         return not pa.types.is_null(old)

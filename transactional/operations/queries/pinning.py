@@ -128,10 +128,10 @@ class Tables:
         """With the columns that are computed when rows are read. Before the first transaction there may be no table."""
         component = self.components[committer]
         if txid != NO_TRANSACTION:
-            return component.computed.appended(read(self.readers[committer]))
+            return component.computed.append_to(read(self.readers[committer]))
         assert component.state is not None
         stored = Schema((*component.state.key, *component.state.values))
-        return component.computed.appended(arrow_schema(stored).empty_table())
+        return component.computed.append_to(arrow_schema(stored).empty_table())
 
     def release(self) -> None:
         """Let go of what is pinned."""

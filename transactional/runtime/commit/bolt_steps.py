@@ -132,7 +132,7 @@ class BoltStep(CommitStep):
             state = read_from.state
             assert state is not None
             rows = partial(state.rows_before if is_before else state.rows_after, passing.attempt)
-            lookups[read] = read_from.computed.after(rows)
+            lookups[read] = read_from.computed.wrap_lookup(rows)
         return lookups
 
     def _replaces(self, passing: Passing) -> bool:

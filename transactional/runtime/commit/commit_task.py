@@ -65,7 +65,7 @@ def emit_tables(
     if program.record is not None:
         emitter.record_to(partial(program.record, attempt, component_id))
     for stream, table in tables.items():
-        rows = program.aggregators[component_id].computed.appended(table)
+        rows = program.aggregators[component_id].computed.append_to(table)
         emitter.emit_batch(rows.select(list(outputs[stream].names)), stream=stream)
     emitter.flush()
     return emitter

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow.compute import Expression
 
 from transactional.model.arrow import arrow_schema, declared_schema
-from transactional.model.arrow.computed import type_of
+from transactional.model.arrow.computed import expression_type
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import CustomStreamGrouping, GroupingKind
 from transactional.model.schema import Field, Schema
@@ -92,7 +92,7 @@ class Operations(NamesOfStreams):
         if not columns:
             raise ConfigError("with_columns() needs a field, for example with_columns(double=field('n') * 2)")
         made = {name: as_expression(f"with_columns({name}=…)", value) for name, value in columns.items()}
-        types = {name: type_of(f"with_columns({name}=…)", made[name], self.fields) for name in made}
+        types = {name: expression_type(f"with_columns({name}=…)", made[name], self.fields) for name in made}
         kept = [Field(f.name, types.pop(f.name, f.type)) for f in self.fields]
         after = Schema((*kept, *(Field(name, type_) for name, type_ in types.items())))
         all_columns = {name: made[name] if name in made else field(name) for name in after.names}

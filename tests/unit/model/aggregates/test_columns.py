@@ -84,7 +84,7 @@ def test_values_do_not_become_one_by_a_word_that_arrow_alone_knows() -> None:
 def test_an_average_is_null_of_nothing_and_near_to_a_large_sum() -> None:
     columns = StoredColumns.from_aggregates({"mean": Avg("n")})
     rows = pa.table({"sum_n": pa.array([2**53 + 2, None, 3], pa.int64()), "count_n": pa.array([2, 0, 2], pa.int64())})
-    assert columns.computed.appended(rows)["mean"].to_pylist() == [2**52 + 1, None, 1.5]
+    assert columns.computed.append_to(rows)["mean"].to_pylist() == [2**52 + 1, None, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_average_of_decimals_is_rounded_half_up(total: str, count: int, mean:
     sums = pa.array([Decimal(total), None], pa.decimal128(37, 0))
     rows = pa.table({"sum_n": sums, "count_n": pa.array([count, 0], pa.int64())})
     computed = StoredColumns.from_aggregates({"mean": Avg("n")}).computed
-    assert computed.appended(rows)["mean"].to_pylist() == [Decimal(mean), None]
+    assert computed.append_to(rows)["mean"].to_pylist() == [Decimal(mean), None]
 
 
 def test_what_a_decimal_can_not_hold_has_no_average() -> None:

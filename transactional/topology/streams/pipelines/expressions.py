@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.compute import Expression
 
-from transactional.model.arrow.computed import type_of
+from transactional.model.arrow.computed import expression_type
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
 
@@ -34,6 +34,6 @@ def as_expression(operation: str, operand: Any) -> Expression:
 
 def check_filter(operation: str, expression: Expression, schema: Schema) -> None:
     """Raise `ConfigError` unless an expression is a condition on the tuples of a stream."""
-    type_ = type_of(operation, expression, schema)
+    type_ = expression_type(operation, expression, schema)
     if type_ != "boolean":
         raise ConfigError(f"{operation}: {expression} is a {type_}, not a condition: compare it with something")

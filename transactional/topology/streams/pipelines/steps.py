@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow.compute import Expression
 
 from transactional.model.arrow import arrow_schema, batch_from_rows, conform
-from transactional.model.arrow.computed import evaluated
+from transactional.model.arrow.computed import evaluate_columns
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
@@ -171,7 +171,7 @@ class Compute(ArrowStep):
     columns: Mapping[str, Expression]
 
     def apply_arrow(self, batch: pa.RecordBatch) -> pa.Table:
-        return evaluated(batch, self.columns)
+        return evaluate_columns(batch, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,5 +222,5 @@ class Aggregated(GatheringStep):
         if not table.num_rows and self.empty_row is not None and (is_first or not self.is_whole):
             row = batch_from_rows([self.empty_row], table.schema, component=self.label)
             table = pa.Table.from_batches([row])
-        table = self.aggregator.computed.appended(table).select(list(self.output_schema.names))
+        table = self.aggregator.computed.append_to(table).select(list(self.output_schema.names))
         yield from conform(table, arrow_schema(self.output_schema), component=self.label)
