@@ -17,7 +17,7 @@ from tests.windows.join_world import JoinWorld
 from tests.windows.test_worlds import NowLate, ReadsItsOwn, in_database, in_delta, in_log, is_found
 from tests.windows.world import Parts, run_seeds
 from transactional.topology.streams import windowed_joins
-from transactional.topology.streams.windowed_joins import OfWindow, keeps_lonely
+from transactional.topology.streams.windowed_joins import JoinWindow, keeps_unmatched
 from transactional.topology.windows import join_bolt
 
 join_rows = windowed_joins._join_side
@@ -61,29 +61,29 @@ def test_rows_that_are_joined_by_another_rule_are_found(
 
 
 def test_tuples_whose_keys_are_null_and_are_joined_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windowed_joins, "digest_of", lambda text: "NULL")
+    monkeypatch.setattr(windowed_joins, "digest", lambda text: "NULL")
     assert is_found(world=JoinWorld)
 
 
 def test_tuples_that_are_left_out_though_they_are_kept_alone_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windowed_joins, "keeps_lonely", lambda kinds, number: not keeps_lonely(kinds, number))
+    monkeypatch.setattr(windowed_joins, "keeps_unmatched", lambda kinds, number: not keeps_unmatched(kinds, number))
     assert is_found(world=JoinWorld)
 
 
 def test_sides_that_are_taken_for_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    place_of = OfWindow._place_of
-    monkeypatch.setattr(OfWindow, "_place_of", lambda self, kept: 1 - place_of(self, kept))
+    place_of = JoinWindow._side_number
+    monkeypatch.setattr(JoinWindow, "_side_number", lambda self, kept: 1 - place_of(self, kept))
     assert is_found(world=JoinWorld)
 
 
 def test_windows_that_are_joined_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_window = OfWindow.__call__
+    of_window = JoinWindow.__call__
 
-    def twice(self: OfWindow, row: Any) -> Iterator[Any]:
+    def twice(self: JoinWindow, row: Any) -> Iterator[Any]:
         yield from of_window(self, row)
         yield from of_window(self, row)
 
-    monkeypatch.setattr(OfWindow, "__call__", twice)
+    monkeypatch.setattr(JoinWindow, "__call__", twice)
     assert is_found(world=JoinWorld)
 
 

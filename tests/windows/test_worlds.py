@@ -172,12 +172,12 @@ def test_sessions_that_have_become_parts_of_others_and_stay_are_found(monkeypatc
 
 def test_sessions_that_are_read_by_the_previous_horizon_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have closed in this transaction: what comes now is of another session."""
-    touching = SessionUpdate.touching
+    overlapping_range = SessionUpdate.overlapping_range
 
     def too_many(self: SessionUpdate, part: Any, facts: Any) -> Any:
-        return touching(self, part, facts and replace(facts, watermark_us=facts.previous_watermark_us))
+        return overlapping_range(self, part, facts and replace(facts, watermark_us=facts.previous_watermark_us))
 
-    monkeypatch.setattr(SessionUpdate, "touching", too_many)
+    monkeypatch.setattr(SessionUpdate, "overlapping_range", too_many)
     assert is_found(known=30)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from transactional.core.machine.window_assignment import DAY_US, FIRST_US, LAST_US, Windows, times_of
 from transactional.model.facts import BatchFacts, EventTime, LastSeen, facts_after
-from transactional.topology.streams.windows.times import are_late
+from transactional.topology.streams.windows.times import late_times
 
 AT = EventTime("at", 2)
 IDLE_MS = 10
@@ -87,7 +87,7 @@ def test_nothing_waits_for_a_time_from_which_no_difference_can_be_stored() -> No
     times = times_of(found, by_transaction=False)
     column = pa.array([-(2**63), FIRST_US, None, LAST_US], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     longest = Windows(36_500 * DAY_US, 36_500 * DAY_US)
-    assert are_late(longest, column, times).to_pylist() == [True, False, True, True]
+    assert late_times(longest, column, times).to_pylist() == [True, False, True, True]
 
 
 def test_what_is_too_far_ahead_of_the_clock_does_not_count() -> None:

@@ -106,18 +106,21 @@ class Sessions:
         """The earliest start that a session may have that has not closed, or the earliest end."""
         return watermark + 1 - (0 if by_end else self.longest_us)
 
-    def begun(self, parts: Iterable[tuple[int, int]]) -> list[int]:
-        """For sessions of one key, in order of their starts, each with its end: when the one began that they are parts
-        of. Those that overlap are one, unless that would last too long: then another one begins."""
-        found = list[int]()
+    def session_starts(self, parts: Iterable[tuple[int, int]]) -> list[int]:
+        """Return for each part of sessions of one key the start of the session that it belongs to.
+
+        `parts` are start and end, in the order of their starts. Parts that overlap are one session, unless it would
+        last longer than `longest_us`: then another one begins.
+        """
+        starts = list[int]()
         start = end = None
         for part_start, part_end in parts:
             until = part_end if end is None else max(end, part_end)
             if start is None or end is None or part_start >= end or until - start > self.longest_us:
                 start, until = part_start, part_end
             end = until
-            found.append(start)
-        return found
+            starts.append(start)
+        return starts
 
 
 @dataclass(frozen=True, slots=True)

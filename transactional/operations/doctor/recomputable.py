@@ -12,9 +12,9 @@ from transactional.model.aggregates import Aggregate, make_step
 from transactional.model.groupings import GroupingKind
 from transactional.operations.doctor.replaying import expiry_of
 from transactional.topology.streams.pipelines.pipeline import Pipeline
-from transactional.topology.streams.windows.sessions import InSessions, SessionUpdate
-from transactional.topology.streams.windows.times import WINDOW_START, numbers_of
-from transactional.topology.streams.windows.windowing import InPanes, WindowedUpdate
+from transactional.topology.streams.windows.sessions import AssignSessions, SessionUpdate
+from transactional.topology.streams.windows.times import WINDOW_START, to_microseconds
+from transactional.topology.streams.windows.windowing import AssignPanes, WindowedUpdate
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from verifier.evidence.store import CommittedBatch
 from verifier.horizons import ExpiryRule
@@ -49,7 +49,9 @@ class WindowsAgain:
     def _tuples(self, now_us: int) -> Iterator[TimedTuple]:
         fields = {of for _, of in self.recomputed.rules.columns.values() if of is not None}
         for batch in self.seen:
-            times = [now_us] * batch.num_rows if self.time is None else numbers_of(batch.column(self.time)).to_pylist()
+            times = (
+                [now_us] * batch.num_rows if self.time is None else to_microseconds(batch.column(self.time)).to_pylist()
+            )
             for (key, values), us in zip(_keyed(batch, self.update.key, fields), times, strict=True):
                 if us is not None:
                     yield TimedTuple(key, us, values)
@@ -85,7 +87,7 @@ def windows_of(topology: Topology) -> Iterator[WindowsAgain]:
             yield WindowsAgain(component, update, step.time, Recomputed(_rules(update, columns)), is_late, others)
 
 
-def _step_of(topology: Topology, component: Component) -> tuple[InPanes | InSessions, bool] | None:
+def _step_of(topology: Topology, component: Component) -> tuple[AssignPanes | AssignSessions, bool] | None:
     """What gives its tuples their windows, and whether it does in the commit phase; None: unknown."""
     [grouping] = component.inputs
     source = next((each for each in topology.components if each.id == grouping.source), None)
@@ -93,7 +95,7 @@ def _step_of(topology: Topology, component: Component) -> tuple[InPanes | InSess
         return None
     is_early = source.id in topology.begins_early() and topology.phases()[source.id] is WorkPhase.PROCESSING
     steps = source.bolt.steps if isinstance(source.bolt, Pipeline) else ()
-    return (steps[-1], not is_early) if steps and isinstance(steps[-1], InPanes | InSessions) else None
+    return (steps[-1], not is_early) if steps and isinstance(steps[-1], AssignPanes | AssignSessions) else None
 
 
 def keys_of(topology: Topology) -> Iterator[KeysAgain]:

@@ -17,7 +17,7 @@ from transactional.operations.doctor.replaying import Replay, expiry_of, only_fo
 from transactional.runtime.engine.fencing import close_tables
 from transactional.runtime.engine.streams import stream_names
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.topology.streams.windows.times import numbers_of
+from transactional.topology.streams.windows.times import to_microseconds
 from transactional.topology.topology import Component, Topology
 from verifier.evidence.findings import Findings, Report
 from verifier.evidence.store import CommittedBatch, Store
@@ -178,7 +178,7 @@ def _into(each: Sequence[WindowsAgain | KeysAgain]) -> Callable[[TransactionAtte
 
 
 def _windows(table: Any, key: tuple[str, ...], columns: Mapping[str, str]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    starts = numbers_of(table[key[-1]].combine_chunks()).to_pylist()
+    starts = to_microseconds(table[key[-1]].combine_chunks()).to_pylist()
     groups = [table[name].to_pylist() for name in key[:-1]]
     values = {name: table[column].to_pylist() for name, column in columns.items()}
     return {

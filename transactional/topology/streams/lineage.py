@@ -10,7 +10,7 @@ from transactional.model.groupings import DEFAULT_STREAM
 from transactional.topology.streams.graph import Origin, StreamGraph, StreamNode
 from transactional.topology.streams.pipelines.joins import Join
 from transactional.topology.streams.pipelines.steps import Select
-from transactional.topology.streams.windows.windowing import UpdateOfWindows
+from transactional.topology.streams.windows.windowing import WindowsUpdate
 
 
 def source_names(graph: StreamGraph, node: StreamNode) -> list[str]:
@@ -21,7 +21,7 @@ def source_names(graph: StreamGraph, node: StreamNode) -> list[str]:
     return sorted({name for parent in node.parents for name in source_names(graph, graph.nodes[parent])})
 
 
-def given_name(graph: StreamGraph, node: StreamNode) -> str:
+def nearest_name(graph: StreamGraph, node: StreamNode) -> str:
     """The name by `named` that is nearest above a node, "" if streams are merged or combined below it."""
     while not node.name and len(node.parents) == 1:
         node = graph.nodes[node.parents[0]]
@@ -34,7 +34,7 @@ def untimed_streams(graph: StreamGraph, node: StreamNode, time: str, declared: d
         return set() if origin.stream in declared else {_name_of(origin)}
     if origin is not None:
         persisted = next(each for each in graph.persisted if each.id == origin.component)
-        if isinstance(persisted.bolt, UpdateOfWindows) and persisted.bolt.time is not None:
+        if isinstance(persisted.bolt, WindowsUpdate) and persisted.bolt.time is not None:
             return set()  # it was checked where these windows are declared
         return untimed_streams(graph, graph.nodes[persisted.source], time, declared)
     above = [(graph.nodes[node.parents[place]], name) for place, name in _fields_above(node, time)]

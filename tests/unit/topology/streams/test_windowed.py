@@ -28,7 +28,7 @@ from transactional.model.schema import Schema
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
-from transactional.topology.streams.windows.windowing import InPanes, Late
+from transactional.topology.streams.windows.windowing import AssignPanes, KeepLate
 from transactional.trident import (
     Avg,
     Count,
@@ -186,7 +186,7 @@ def test_rows_that_were_counted_for_other_windows_are_refused_when_they_close() 
     rows = pa.table({"window_start": pa.array([at(5)], pa.timestamp("us", tz="UTC")), "count": [1]})
     facts = BatchFacts(1, *(int((at(s) - EPOCH).total_seconds()) * 1_000_000 for s in (30,)))
     with pytest.raises(StoreMismatch, match=r"begin at 2026-05-01 12:00:05.*no part of tumbling\(10 seconds\)"):
-        windows.state.persisted.bolt.closed(rows, facts)
+        windows.state.persisted.bolt.close_windows(rows, facts)
 
 
 def test_windows_of_the_transactions_own_time_have_no_late_tuples() -> None:
@@ -311,15 +311,15 @@ def test_columns_are_told_apart_as_numbers_are(of: Windows, times: list[int | No
     window, facts = Window("w", of, "event"), BatchFacts(0, watermark)
     schema = Schema.parse("at timestamp")
     after = Schema((*schema, *Schema.parse(f"{window.start} timestamp")))
-    on_time = InPanes("w", after, window, "at").apply_with_facts(batch, facts)
-    late = Late("late", schema, window, "at").apply_with_facts(batch, facts)
+    on_time = AssignPanes("w", after, window, "at").apply_with_facts(batch, facts)
+    late = KeepLate("late", schema, window, "at").apply_with_facts(batch, facts)
     known = [us for us in times if not of.is_late(us, watermark)]
-    assert numbers_of(on_time["at"]) == known
-    assert numbers_of(on_time[window.start]) == [of.pane_of(us) for us in known if us is not None]
-    assert numbers_of(late["at"]) == [us for us in times if of.is_late(us, watermark)]
+    assert to_microseconds(on_time["at"]) == known
+    assert to_microseconds(on_time[window.start]) == [of.pane_of(us) for us in known if us is not None]
+    assert to_microseconds(late["at"]) == [us for us in times if of.is_late(us, watermark)]
 
 
-def numbers_of(column: pa.Array) -> list[int | None]:
+def to_microseconds(column: pa.Array) -> list[int | None]:
     found: list[int | None] = column.cast(pa.int64()).to_pylist()
     return found
 

@@ -16,7 +16,7 @@ from transactional.model.config import TopologyConfig
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
-from transactional.topology.streams.windowed_joins import keeps_lonely
+from transactional.topology.streams.windowed_joins import keeps_unmatched
 from transactional.trident import (
     Collect,
     JoinedWindows,
@@ -140,9 +140,9 @@ def test_three_streams() -> None:
 
 def test_what_may_be_kept_without_a_partner() -> None:
     """Else a tuple whose key is NULL need not be kept at all."""
-    assert [keeps_lonely(["left", "right"], number) for number in range(3)] == [False, False, True]
-    assert [keeps_lonely(["left", "left"], number) for number in range(3)] == [True, False, False]
-    assert [keeps_lonely(["right", "outer"], number) for number in range(3)] == [False, True, True]
+    assert [keeps_unmatched(["left", "right"], number) for number in range(3)] == [False, False, True]
+    assert [keeps_unmatched(["left", "left"], number) for number in range(3)] == [True, False, False]
+    assert [keeps_unmatched(["right", "outer"], number) for number in range(3)] == [False, True, True]
 
 
 def test_of_each_stream_what_is_late() -> None:

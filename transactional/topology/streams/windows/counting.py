@@ -1,8 +1,9 @@
-"""What windows by count are compiled to: a step that makes room for the places of tuples, an aggregator that keeps
-tuples apart, and a state's update that gives each its place behind those of its key that were there before.
+"""Windows by count: how tuples get their places, and how the newest windows of each key are kept.
 
-A place is a tuple's number among those of its key, from 0. What the state keeps of a key is what its newest windows are
-made of, in as many rows as one window has parts, which are used again one after the other: nothing has to be deleted.
+A place is the number of a tuple among those of its key, from 0. A step adds empty columns for the places; the
+aggregator keeps tuples apart, in their order. The update gives them places in the commit phase, as only then it is
+known how many tuples the key had before. The state holds the parts of the newest windows of a key, in as many rows as a
+window has parts. These rows are reused one after the other, so nothing has to be deleted.
 """
 
 from __future__ import annotations
@@ -24,60 +25,57 @@ from transactional.model.schema import Field, Schema
 from transactional.topology.streams.aggregates.own import groups_of
 from transactional.topology.streams.pipelines.steps import ArrowStep
 from transactional.topology.streams.windows.times import WINDOW_END, WINDOW_START
-from transactional.topology.streams.windows.windowing import UpdateOfWindows
+from transactional.topology.streams.windows.windowing import WindowsUpdate
 from transactional.topology.windows.windows import PANE, CountWindow
 
 COUNTED = "place"
-"""How the values of windows by count are combined: by the update alone."""
-_GROUP = " group"
-"""The number of a key. A blank is in no column's name."""
+"""The way in which the values of windows by count are combined. No state knows it, so only the update combines them."""
+_KEY_NUMBER = " group"
+"""A column with the number of a key. The blank keeps it apart from all fields."""
 
 
 @dataclass(frozen=True, slots=True)
-class InOrder(ArrowStep):
-    """All tuples, with room for their places, which nobody knows before the transactions before have committed."""
+class AddPlaces(ArrowStep):
+    """Appends columns for the places, filled with 0. The places are known once all transactions before have
+    committed."""
 
     window: CountWindow
 
     def apply_arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Append the columns."""
-        nothing = pa.repeat(_number(0), batch.num_rows)
+        zeros = pa.repeat(_int_scalar(0), batch.num_rows)
         for name in self.window.columns:
-            batch = batch.append_column(pa.field(name, pa.int64()), nothing)
+            batch = batch.append_column(pa.field(name, pa.int64()), zeros)
         return batch
 
 
 @dataclass(frozen=True, slots=True)
 class CountAggregator:
-    """One row for each tuple, in the order in which they have come. `inner` reduces rows of equal key and place."""
+    """Keeps one row for each tuple, in order. `inner` aggregates rows of equal key and place."""
 
     inner: Any
     window: CountWindow
 
     @property
     def combine_kinds(self) -> Mapping[str, str]:
-        """No state can combine them."""
         return dict.fromkeys(self.inner.combine_kinds, COUNTED)
 
     @property
     def computed(self) -> ComputedColumns:
-        """Those of the inner one."""
         computed: ComputedColumns = self.inner.computed
         return computed
 
     def partial(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        """Input tuples → a row for each."""
-        start, came, schema = self.window.start, 0, self._schema()
+        start, count, schema = self.window.start, 0, self._schema()
         numbered = []
         for batch in batches:
-            numbers = pa.arange(came, came + batch.num_rows)
+            numbers = pa.arange(count, count + batch.num_rows)
             numbered.append(batch.set_column(batch.schema.get_field_index(start), start, numbers))
-            came += batch.num_rows
-        apart = _by_place(self.inner, self.inner.key, start)
-        return apart.partial(numbered).sort_by(start).select(schema.names).cast(schema)
+            count += batch.num_rows
+        by_place = _place_aggregator(self.inner, self.inner.key, start)
+        return by_place.partial(numbered).sort_by(start).select(schema.names).cast(schema)
 
     def combine(self, partials: Iterable[pa.Table]) -> pa.Table:
-        """Those of several tasks, one after the other."""
+        """Return the rows of several tasks, one task after the other."""
         schema = self._schema()
         return pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in partials)])
 
@@ -85,39 +83,37 @@ class CountAggregator:
         return arrow_schema(Schema((*self.inner.key, *self.inner.values)))
 
 
-class CountUpdate(UpdateOfWindows[CountWindow]):
-    """An update that keeps, of each key, the parts of its newest windows: see `UpdateKind.REPLACED`."""
+class CountUpdate(WindowsUpdate[CountWindow]):
+    """An update that keeps the parts of the newest windows of each key: see `UpdateKind.REPLACED`."""
 
     update_kind = UpdateKind.REPLACED
 
     def aggregator(self) -> CountAggregator:
-        """Keeps tuples apart."""
         return CountAggregator(self._update.aggregator(), self.window)
 
     @property
     def closed_columns(self) -> Schema:
         """The key, the places where the window begins and ends, and the values."""
         key, values = self.state.key.select(self.key), self.state.values
-        others = [name for name in values.names if name not in (self.window.start, self.window.end)]
-        return Schema((*key, Field(WINDOW_START, "long"), Field(WINDOW_END, "long"), *values.select(others)))
+        value_names = [name for name in values.names if name not in (self.window.start, self.window.end)]
+        return Schema((*key, Field(WINDOW_START, "long"), Field(WINDOW_END, "long"), *values.select(value_names)))
 
     @property
     def windows_shown(self) -> str:
-        """Length and distance, in tuples."""
-        of = self.window.windows
-        return f"{of.length_us} tuples every {of.every_us}"
+        """The length and the distance of the windows, in tuples."""
+        windows = self.window.windows
+        return f"{windows.length_us} tuples every {windows.every_us}"
 
     @property
     def longest_us(self) -> int:
-        """They do not end by time."""
+        """0, as no window by count ends by time."""
         return 0
 
     def first_time(self, watermark_us: int, *, by_end: bool) -> int:
-        """Of places, which are their times."""
+        """The earliest place, which is the time of a tuple here."""
         return self.window.windows.first_time(watermark_us, by_end=by_end)
 
     def rows_to_merge(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> pa.Table | None:
-        """The rows of the keys that have come."""
         if not part.num_rows:
             return None
         keys, parts = part.select(list(self.key)), self.window.parts
@@ -125,102 +121,112 @@ class CountUpdate(UpdateOfWindows[CountWindow]):
             keys = keys.group_by(list(self.key), use_threads=False).aggregate([])
         if parts > 1:
             numbers = pa.arange(0, parts * (keys.num_rows if self.key else 1))
-            each = pc.divide(numbers, _number(parts))
-            columns = {name: keys[name].take(each) for name in self.key}
-            keys = pa.table({**columns, PANE: _rest(numbers, parts)})
+            key_numbers = pc.divide(numbers, _int_scalar(parts))
+            columns = {name: keys[name].take(key_numbers) for name in self.key}
+            keys = pa.table({**columns, PANE: _remainders(numbers, parts)})
         return self.state.rows_before(attempt, keys)
 
     def merge_rows(self, rows: pa.Table, part: pa.Table) -> MergedRows:
-        """The parts with a tuple that has come, and the windows that are full now."""
-        both, before, after = self._placed(rows, part)
+        """Return the changed parts of windows, and the windows that became full."""
+        tuples, previous_counts, counts = self._with_places(rows, part)
         inner = self._update.aggregator()
-        key = Schema((*self.state.key.select(self.key), Field(_GROUP, "long")))
-        apart = _by_place(inner, key, self.window.start)
-        # In two parts, since one alone is taken for one that is reduced.
-        both = both.select([*apart.key.names, *apart.values.names])
-        panes = apart.combine([both.slice(0, 1), both.slice(1)])
-        numbers = panes[_GROUP].combine_chunks()
-        of_before, of_after = (pa.chunked_array([each.take(numbers)]) for each in (before, after))
+        key = Schema((*self.state.key.select(self.key), Field(_KEY_NUMBER, "long")))
+        by_place = _place_aggregator(inner, key, self.window.start)
+        # In two parts: the inner aggregator takes a single table for one that is aggregated already.
+        tuples = tuples.select([*by_place.key.names, *by_place.values.names])
+        panes = by_place.combine([tuples.slice(0, 1), tuples.slice(1)])
+        numbers = panes[_KEY_NUMBER].combine_chunks()
+        previous_count, count = (pa.chunked_array([per_key.take(numbers)]) for per_key in (previous_counts, counts))
         return MergedRows(
-            self._changed(panes, of_before, of_after), rows.slice(0, 0), self._full(panes, of_before, of_after, apart)
+            self._changed_panes(panes, previous_count, count),
+            rows.slice(0, 0),
+            self._full_windows(panes, previous_count, count, by_place),
         )
 
-    def _placed(self, rows: pa.Table, part: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
-        """What is stored and what has come, with places, and the number of the key; and by this number how many tuples
-        there were before, and are now."""
-        known, both = rows.num_rows, pa.concat_tables([rows, part])
+    def _with_places(self, rows: pa.Table, part: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
+        """Return the stored and the new tuples with their places and key numbers.
+
+        With them come two columns by key number: how many tuples the key had before this transaction, and how many it
+        has now.
+        """
+        stored_rows, tuples = rows.num_rows, pa.concat_tables([rows, part])
         ends = rows[self.window.end].to_pylist()
         order, places, numbers = list[int](), list[int](), list[int]()
-        before, after = list[int](), list[int]()
-        for group in groups_of(both, self.key):
-            stored = bisect_left(group, known)
+        previous_counts, counts = list[int](), list[int]()
+        for group in groups_of(tuples, self.key):
+            stored = bisect_left(group, stored_rows)
             if stored == len(group):
-                continue  # more keys were read than have come
-            last = [ends[at] - 1 for at in group[:stored]]
+                continue  # the key has no new tuple
+            last = [ends[row] - 1 for row in group[:stored]]
             total = max(last, default=-1) + 1
             order += group
-            numbers += [len(before)] * len(group)
+            numbers += [len(previous_counts)] * len(group)
             places += last
             places += range(total, total + len(group) - stored)
-            before.append(total)
-            after.append(total + len(group) - stored)
-        at = pa.array(places, pa.int64())
-        columns = {name: both[name].take(pa.array(order, pa.int64())) for name in both.column_names}
-        columns[self.window.start] = _floored(at, self.window.windows.pane_us)
-        columns[self.window.end] = pc.add(at, _number(1))
-        columns[_GROUP] = pa.array(numbers, pa.int64())
-        return pa.table(columns), pa.array(before, pa.int64()), pa.array(after, pa.int64())
+            previous_counts.append(total)
+            counts.append(total + len(group) - stored)
+        place = pa.array(places, pa.int64())
+        columns = {name: tuples[name].take(pa.array(order, pa.int64())) for name in tuples.column_names}
+        columns[self.window.start] = _floor_to(place, self.window.windows.pane_us)
+        columns[self.window.end] = pc.add(place, _int_scalar(1))
+        columns[_KEY_NUMBER] = pa.array(numbers, pa.int64())
+        return pa.table(columns), pa.array(previous_counts, pa.int64()), pa.array(counts, pa.int64())
 
-    def _changed(self, panes: pa.Table, before: pa.ChunkedArray, after: pa.ChunkedArray) -> pa.Table:
-        """The newest ones of each key, as many as there is room for."""
-        of, parts, schema = self.window.windows, self.window.parts, _schema_of(self.state)
-        starts, last = panes[self.window.start], _floored(pc.subtract(after, _number(1)), of.pane_us)
-        is_new = pc.greater(panes[self.window.end], before)
-        is_new = pc.and_(is_new, pc.greater(starts, pc.subtract(last, _number(of.pane_us * parts))))
+    def _changed_panes(self, panes: pa.Table, previous_count: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.Table:
+        """Return the newest panes of each key that have changed, as many as the state has room for."""
+        windows, parts, schema = self.window.windows, self.window.parts, _state_schema(self.state)
+        starts, last = panes[self.window.start], _floor_to(pc.subtract(count, _int_scalar(1)), windows.pane_us)
+        is_new = pc.greater(panes[self.window.end], previous_count)
+        is_new = pc.and_(is_new, pc.greater(starts, pc.subtract(last, _int_scalar(windows.pane_us * parts))))
         if parts > 1:
-            panes = panes.append_column(PANE, _rest(pc.divide(starts, _number(of.pane_us)), parts))
+            panes = panes.append_column(PANE, _remainders(pc.divide(starts, _int_scalar(windows.pane_us)), parts))
         return panes.select(schema.names).cast(schema).filter(is_new)
 
-    def _full(self, panes: pa.Table, before: pa.ChunkedArray, after: pa.ChunkedArray, apart: Any) -> pa.Table:
-        """The windows whose last tuple has come, each of its parts: the first parts of all, then the second ones."""
-        of, start, schema = self.window.windows, self.window.start, arrow_schema(self.closed_columns)
+    def _full_windows(
+        self, panes: pa.Table, previous_count: pa.ChunkedArray, count: pa.ChunkedArray, by_place: Any
+    ) -> pa.Table:
+        """Return the windows whose last tuple has come.
+
+        Each consists of its parts: first the first parts of all windows, then the second ones, and so on.
+        """
+        windows, start, schema = self.window.windows, self.window.start, arrow_schema(self.closed_columns)
         parts = []
-        if pc.any(pc.greater(_floored(after, of.every_us), before)).as_py():
-            for distance in range(of.length_us, 0, -of.pane_us):
-                ends = pc.add(panes[start], _number(distance))
-                is_full = pc.equal(_rest(ends, of.every_us), _number(0))
-                is_full = pc.and_(is_full, pc.and_(pc.greater(ends, before), pc.less_equal(ends, after)))
-                begun = pc.subtract(ends, _number(of.length_us))
-                moved = panes.set_column(panes.schema.get_field_index(start), start, begun)
+        if pc.any(pc.greater(_floor_to(count, windows.every_us), previous_count)).as_py():
+            for distance in range(windows.length_us, 0, -windows.pane_us):
+                ends = pc.add(panes[start], _int_scalar(distance))
+                is_full = pc.equal(_remainders(ends, windows.every_us), _int_scalar(0))
+                is_full = pc.and_(is_full, pc.and_(pc.greater(ends, previous_count), pc.less_equal(ends, count)))
+                starts = pc.subtract(ends, _int_scalar(windows.length_us))
+                moved = panes.set_column(panes.schema.get_field_index(start), start, starts)
                 parts.append(moved.filter(is_full))
-        windows = apart.combine(parts)
-        columns = {name: windows[name] for name in windows.column_names}
-        columns[WINDOW_END] = pc.add(windows[start], _number(of.length_us))
-        # The first ones have fewer tuples.
-        columns[WINDOW_START] = pc.max_element_wise(windows[start], _number(0))
+        closed = by_place.combine(parts)
+        columns = {name: closed[name] for name in closed.column_names}
+        columns[WINDOW_END] = pc.add(closed[start], _int_scalar(windows.length_us))
+        # The first windows of a key have fewer tuples.
+        columns[WINDOW_START] = pc.max_element_wise(closed[start], _int_scalar(0))
         return pa.table(columns).select(schema.names).cast(schema)
 
 
-def _by_place(inner: Any, key: Schema, start: str) -> Any:
-    """An aggregator that keeps rows with other places apart."""
-    others = tuple(field for field in inner.values if field.name != start)
-    aggregates = tuple(each for each in inner.aggregates if each[0] != start)
-    return replace(inner, key=Schema((*key, inner.values[start])), values=Schema(others), aggregates=aggregates)
+def _place_aggregator(inner: Any, key: Schema, start: str) -> Any:
+    """Return an aggregator that keeps rows of different places apart."""
+    values = tuple(field for field in inner.values if field.name != start)
+    aggregates = tuple(aggregate for aggregate in inner.aggregates if aggregate[0] != start)
+    return replace(inner, key=Schema((*key, inner.values[start])), values=Schema(values), aggregates=aggregates)
 
 
-def _schema_of(state: Any) -> pa.Schema:
+def _state_schema(state: Any) -> pa.Schema:
     return arrow_schema(Schema((*state.key, *state.values)))
 
 
-def _floored(numbers: Any, size: int) -> Any:
-    """The multiples of `size` at or below numbers that are not negative."""
-    return pc.multiply(pc.divide(numbers, _number(size)), _number(size))
+def _floor_to(numbers: Any, size: int) -> Any:
+    """Round numbers that are not negative down to multiples of `size`."""
+    return pc.multiply(pc.divide(numbers, _int_scalar(size)), _int_scalar(size))
 
 
-def _rest(numbers: Any, size: int) -> Any:
-    return pc.subtract(numbers, _floored(numbers, size))
+def _remainders(numbers: Any, size: int) -> Any:
+    return pc.subtract(numbers, _floor_to(numbers, size))
 
 
-def _number(number: int) -> pa.Scalar:
-    """Said to be one, it costs a fiftieth of what Arrow takes to find that out."""
+def _int_scalar(number: int) -> pa.Scalar:
+    """Make a scalar of known type. Arrow would take fifty times as long to infer it."""
     return pa.scalar(number, pa.int64())

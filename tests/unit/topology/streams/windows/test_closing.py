@@ -84,13 +84,13 @@ def test_no_more_parts_than_fit_into_memory_are_put_together_at_once(
     monkeypatch: pytest.MonkeyPatch, blocks_from: int
 ) -> None:
     """However many windows close; those of one window, which come as they are, are the least that there can be."""
-    together, combine = list[int](), WindowCloser._combined_at_once
+    together, combine = list[int](), WindowCloser._combine_slice
 
     def counted(self: WindowCloser, parts: list[Parts]) -> pa.Table:
-        together.append(sum(each.number for each in parts))
+        together.append(sum(part.count for part in parts))
         return combine(self, parts)
 
-    monkeypatch.setattr(WindowCloser, "_combined_at_once", counted)
+    monkeypatch.setattr(WindowCloser, "_combine_slice", counted)
     monkeypatch.setattr(closing, "BLOCKS_FROM", blocks_from)
     monkeypatch.setattr(closing, "PARTS_MAX", 200)
     panes = {(key, start): 1 for key in "abc" for start in range(300)}

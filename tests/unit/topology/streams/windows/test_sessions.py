@@ -20,7 +20,7 @@ from transactional.core.ports import State
 from transactional.errors import ConfigError
 from transactional.testing import complete_topology
 from transactional.topology.describing import described
-from transactional.topology.streams.windows.sessions import are_late_for_sessions
+from transactional.topology.streams.windows.sessions import late_session_times
 from transactional.trident import Avg, Count, First, Last, Stream, Sum, TridentTopology, session, tumbling
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -169,7 +169,7 @@ def test_sessions_are_the_chains_of_times_closer_than_the_gap(found: list[int], 
     chains = [found[0]]
     for before, now in pairwise(found):
         chains.append(now if now - before >= gap else chains[-1])
-    assert Sessions(gap, 1_000).begun((us, us + gap) for us in found) == chains
+    assert Sessions(gap, 1_000).session_starts((us, us + gap) for us in found) == chains
 
 
 @given(times, st.integers(1, 9), st.integers(0, 20))
@@ -177,10 +177,10 @@ def test_sessions_are_the_chains_of_times_closer_than_the_gap(found: list[int], 
 def test_sessions_are_cut_and_never_too_long(found: list[int], gap: int, more: int) -> None:
     found.sort()
     of = Sessions(gap, gap + more)
-    begun = of.begun((us, us + gap) for us in found)
+    begun = of.session_starts((us, us + gap) for us in found)
     assert all(us + gap - start <= of.longest_us for us, start in zip(found, begun, strict=True))
     again = {start: max(us + gap for us, s in zip(found, begun, strict=True) if s == start) for start in begun}
-    assert of.begun(sorted(again.items())) == sorted(again), "what is merged stays as it is"
+    assert of.session_starts(sorted(again.items())) == sorted(again), "what is merged stays as it is"
 
 
 @given(
@@ -191,6 +191,6 @@ def test_sessions_are_cut_and_never_too_long(found: list[int], gap: int, more: i
 @settings(max_examples=examples(200))
 def test_columns_are_late_as_numbers_are(numbers: list[int | None], watermark: int | None, gap: int) -> None:
     column = pa.array([*numbers, FIRST_US, LAST_US], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    found = are_late_for_sessions(gap, column, WindowTimes(watermark, None)).to_pylist()
+    found = late_session_times(gap, column, WindowTimes(watermark, None)).to_pylist()
     of = Sessions(gap, gap)
     assert found == [of.is_late(us, watermark) for us in (*numbers, FIRST_US, LAST_US)]
