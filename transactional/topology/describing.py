@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from transactional.model.drawing.graph import STYLE, graph_of
+from transactional.model.drawing.graph import STYLE, make_graph
 from transactional.model.drawing.rows import draw_wide
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.schema import Schema
@@ -122,7 +122,7 @@ def _of_stream(stream: str) -> str:
 def notebook_view(topology: Topology) -> dict[str, str]:
     """What a notebook shows: the graph, and the components as text."""
     return {
-        "image/svg+xml": draw_wide(graph_of(described(topology)), style=STYLE),
+        "image/svg+xml": draw_wide(make_graph(described(topology)), style=STYLE),
         "text/plain": "\n".join([topology.id, *_indented(in_lines(topology), None, 1)]),
     }
 

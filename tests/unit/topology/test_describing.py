@@ -10,7 +10,7 @@ from state import MemoryMapState
 from tests.unit.fakes import builder
 from tests.unit.topology.test_phases import Passing, Splitting, the_seeds_picture, update
 from transactional import TransactionalTopologyBuilder
-from transactional.model.drawing.graph import graph_of
+from transactional.model.drawing.graph import make_graph
 from transactional.model.drawing.rows import NARROW, draw_rows, draw_wide
 from transactional.topology.describing import as_mermaid, described, in_lines, notebook_view
 from transactional.topology.topology import Topology
@@ -58,8 +58,8 @@ def test_each_spout_is_a_node_of_its_own() -> None:
         '    s1 -->|"fields(word)"| n1',
         '    n1 -->|"fields(word)"| n2',
     ]
-    graph = graph_of(described(topology), {("orders", "default", "both"): 7, ("orders", "refunds", "both"): 3})
-    assert [node.told for node in graph.nodes[:2]] == [
+    graph = make_graph(described(topology), {("orders", "default", "both"): 7, ("orders", "refunds", "both"): 3})
+    assert [node.summary for node in graph.nodes[:2]] == [
         "orders: MemoryTransactionalSpout, 2 tasks, processing",
         "refunds: MemoryTransactionalSpout, 1 task, processing",
     ]
@@ -77,7 +77,7 @@ def test_a_spout_that_is_called_as_a_component_has_a_node_of_its_own() -> None:
     made.new_stream("orders", spout).group_by("word").persistent_aggregate(MemoryMapState(), Count(), name="counts")
     refunds = made.new_stream("refunds", spout)
     refunds.group_by("word").persistent_aggregate(MemoryMapState(), Count(), name="refunds")
-    graph = graph_of(described(made.build()))
+    graph = make_graph(described(made.build()))
     assert [node.id for node in graph.nodes] == ["orders", "refunds (spout)", "counts", "refunds"]
     assert [(edge.source, edge.target) for edge in graph.edges] == [
         ("orders", "counts"),

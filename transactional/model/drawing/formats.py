@@ -1,4 +1,4 @@
-"""Numbers, durations and times as pages and pictures show them."""
+"""Formats numbers, sizes, durations and times for pages and pictures; an unknown one is shown as a dash."""
 
 from __future__ import annotations
 
@@ -7,40 +7,42 @@ from typing import Any, Final
 
 from transactional.model.plumbing.redaction import without_login
 
-NOTHING: Final = "\u2013"
+DASH: Final = "\u2013"
 _DAY_MS: Final = 86_400_000
 
 
-def count(number: float | None) -> str:
-    """`12,345`; a dash for what is not known."""
-    return NOTHING if number is None else f"{round(number):,}"  # `,.0f` would make a float of any whole number
+def format_count(number: float | None) -> str:
+    """Format a whole number as `12,345`."""
+    return DASH if number is None else f"{round(number):,}"  # `,.0f` would make a float of any whole number
 
 
-def short_count(number: float | None) -> str:
-    """`12.3k`: for tiles and axes."""
+def format_short_count(number: float | None) -> str:
+    """Format a number briefly, as `12.3k`, for tiles and axes."""
     if number is None:
-        return NOTHING
+        return DASH
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(number) >= limit:
             return f"{number / (1e3 if unit == 'k' else limit):.3g}{unit}"
     return f"{number:.2g}" if 0 < abs(number) < 10 else f"{number:,.0f}"
 
 
-def size(number: float | None) -> str:
-    """`812 B`, `1.2 MB`: of files, in powers of 1,000."""
+def format_size(number: float | None) -> str:
+    """Format the size of files in powers of 1,000, as `812 B` or `1.2 MB`."""
     if number is None:
-        return NOTHING
+        return DASH
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(number) >= limit:
             return f"{number / limit:.3g} {unit}"
     return f"{number:,.0f} B"
 
 
-def duration(ms: float | None) -> str:
-    """`812 ms`, `4.2 s`, `3 min 10 s`, `2 h 5 min`, `3 d 4 h`. None is below zero, though a clock may have been set
-    back meanwhile."""
+def format_duration(ms: float | None) -> str:
+    """Format a duration as `812 ms`, `4.2 s`, `3 min 10 s`, `2 h 5 min` or `3 d 4 h`.
+
+    A negative duration, measured while a clock was set back, is shown as zero.
+    """
     if ms is None:
-        return NOTHING
+        return DASH
     ms = max(0, ms)
     if ms < 1_000:
         return f"{ms:.0f} ms"
@@ -52,27 +54,27 @@ def duration(ms: float | None) -> str:
         (_DAY_MS, "d", 3_600_000, "h"),
     ):
         if ms < unit * (60 if name == "min" else 24 if name == "h" else 10**9):
-            whole, rest = divmod(int(ms), unit)
-            return f"{whole} {name}" + (f" {rest // smaller} {lesser}" if rest // smaller else "")
-    return NOTHING
+            quotient, remainder = divmod(int(ms), unit)
+            return f"{quotient} {name}" + (f" {remainder // smaller} {lesser}" if remainder // smaller else "")
+    return DASH
 
 
-def clock(ms: int | None) -> str:
-    """The time of day, UTC: `17:03:59.120`."""
-    return NOTHING if ms is None else _utc(ms).strftime("%H:%M:%S.") + f"{ms % 1000:03d}"
+def format_time_of_day(ms: int | None) -> str:
+    """Format the time of day in UTC, as `17:03:59.120`."""
+    return DASH if ms is None else _to_utc(ms).strftime("%H:%M:%S.") + f"{ms % 1000:03d}"
 
 
-def moment(ms: int | None) -> str:
-    """Date and time, UTC: `2026-11-22 17:03:59`."""
-    return NOTHING if ms is None else _utc(ms).strftime("%Y-%m-%d %H:%M:%S")
+def format_date_time(ms: int | None) -> str:
+    """Format date and time in UTC, as `2026-11-22 17:03:59`."""
+    return DASH if ms is None else _to_utc(ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def iso(ms: int) -> str:
-    """For machines, in the `datetime` of a `time` element."""
-    return _utc(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def format_iso(ms: int) -> str:
+    """Format a time for the `datetime` attribute of HTML's `time` element."""
+    return _to_utc(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _utc(ms: int) -> datetime:
+def _to_utc(ms: int) -> datetime:
     try:
         return datetime.fromtimestamp(ms / 1000, UTC)
     except (OverflowError, OSError, ValueError):
@@ -80,10 +82,10 @@ def _utc(ms: int) -> datetime:
 
 
 def first_line(text: str | None) -> str:
-    """The first line of an error."""
+    """Return the first line of a text, such as an error."""
     return (text or "").strip().partition("\n")[0]
 
 
-def shown(value: Any) -> str:
-    """A text from the store, without the user and password that a URL in it may have."""
-    return NOTHING if value is None else without_login(str(value))
+def redacted_text(value: Any) -> str:
+    """Return a value from the store as text, without the user and password that a URL in it may have."""
+    return DASH if value is None else without_login(str(value))

@@ -1,4 +1,4 @@
-"""Rows as a table, for notebooks: in HTML, and as text."""
+"""Formats rows as tables in HTML and as text, for notebooks."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from transactional.model.drawing.formats import NOTHING
+from transactional.model.drawing.formats import DASH
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """Some rows of a table under its title."""
+class TitledRows:
+    """Rows of a table with their title and the names of their columns."""
 
     title: str
     names: Sequence[str]
     rows: Sequence[Sequence[object]]
 
     def cells(self) -> list[list[str]]:
-        """The rows as texts; a dash for NULL."""
-        return [[NOTHING if value is None else str(value) for value in row] for row in self.rows]
+        """Return the rows as texts, with a dash for NULL."""
+        return [[DASH if cell_value is None else str(cell_value) for cell_value in row] for row in self.rows]
 
 
-def in_html(tables: Sequence[Shown]) -> str:
-    """The tables below one another. Every text is escaped."""
-    return "".join(map(_table, tables))
+def tables_to_html(tables: Sequence[TitledRows]) -> str:
+    """Return the tables as HTML, below one another. Every text is escaped."""
+    return "".join(map(_table_to_html, tables))
 
 
-def _table(table: Shown) -> str:
+def _table_to_html(table: TitledRows) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.names)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.cells())
     caption = f"<caption>{escape(table.title)}</caption>"
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def in_text(tables: Sequence[Shown]) -> str:
-    """The same, in columns."""
-    return "\n".join(line for table in tables for line in _lines(table))
+def tables_to_text(tables: Sequence[TitledRows]) -> str:
+    """Return the tables as lines of text, with aligned columns."""
+    return "\n".join(line for table in tables for line in _text_lines(table))
 
 
-def _lines(table: Shown) -> Iterator[str]:
+def _text_lines(table: TitledRows) -> Iterator[str]:
     rows = [list(table.names), *table.cells()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield table.title

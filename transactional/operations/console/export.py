@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from transactional.core.store import StoreReader, TopologyStatus
-from transactional.model.drawing.formats import moment
+from transactional.model.drawing.formats import format_date_time
 from transactional.operations.console import views
 from transactional.operations.console.history import History
 from transactional.operations.console.rendering import STATIC, render
@@ -19,7 +19,7 @@ def exported(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
     page = render(
         "export.html",
         style=style,
-        made_at=moment(now_ms),
+        made_at=format_date_time(now_ms),
         statuses=(),
         current=None,
         **{**views.of_status(store, status, now_ms), **views.topology(store, status, now_ms, history=History())},

@@ -11,7 +11,7 @@ from transactional.core.store import DesiredState, StoreReader, TopologyStatus
 from transactional.core.store.history import EndedHow
 from transactional.core.store.rules import COMMITTED, OPEN, upkeep_in
 from transactional.core.store.troubles import retry_at_stop
-from transactional.model.drawing.formats import duration, first_line, moment
+from transactional.model.drawing.formats import first_line, format_date_time, format_duration
 from transactional.model.errors import TransactionalError
 from transactional.operations.doctor.examine import examine, unexamined
 from transactional.operations.doctor.store import examine_rows
@@ -64,7 +64,8 @@ def _of_trouble(store: StoreReader, status: TopologyStatus) -> Iterator[Notice]:
         what = f"Transaction {trouble.txid} {retry}, {error}"
         yield Notice(what, f"The next run tries it again. {remedy}", is_bad=False)
     else:
-        what = f"No transaction commit since {moment(trouble.since_ms)}: transaction {trouble.txid} fails, {error}"
+        since = format_date_time(trouble.since_ms)
+        what = f"No transaction commit since {since}: transaction {trouble.txid} fails, {error}"
         yield Notice(what, remedy)
 
 
@@ -91,7 +92,7 @@ def _of_attempts(store: StoreReader, status: TopologyStatus, now_ms: int) -> Ite
         if stands_ms > _LONG_MS and each.attempt.txid == status.committed_txid + 1:
             yield Notice(
                 f"Transaction {each.attempt.txid} is the next to be committed, and its attempt "
-                f"{each.attempt.attempt_id} has been in flight for {duration(stands_ms)}.",
+                f"{each.attempt.attempt_id} has been in flight for {format_duration(stands_ms)}.",
                 "Spark's own pages show what its tasks wait for; attempt_timeout_ms limits how long it may take.",
             )
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from transactional.core.store import AttemptTimes
 from transactional.core.store.rules import letters_in
 from transactional.core.store.set_aside import RecentLetters
-from transactional.model.drawing.formats import NOTHING, first_line
+from transactional.model.drawing.formats import DASH, first_line
 from transactional.model.errors import TransactionalError
 from transactional.runtime.engine.letter_spout import all_letters
 from transactional.topology.topology import Topology
@@ -38,7 +38,7 @@ def letters_by_component(details: Mapping[str, Any] | None) -> str:
     """`count 3, parse 1`; a dash for what an older version has recorded."""
     by_component = (details or {}).get("letters_of")
     if not isinstance(by_component, Mapping) or not by_component:
-        return NOTHING
+        return DASH
     return ", ".join(f"{component} {number}" for component, number in sorted(by_component.items()))
 
 

@@ -22,8 +22,8 @@ STATIC: Final = Path(__file__).with_name("static")
 def _shown(value: Any) -> Any:
     """What is inserted for a value."""
     if value is None:
-        return formats.NOTHING
-    return formats.shown(value) if type(value) is str else value  # a diagram is Markup, and made of shown texts
+        return formats.DASH
+    return formats.redacted_text(value) if type(value) is str else value  # a diagram is Markup, and made of shown texts
 
 
 def _compact(value: Any) -> str:
@@ -47,9 +47,9 @@ class _Element(str):
 def _time(at_ms: int | None, shown: Callable[[int | None], str]) -> str:
     """A moment as an element. Pointed at, it has the date and says that it is UTC; a script adds the local time."""
     if at_ms is None:
-        return formats.NOTHING
-    title = f"{formats.moment(at_ms)} UTC"
-    return _Element(f'<time datetime="{formats.iso(at_ms)}" title="{title}">{shown(at_ms)}</time>')
+        return formats.DASH
+    title = f"{formats.format_date_time(at_ms)} UTC"
+    return _Element(f'<time datetime="{formats.format_iso(at_ms)}" title="{title}">{shown(at_ms)}</time>')
 
 
 def _has_topics(status: TopologyStatus) -> bool:
@@ -68,16 +68,16 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "bytes": formats.size,
-        "clock": lambda at_ms: _time(at_ms, formats.clock),
-        "codes": lambda value: with_links(formats.shown(value)),
+        "bytes": formats.format_size,
+        "clock": lambda at_ms: _time(at_ms, formats.format_time_of_day),
+        "codes": lambda value: with_links(formats.redacted_text(value)),
         "compact": _compact,
-        "count": formats.count,
+        "count": formats.format_count,
         "dashed": lambda words: words.replace(" ", "-"),
-        "duration": formats.duration,
+        "duration": formats.format_duration,
         "first_line": formats.first_line,
         "has_topics": _has_topics,
-        "moment": lambda at_ms: _time(at_ms, formats.moment),
+        "moment": lambda at_ms: _time(at_ms, formats.format_date_time),
         "slug": slug_of,
         "state": state_of,
         "windows": lambda value: windows_in_words(value) if isinstance(value, str) else value,

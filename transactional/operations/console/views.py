@@ -10,7 +10,7 @@ from transactional.core.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, RE
 from transactional.core.store.set_aside import set_aside_of
 from transactional.core.store.troubles import retry_at_stop
 from transactional.model.attempt import AttemptId, TxId
-from transactional.model.drawing.graph import graph_of
+from transactional.model.drawing.graph import make_graph
 from transactional.model.drawing.rows import draw_graph
 from transactional.operations.console.data import reading
 from transactional.operations.console.data.event_times import event_tiles, event_times_of
@@ -82,7 +82,7 @@ def topology(store: StoreReader, status: TopologyStatus, now_ms: int, *, history
     overview = reading.overview_of(store, status)
     status, recent = overview.status, overview.recent
     own = of_run(recent, status.run)
-    graph = graph_of(overview.described, tuples_by_edge(own))
+    graph = make_graph(overview.described, tuples_by_edge(own))
     partitions, waits = reading.partitions_of(store, status)
     times = event_times_of(own)
     return {

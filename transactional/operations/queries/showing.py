@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from transactional.model.drawing.tables import Shown, in_html, in_text
+from transactional.model.drawing.tables import TitledRows, tables_to_html, tables_to_text
 
 ROWS_MAX = 20
 """So many rows of a table are shown."""
@@ -15,11 +15,11 @@ ROWS_MAX = 20
 def view_of(tables: Mapping[str, pa.Table]) -> dict[str, str]:
     """The tables by their titles, as the types of content that notebooks know."""
     shown = [_shown(title, table) for title, table in tables.items()]
-    return {"text/html": in_html(shown), "text/plain": in_text(shown)}
+    return {"text/html": tables_to_html(shown), "text/plain": tables_to_text(shown)}
 
 
-def _shown(title: str, table: pa.Table) -> Shown:
+def _shown(title: str, table: pa.Table) -> TitledRows:
     rows = [list(row.values()) for row in table.slice(0, ROWS_MAX).to_pylist()]
     more = f", the first {ROWS_MAX} are shown" if table.num_rows > ROWS_MAX else ""
     count = f"{table.num_rows:,} row{'' if table.num_rows == 1 else 's'}"
-    return Shown(f"{title}: {count}{more}", table.column_names, rows)
+    return TitledRows(f"{title}: {count}{more}", table.column_names, rows)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.operations.console.stores import described
 from transactional.model.drawing import svg
-from transactional.model.drawing.graph import WIDTH, Graph, draw_boxes, graph_of, layout_of
+from transactional.model.drawing.graph import WIDTH, Graph, draw_boxes, lay_out, make_graph
 from transactional.model.drawing.rows import NARROW, WIDE, draw_graph
 
 NAME = "orders-by-customer-and-by-day-of-delivery"
@@ -27,7 +27,7 @@ def of_reads(reads: list[set[int]], name: str = "n") -> Graph:
     components = [component(f"{name}0")]
     for number, sources in enumerate(reads, 1):
         components.append(component(f"{name}{number}", *{f"{name}{source % number}": 0 for source in sources}))
-    return graph_of({"components": components})
+    return make_graph({"components": components})
 
 
 READS = st.lists(st.sets(st.integers(0, 29), max_size=4), min_size=1, max_size=29)
@@ -36,7 +36,7 @@ READS = st.lists(st.sets(st.integers(0, 29), max_size=4), min_size=1, max_size=2
 @given(READS)
 def test_no_two_components_lie_upon_each_other(reads: list[set[int]]) -> None:
     graph = of_reads(reads)
-    layout = layout_of(graph)
+    layout = lay_out(graph)
     picture = draw_boxes(graph, layout)
     found = re.findall(r'<rect class="node" x="([\d.]+)" y="([\d.]+)"', picture)
     places = [(float(x), float(y)) for x, y in found]
@@ -68,7 +68,7 @@ def test_a_picture_fits_its_card_and_has_all_names(shape: str) -> None:
         assert float(re.findall(r'viewBox="0 0 (\d+) ', picture)[0]) <= room
         texts = re.findall(r'<text x="([\d.]+)" y="[\d.]+" class="(\w+)"(?: text-anchor="(\w+)")?>(.*?)<', picture)
         for x, kind, anchor, words in texts:
-            width = svg.width_of(words, svg.BOLD if kind == "name" else svg.CHARACTER)
+            width = svg.text_width(words, svg.BOLD if kind == "name" else svg.CHARACTER)
             left = float(x) - {"end": width, "middle": width / 2}.get(anchor, 0.0)
             assert left >= 0, words
             assert left + width <= room, words
@@ -78,7 +78,7 @@ def test_a_picture_fits_its_card_and_has_all_names(shape: str) -> None:
 
 def test_lines_are_as_thick_as_what_flows() -> None:
     tuples = {("component-0", "default", "component-1"): 10_000.0, ("component-1", "default", "component-2"): 100.0}
-    for picture in re.findall(r"<svg.*?</svg>", draw_graph(graph_of(described("words"), tuples))):
+    for picture in re.findall(r"<svg.*?</svg>", draw_graph(make_graph(described("words"), tuples))):
         widths = [float(width) for width in re.findall(r'stroke-width="([\d.]+)"', picture)]
         assert widths[0] == 6
         assert widths[1] == 1.5
@@ -87,21 +87,21 @@ def test_lines_are_as_thick_as_what_flows() -> None:
 
 
 def test_long_names_are_shortened_and_told_in_full() -> None:
-    picture = draw_graph(graph_of(described("words", name="x" * 200)))
+    picture = draw_graph(make_graph(described("words", name="x" * 200)))
     assert "…" in picture
     assert f"<title>{'x' * 200}component-0: Bolt" in picture
 
 
 def test_a_topology_that_nobody_described_is_not_drawn() -> None:
-    assert draw_graph(graph_of({})) == ""
+    assert draw_graph(make_graph({})) == ""
 
 
 def test_labels_of_edges_that_part_or_meet_do_not_lie_upon_each_other() -> None:
     """Two edges leave the spout, and two arrive at the last bolt: in the middle of the curves they are too close."""
     components = [component("a"), component("b", "a"), component("c", "a"), component("d", "b", "c")]
     tuples = {(s, "default", t): 1_918.0 for s, t in (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"))}
-    graph = graph_of({"components": components}, tuples)
-    picture = draw_boxes(graph, layout_of(graph))
+    graph = make_graph({"components": components}, tuples)
+    picture = draw_boxes(graph, lay_out(graph))
     for kind in ("label", "flow"):
         found = re.findall(rf'<text x="([\d.]+)" y="([\d.]+)" class="{kind}"', picture)
         places = [(float(x), float(y)) for x, y in found]

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.model.drawing.test_graph import READS, of_reads
-from transactional.model.drawing.rows import NARROW, WIDE, draw_rows, in_order, lanes_of
+from transactional.model.drawing.rows import NARROW, WIDE, assign_lanes, draw_rows, sort_nodes
 
 
 @given(READS)
 def test_components_come_after_what_they_read_from_and_lines_never_lie_upon_each_other(reads: list[set[int]]) -> None:
     graph = of_reads(reads)
-    nodes = in_order(graph)
-    lanes = lanes_of(graph, nodes)
+    nodes = sort_nodes(graph)
+    lanes = assign_lanes(graph, nodes)
     assert sorted(node.id for node in nodes) == sorted(node.id for node in graph.nodes)
     assert all(lanes.row[edge.source] < lanes.row[edge.target] for edge in graph.edges)
     last = {node.id: lanes.row[node.id] for node in nodes}
@@ -30,7 +30,7 @@ def test_components_come_after_what_they_read_from_and_lines_never_lie_upon_each
 
 def test_a_chain_is_a_straight_line() -> None:
     graph = of_reads([{number} for number in range(14)])
-    assert lanes_of(graph, in_order(graph)).count == 1
+    assert assign_lanes(graph, sort_nodes(graph)).count == 1
 
 
 @given(READS, st.sampled_from([NARROW, WIDE]))

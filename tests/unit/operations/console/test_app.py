@@ -16,7 +16,7 @@ from transactional.core.store.history import EndedHow, RunEnd
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import CorruptRecord, StoreUnavailable
 from transactional.model.batch import PartitionId
-from transactional.model.drawing.formats import clock, iso, moment
+from transactional.model.drawing.formats import format_date_time, format_iso, format_time_of_day
 from transactional.model.facts import Listed, Listing
 from transactional.operations.console.data.reading import add_later_commits
 from transactional.operations.console.slugs import slug_of
@@ -210,7 +210,9 @@ def test_each_time_is_an_element_that_says_it_is_utc_without_a_script(client: Te
             assert found[3] in (found[2], found[1].partition("T")[2])
         assert not re.search(r"(?<!\") \d{4}-\d\d-\d\d ", re.sub(r"<time.*?</time>|<svg.*?</svg>", "", page)), path
     assert number > 50
-    issued = f'<time datetime="{iso(at_ms)}" title="{moment(at_ms)} UTC">{clock(at_ms)}</time>'
+    issued = (
+        f'<time datetime="{format_iso(at_ms)}" title="{format_date_time(at_ms)} UTC">{format_time_of_day(at_ms)}</time>'
+    )
     assert issued in of(client, "transactions/1")
 
 
@@ -369,7 +371,7 @@ def test_event_time_is_there_if_the_topology_has_some_and_of_the_present_run() -
     told = text_of(of(browser(past), ""))
     assert "watermark lag 9 s behind the newest event open windows 2 of sessions not known" in told
     assert "late tuples 0 last 1 transactions" in told
-    last_end = moment(at_us // 1_000 + 60_000)
+    last_end = format_date_time(at_us // 1_000 + 60_000)
     assert f"minutes 2 {last_end} later events 0 visits \u2013 \u2013 0" in told
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.core.store import AttemptTimes
-from transactional.model.drawing.formats import NOTHING, clock, count, duration
+from transactional.model.drawing.formats import DASH, format_count, format_duration, format_time_of_day
 from transactional.operations.console.data.figures import committed_of, event_time_in
 from transactional.operations.console.data.tiles import Tile, ago
 
@@ -85,14 +85,16 @@ def event_tiles(times: EventTimes, now_ms: int) -> list[Tile]:
     return [
         Tile("watermark", *_at(times.watermark_ms, now_ms)),
         Tile("newest event", *_at(times.newest_ms, now_ms)),
-        Tile("watermark lag", duration(times.behind_ms), behind),
-        Tile("open windows", count(sum(known)) if known else NOTHING, note),
-        Tile("late tuples", count(times.late), f"last {count(times.transactions)} transactions"),
+        Tile("watermark lag", format_duration(times.behind_ms), behind),
+        Tile("open windows", format_count(sum(known)) if known else DASH, note),
+        Tile("late tuples", format_count(times.late), f"last {format_count(times.transactions)} transactions"),
     ]
 
 
 def _at(at_ms: int | None, now_ms: int) -> tuple[str, str]:
     """A moment, and how long ago that is; an event may be ahead of the clock."""
     if at_ms is None:
-        return NOTHING, UNKNOWN
-    return clock(at_ms)[:8], f"in {duration(at_ms - now_ms)}" if at_ms > now_ms else ago(at_ms, now_ms)
+        return DASH, UNKNOWN
+    return format_time_of_day(at_ms)[:8], f"in {format_duration(at_ms - now_ms)}" if at_ms > now_ms else ago(
+        at_ms, now_ms
+    )

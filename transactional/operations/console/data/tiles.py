@@ -10,7 +10,7 @@ from transactional.core.store import AttemptTimes, TopologyStatus
 from transactional.core.store.history import RunRecord
 from transactional.core.store.rules import COMMITTED, FAILED
 from transactional.core.store.set_aside import RecentLetters
-from transactional.model.drawing.formats import count, duration, moment, short_count
+from transactional.model.drawing.formats import format_count, format_date_time, format_duration, format_short_count
 from transactional.operations.console.data.figures import DAY_MS, committed_of, phases_of
 
 _LATENCY_OF: Final = 100
@@ -71,10 +71,14 @@ def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int
     committed = committed_of(own)
     took = [phases_of(each).total or 0 for each in committed[:_LATENCY_OF]]
     return [
-        Tile("committed transactions", count(status.committed_txid), ago(status.committed_at_ms, now_ms)),
+        Tile("committed transactions", format_count(status.committed_txid), ago(status.committed_at_ms, now_ms)),
         _rate_tile(status, committed, now_ms),
-        Tile("latency, median", duration(percentile(took, 0.5)), f"95 %: {duration(percentile(took, 0.95))}"),
-        Tile("lag", short_count(status.lag), "records behind", link="partitions"),
+        Tile(
+            "latency, median",
+            format_duration(percentile(took, 0.5)),
+            f"95 %: {format_duration(percentile(took, 0.95))}",
+        ),
+        Tile("lag", format_short_count(status.lag), "records behind", link="partitions"),
         _failed_tile(status, own),
     ]
 
@@ -83,7 +87,7 @@ def letters_tiles(set_aside: RecentLetters) -> list[Tile]:
     """The figure of dead letters; none of them, no figure."""
     if not set_aside.letters:
         return []
-    return [Tile("dead letters", count(set_aside.letters), set_aside.scope, link="letters")]
+    return [Tile("dead letters", format_count(set_aside.letters), set_aside.scope, link="letters")]
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
@@ -91,18 +95,20 @@ def ago(at_ms: int | None, now_ms: int) -> str:
     if at_ms is None:
         return "nothing committed yet"
     since_ms = max(0, now_ms - at_ms)
-    return moment(at_ms) if since_ms > DAY_MS else f"{duration(since_ms)} ago"
+    return format_date_time(at_ms) if since_ms > DAY_MS else f"{format_duration(since_ms)} ago"
 
 
 def _failed_tile(status: TopologyStatus, own: Sequence[AttemptTimes]) -> Tile:
     failed = sum(each.phase == FAILED for each in own)
-    note = f"of {count(len(own))} in run {status.epoch}"
-    return Tile("failed attempts", count(failed), note, *(("bad", "attempts?phase=failed") if failed else ()))
+    note = f"of {format_count(len(own))} in run {status.epoch}"
+    return Tile("failed attempts", format_count(failed), note, *(("bad", "attempts?phase=failed") if failed else ()))
 
 
 def _rate_tile(status: TopologyStatus, committed: Sequence[AttemptTimes], now_ms: int) -> Tile:
     """Of a run that has ended: what it was at its last commit."""
     until_ms = now_ms if status.is_leased or not committed else committed[0].committed_at_ms or 0
     rate = rate_of(committed, until_ms)
-    note = "too few transactions" if rate is None else f"over {duration(round(rate.over_ms, -3) or rate.over_ms)}"
-    return Tile("records per second", short_count(None if rate is None else rate.per_second), note)
+    note = (
+        "too few transactions" if rate is None else f"over {format_duration(round(rate.over_ms, -3) or rate.over_ms)}"
+    )
+    return Tile("records per second", format_short_count(None if rate is None else rate.per_second), note)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from transactional.model.drawing import svg
-from transactional.model.drawing.formats import clock, short_count
+from transactional.model.drawing.formats import format_short_count, format_time_of_day
 from transactional.operations.console.data.figures import Series
 
 _WIDTH: Final = 360.0
@@ -34,10 +34,10 @@ def _frame(series: Series, top: float) -> list[str]:
     for share in (0.0, 0.5, 1.0):
         y = _TOP + _PLOT * (1 - share)
         parts.append(svg.element("line", class_="grid", x1=_LEFT, x2=_WIDTH, y1=y, y2=y))
-        parts.append(svg.text(short_count(top * share), _LEFT - 6, y + 4, class_="tick", text_anchor="end"))
+        parts.append(svg.text(format_short_count(top * share), _LEFT - 6, y + 4, class_="tick", text_anchor="end"))
     end_ms = series.start_ms + round(series.slot_ms * len(series.slots))
-    parts.append(svg.text(clock(series.start_ms)[:8], _LEFT, _HEIGHT - 6, class_="tick"))
-    parts.append(svg.text(clock(end_ms)[:8], _WIDTH, _HEIGHT - 6, class_="tick", text_anchor="end"))
+    parts.append(svg.text(format_time_of_day(series.start_ms)[:8], _LEFT, _HEIGHT - 6, class_="tick"))
+    parts.append(svg.text(format_time_of_day(end_ms)[:8], _WIDTH, _HEIGHT - 6, class_="tick", text_anchor="end"))
     return parts
 
 

@@ -26,7 +26,7 @@ class Label:
     @property
     def right(self) -> float:
         """Where it ends."""
-        return self.left + svg.width_of(self.words, CHARACTER)
+        return self.left + svg.text_width(self.words, CHARACTER)
 
 
 def beside(words: str, x: float, class_: str, width: float) -> Label:
@@ -37,7 +37,7 @@ def beside(words: str, x: float, class_: str, width: float) -> Label:
 
 def before(words: str, x: float, class_: str) -> Label:
     """Up to a place, as far as the picture does not begin after it."""
-    return Label(words, max(0.0, x - svg.width_of(words, CHARACTER)), class_)
+    return Label(words, max(0.0, x - svg.text_width(words, CHARACTER)), class_)
 
 
 def in_rows(labels: Iterable[Label]) -> list[list[Label]]:

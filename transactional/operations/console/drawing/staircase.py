@@ -12,7 +12,7 @@ from transactional.core.store.history import RunRecord
 from transactional.core.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN, REWOUND, letters_in
 from transactional.model.attempt import TxId
 from transactional.model.drawing import svg
-from transactional.model.drawing.formats import clock, duration, moment
+from transactional.model.drawing.formats import format_date_time, format_duration, format_time_of_day
 from transactional.operations.console.drawing.labels import ROW, Label, before, beside, draw_labels, in_rows
 
 TRANSACTIONS: Final = 25
@@ -174,10 +174,10 @@ def _axis(shown: Sequence[AttemptTimes], now_ms: int) -> Axis:
 def _grid(axis: Axis, bottom: float) -> list[str]:
     days = math.ceil(axis.shown_ms / _DAY_MS / 9)  # a clock that was set may have jumped by decades
     step = next((each for each in _STEPS if axis.shown_ms / each < 9), days * _DAY_MS)
-    parts, free_from = [svg.text(moment(axis.start_ms)[5:10], 0, _TOP - 14, class_="tick")], 0.0
+    parts, free_from = [svg.text(format_date_time(axis.start_ms)[5:10], 0, _TOP - 14, class_="tick")], 0.0
     for at_ms in _moments(axis, step):
         x = axis.x(at_ms)
-        words = clock(at_ms)[: 8 if step >= 1_000 else 12]
+        words = format_time_of_day(at_ms)[: 8 if step >= 1_000 else 12]
         parts.append(svg.element("line", class_="grid", x1=x, x2=x, y1=_TOP - 8, y2=bottom))
         if x > free_from:
             parts.append(svg.text(words, x, _TOP - 14, class_="tick", text_anchor="middle"))
@@ -197,7 +197,7 @@ def _gaps(axis: Axis, bottom: float) -> list[str]:
     parts = []
     for start, end in axis.gaps:
         left, right = axis.x(start) + 4, axis.x(end) - 4
-        told = svg.title(f"nothing was in flight for {duration(end - start)}")
+        told = svg.title(f"nothing was in flight for {format_duration(end - start)}")
         band = svg.element("rect", class_="gap", x=left, y=_TOP - 4, width=max(right - left, 1.0), height=bottom - _TOP)
         parts.append(svg.element("g", told, band))
     return parts
@@ -205,7 +205,7 @@ def _gaps(axis: Axis, bottom: float) -> list[str]:
 
 def _labels(axis: Axis, begun: Sequence[RunRecord]) -> list[Label]:
     """What stands below the lines: how long a gap was, and which run began."""
-    idle = [before(duration(end - start), axis.x(end) - 4, "idle") for start, end in axis.gaps]
+    idle = [before(format_duration(end - start), axis.x(end) - 4, "idle") for start, end in axis.gaps]
     return idle + [beside(f"run {run.epoch}", axis.x(run.began_at_ms), "takeover", _WIDTH) for run in begun]
 
 
@@ -214,7 +214,7 @@ def _takeovers(begun: Sequence[RunRecord], axis: Axis, bottom: float) -> list[st
     parts = []
     for run in begun:
         x = axis.x(run.began_at_ms)
-        told = svg.title(f"run {run.epoch} began at {clock(run.began_at_ms)}: {run.owner}")
+        told = svg.title(f"run {run.epoch} began at {format_time_of_day(run.began_at_ms)}: {run.owner}")
         rule = svg.element("line", class_="takeover", x1=x, x2=x, y1=_TOP - 8, y2=bottom + 4)
         parts.append(svg.element("g", told, rule))
     return parts
@@ -252,16 +252,16 @@ def _attempt(each: AttemptTimes, later: AttemptTimes | None, axis: Axis, y: floa
 def _at_its_end(each: AttemptTimes, axis: Axis, y: float, now_ms: int) -> str:
     """How long it took, beside its bar; or for how long it has stood."""
     if each.committed_at_ms is not None:
-        words, end_ms = duration(each.committed_at_ms - each.issued_at_ms), each.committed_at_ms
+        words, end_ms = format_duration(each.committed_at_ms - each.issued_at_ms), each.committed_at_ms
     elif each.phase in OPEN:
-        words, end_ms = duration(max(0, now_ms - each.issued_at_ms)) + " …", axis.end_ms
+        words, end_ms = format_duration(max(0, now_ms - each.issued_at_ms)) + " …", axis.end_ms
     else:
         words, end_ms = each.phase, max(bar.end_ms for bar in bars_of(each, now_ms))
     return svg.text(words, axis.x(end_ms) + 8, y + 10, class_="took")
 
 
 def _told(each: AttemptTimes, now_ms: int) -> str:
-    spent = ", ".join(f"{bar.kind} {duration(bar.end_ms - bar.start_ms)}" for bar in bars_of(each, now_ms))
+    spent = ", ".join(f"{bar.kind} {format_duration(bar.end_ms - bar.start_ms)}" for bar in bars_of(each, now_ms))
     rows = "" if each.rows is None else f", {each.rows:,} records"
     return f"attempt {each.attempt} {each.phase}{rows}: {spent}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.operations.console.stores import START_MS, Past
-from transactional.model.drawing.formats import NOTHING
+from transactional.model.drawing.formats import DASH
 from transactional.operations.console.data.event_times import OpenWindows, event_tiles, event_times_of
 from transactional.operations.console.data.figures import series_of
 from transactional.operations.console.data.tiles import of_run
@@ -56,9 +56,9 @@ def test_the_watermark_its_lag_the_windows_and_what_was_late() -> None:
 def test_what_is_not_known_yet_is_a_dash() -> None:
     past = committed(Past().begin(), reached(None, None, visits=None))
     found = tiles(past)
-    assert found["watermark"] == found["newest event"] == (NOTHING, "not known yet")
-    assert found["watermark lag"] == (NOTHING, "not known yet")
-    assert found["open windows"] == (NOTHING, "of sessions not known")
+    assert found["watermark"] == found["newest event"] == (DASH, "not known yet")
+    assert found["watermark lag"] == (DASH, "not known yet")
+    assert found["open windows"] == (DASH, "of sessions not known")
 
 
 def test_several_windows_are_told_apart() -> None:

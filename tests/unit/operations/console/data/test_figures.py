@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.operations.console.stores import Past
-from transactional.model.drawing.formats import clock, count, duration, short_count
+from transactional.model.drawing.formats import format_count, format_duration, format_short_count, format_time_of_day
 from transactional.operations.console.data import figures
 
 
@@ -39,11 +39,11 @@ def test_tuples_by_edge_are_means_of_what_was_recorded() -> None:
     ],
 )
 def test_durations_are_short(ms: int | None, words: str) -> None:
-    assert duration(ms) == words
+    assert format_duration(ms) == words
 
 
 def test_numbers_are_short() -> None:
-    assert [short_count(each) for each in (None, 0, 0.251, 9, 9_999, 12_345, 1.9e6, 2.25e9)] == [
+    assert [format_short_count(each) for each in (None, 0, 0.251, 9, 9_999, 12_345, 1.9e6, 2.25e9)] == [
         "\u2013",
         "0",
         "0.25",
@@ -56,10 +56,10 @@ def test_numbers_are_short() -> None:
 
 
 def test_times_beyond_the_calendar_are_shown_as_something() -> None:
-    assert clock(2**62).startswith("00:00:00")
+    assert format_time_of_day(2**62).startswith("00:00:00")
 
 
 def test_whole_numbers_are_exact_however_large() -> None:
-    assert count(2**53 + 1) == "9,007,199,254,740,993"
-    assert len(count(10**400)) == 401 + 133
-    assert count(1234.4) == "1,234"
+    assert format_count(2**53 + 1) == "9,007,199,254,740,993"
+    assert len(format_count(10**400)) == 401 + 133
+    assert format_count(1234.4) == "1,234"

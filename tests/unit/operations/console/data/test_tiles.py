@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.operations.console.stores import Past
-from transactional.model.drawing.formats import NOTHING
+from transactional.model.drawing.formats import DASH
 from transactional.operations.console.data.figures import committed_of
 from transactional.operations.console.data.tiles import Tile, of_run, percentile, rate_of, tiles_of
 
@@ -58,8 +58,8 @@ def test_figures_are_those_of_the_present_run() -> None:
         past.fail(past.issue(41))
     past.commit(past.issue(41))
     past.taken_over()
-    assert tiles(past)["records per second"].value == NOTHING
-    assert tiles(past)["latency, median"].value == NOTHING
+    assert tiles(past)["records per second"].value == DASH
+    assert tiles(past)["latency, median"].value == DASH
     past.clock.advance(1_000)
     past.committed(2)
     found = tiles(past)
