@@ -44,8 +44,8 @@ NAMES = ("cat", "dog", "bird", "fish", "cow", "12")
 """The last one no bolt can work on."""
 LAYOUTS: Mapping[str, LogLayout | str] = {
     "merge": "merge",
-    "log": LogLayout(compact_after=4, fan_out=2, staged_bytes=None),
-    "staged": LogLayout(compact_after=5, fan_out=2, staged_bytes=0),
+    "log": LogLayout(compact_after=4, staged_bytes=None),
+    "staged": LogLayout(compact_after=5, staged_bytes=0),
 }
 Contents = Mapping[str, Mapping[Any, Any]]
 States = Callable[..., TableState[Any]]

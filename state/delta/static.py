@@ -99,8 +99,7 @@ class StaticDeltaTable(StaticTable):
         options = tuple(sorted(self._location.storage_options.items()))
         columns = Schema((*self._key, *self._values))
         try:
-            # An earlier release has recorded a number alone: what has it may be another table tomorrow.
-            kept = _rows(self._location.name, options, columns, version) if isinstance(version, str) else None
+            kept = _rows(self._location.name, options, columns, version)
             parts = [kept] if kept is not None else _batches(_loaded(self._location.name, options, version), columns)
             return pa.concat_tables([arrow_schema(columns).empty_table(), *(with_keys(part, keys) for part in parts)])
         except (DeltaError, OSError, pa.ArrowException) as error:
@@ -117,7 +116,7 @@ def _loaded(name: str, options: Sequence[tuple[str, str]], version: StaticVersio
     """The table at a version. Raises `DeltaError`, and `BatchLost` if it was made again since."""
     location, (recorded_id, number) = DeltaLocation(name, dict(options)), _split_version(version)
     table = DeltaTable(location.uri, version=number, storage_options=dict(options) or None)
-    if recorded_id is not None and (loaded_id := str(table.metadata().id)) != recorded_id:
+    if (loaded_id := str(table.metadata().id)) != recorded_id:
         raise BatchLost(
             f"the static table {location} was dropped and made again: the batch has recorded version {number} of the "
             f"table with the id {recorded_id}, and now that is one of the table with the id {loaded_id}. Restore the "
@@ -127,10 +126,8 @@ def _loaded(name: str, options: Sequence[tuple[str, str]], version: StaticVersio
     return table
 
 
-def _split_version(version: StaticVersion) -> tuple[str | None, int]:
-    """The id of the table, None if it was not recorded, and its Delta version. Raises `OperatingError`."""
-    if isinstance(version, int):
-        return None, version
+def _split_version(version: StaticVersion) -> tuple[str, int]:
+    """Return the id of the table and its Delta version. Raises `OperatingError`."""
     table_id, _, number = version.rpartition("@")
     if not table_id or not number.isdecimal():
         raise OperatingError(f"{version!r} is no version of a static Delta table, which is <id>@<number>")

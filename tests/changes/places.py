@@ -82,7 +82,7 @@ class Place:
             return InRedis(self.url, table, kind=kind, **given)
         if self.name in ("sqlite", "postgres"):
             return InDatabase(self.url or f"sqlite:///{self.folder}/tables.db", table, kind=kind, **given)
-        layout: Any = LogLayout(compact_after=2, fan_out=2) if self.name == "log" else "merge"
+        layout: Any = LogLayout(compact_after=2) if self.name == "log" else "merge"
         return InDelta(self.folder / table, kind=kind, layout=layout, **given)
 
     def whole(self) -> Any:

@@ -230,7 +230,7 @@ class Place:
             state = SqlMapState(self.url, self.table, key, values, kind=kind, **goes)
         else:
             layout = self.engine.partition("/")[2]
-            how = LogLayout(compact_after=COMPACT_AFTER[layout], fan_out=2) if layout in COMPACT_AFTER else "merge"
+            how = LogLayout(compact_after=COMPACT_AFTER[layout]) if layout in COMPACT_AFTER else "merge"
             merged = {"files": FilesMapState, LOOKED_UP: FilesMapState, "overwritten": OverwrittenMapState}
             map_state = {**merged, **dict.fromkeys(STAGED, StagedMapState)}.get(layout, MaintainedMapState)
             options: dict[str, Any] = {"kind": kind, "layout": how, **goes}

@@ -97,7 +97,8 @@ def test_compactions_that_are_written_apart_keep_tombstones_until_nothing_is_bef
     """Of a base of three keys one is deleted, and comes back; then all are."""
     monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
     monkeypatch.setattr("state.delta.segments.log_layout.BASE_SHARE", 10.0)
-    layout = LogLayout(compact_after=1, fan_out=2)
+    monkeypatch.setattr("state.delta.segments.log_layout.FAN_OUT", 2)
+    layout = LogLayout(compact_after=1)
     state = DeltaMapState(tmp_path / "t", "word string", "count long", layout=layout, deletes=True)
     place, model = Place("delta-rs", tmp_path), dict[str, int]()
     state.open("words/count", place.txids.__getitem__)

@@ -16,7 +16,7 @@ from transactional.core.ports import CommitFacts
 from transactional.model.attempt import TxId
 from transactional.runtime.commit.committing import facts_of_write
 
-LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(compact_after=2, fan_out=2)}
+LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(compact_after=2)}
 
 
 @pytest.fixture(params=LAYOUTS)

@@ -184,7 +184,7 @@ def batch_with_all_parts() -> BatchMetadata:
         pending=(PendingMessage(flights, Offset(3), 2, 1_400, "no"),),
         again=(PendingMessage(flights, Offset(1), 1, 900),),
         lost=3,
-        static_versions={"prices": "0e5f@7", "users": 12},
+        static_versions={"prices": "0e5f@7", "users": "12"},
     )
 
 

@@ -60,7 +60,7 @@ class OtherEveryTime(OpaqueMemoryTransactionalSpout):
 def state_of(layout: str, folder: Path) -> Any:
     if layout == "sqlite":
         return SqlMapState(f"sqlite:///{folder}/states.db", "counts", deletes=True)
-    how = LogLayout(compact_after=2, fan_out=2) if layout == "log" else layout
+    how = LogLayout(compact_after=2) if layout == "log" else layout
     return DeltaMapState(folder / "counts", layout=how, deletes=True)
 
 

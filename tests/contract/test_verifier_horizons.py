@@ -63,7 +63,7 @@ def state_of(layout: str, folder: Path) -> Any:
     goes: dict[str, Any] = {"expires": "at", "after": f"{AFTER_MS} milliseconds"}
     if layout == "sqlite":
         return SqlMapState(f"sqlite:///{folder}/states.db", "counts", **goes)
-    how = LogLayout(compact_after=3, fan_out=2) if layout == "log" else layout
+    how = LogLayout(compact_after=3) if layout == "log" else layout
     return DeltaMapState(folder / "counts", layout=how, **goes)
 
 

@@ -28,7 +28,7 @@ WITHOUT_COW = {"dog": 3, "cat": 1, "bird": 5}
 """The third transaction has brought the cow: replayed without it, it is gone; it is the first to expire, too."""
 NEVER = LogLayout(compact_after=None)
 STAGED = LogLayout(compact_after=None, staged_bytes=0)
-OFTEN = LogLayout(compact_after=3, fan_out=2)
+OFTEN = LogLayout(compact_after=3)
 SEEN = {"values": "count long, seen timestamp"}
 EXPIRES = {"expires": "seen", "after": "10 seconds"}
 

@@ -82,8 +82,8 @@ def state_of(setting: Setting, folder: Path, name: str, kind: StateKind) -> Delt
     if setting.tables == "sqlite":
         return SqlMapState(f"sqlite:///{folder}/{name}.db", name, "word string", kind=kind)
     layouts = {
-        "log": LogLayout(compact_after=2, fan_out=2),
-        "staged": LogLayout(compact_after=2, fan_out=2, staged_bytes=0),
+        "log": LogLayout(compact_after=2),
+        "staged": LogLayout(compact_after=2, staged_bytes=0),
     }
     layout: Any = layouts.get(setting.tables, "merge")
     # In a folder that is made with the table.

@@ -39,8 +39,8 @@ PROPERTIES = {"delta.checkpointInterval": "4"}
 KEPT_FOR_NO_TIME = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
 """What nobody can commit any more is deleted as soon as it was noted."""
 LAYOUTS = {
-    "log": LogLayout(compact_after=1, fan_out=2, staged_bytes=None),
-    "staged": LogLayout(compact_after=2, fan_out=2, staged_bytes=0),
+    "log": LogLayout(compact_after=1, staged_bytes=None),
+    "staged": LogLayout(compact_after=2, staged_bytes=0),
 }
 """In the log layout, which is compacted all the time; and with all that tasks aggregate, or write in steps that are
 jobs,

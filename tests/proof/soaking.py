@@ -106,7 +106,7 @@ def build() -> Topology:
 def spread(builder: TransactionalTopologyBuilder, kind: StateKind) -> Topology:
     """Every word is many keys."""
     builder.set_bolt("spread", Spread(), 2).local_or_shuffle_grouping("records")
-    layout = LogLayout(compact_after=5, fan_out=4, staged_bytes=0)
+    layout = LogLayout(compact_after=5, staged_bytes=0)
     state = DeltaMapState("per-key", "key long", "count long", kind=kind, layout=layout)
     builder.set_committer_bolt("per-key", state.sum("times", "count")).local_or_shuffle_grouping("spread")
     return builder.build()

@@ -34,7 +34,7 @@ COUNTING = ("count", "log")
 """The components whose tables count words; the others keep the latest value of each."""
 LATEST = ("latest", "latest-log")
 COMMITTERS = (*COUNTING, *LATEST)
-COMPACTED = LogLayout(compact_after=3, fan_out=2)
+COMPACTED = LogLayout(compact_after=3)
 LEASE_MS = 60_000
 
 Words = Mapping[str, int]

@@ -239,7 +239,7 @@ def in_delta(folder: Path, name: str, kind: StateKind) -> Any:
 
 
 def in_log(folder: Path, name: str, kind: StateKind) -> Any:
-    return FlakyFiles(folder / name, kind=kind, layout=LogLayout(compact_after=3, fan_out=2))
+    return FlakyFiles(folder / name, kind=kind, layout=LogLayout(compact_after=3))
 
 
 @pytest.mark.sampled(3)

@@ -262,7 +262,7 @@ class BatchMetadata:
             pending=tuple(_message(*row) for row in document.get("pending", [])),
             again=tuple(_message(*row) for row in document.get("again", [])),
             lost=whole_number(document.get("lost", 0)),
-            static_versions={_text(name): _static_version(version) for name, version in versions.items()},
+            static_versions={_text(name): _text(version) for name, version in versions.items()},
         )
 
     @classmethod
@@ -303,12 +303,8 @@ def _listed(time_ms: Any, listing: Any, is_awaited: Any) -> Listed:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not the name of a source")
+        raise ValueError(f"{value!r} is no text: a source or a version of a static table is named by one")
     return value
-
-
-def _static_version(value: Any) -> StaticVersion:
-    return value if isinstance(value, str) else whole_number(value)
 
 
 def _number_or_none(value: Any) -> int | None:

@@ -19,8 +19,8 @@ LATEST_US = 2_800_000 * 24 * HOUR_MS * 1_000
 """In the year 9636: nothing is late because of a later time, whatever the limit is."""
 
 
-StaticVersion = int | str
-"""A version of a table of others, as the table itself names it: a number, or an opaque token."""
+StaticVersion = str
+"""A version of a static table: an opaque token of the table, which names the table as well as its version."""
 
 
 @dataclass(frozen=True, slots=True)

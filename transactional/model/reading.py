@@ -74,8 +74,8 @@ class StaticTable(ABC):
     def newest(self) -> StaticVersion:
         """The version from which a batch that is planned now reads. Raises `OperatingError`.
 
-        A text is an opaque token that is handed to `lookup` as it is. It names the table, too, where one that is
-        dropped may be made again with the same numbers; a number is enough where no version is ever given out twice.
+        A version is an opaque token, which is passed to `lookup` as it is. It names the table as well, if a table that
+        is dropped may be created again with the same numbers.
         """
 
     @abstractmethod

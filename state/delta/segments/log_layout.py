@@ -26,6 +26,8 @@ SMALL_SHARE = 0.3
 """Up to this share of the base's rows, one table of what is beside the base is searched by all cores."""
 BASE_SHARE = 1.0
 """Once the rows beside the base have this share of its rows, all are compacted into it."""
+FAN_OUT = 8
+"""Number of segments of about one size that are compacted into one."""
 COMPACTION_FILES = 500
 """So many files of tasks are compacted, even before `compact_after` transactions have come."""
 FOLDER_BYTES_MAX = 200
@@ -39,19 +41,18 @@ ONE_THREAD = {f"{_PREFIX}.execution.target_partitions": "1"}
 class LogLayout:
     """How the log of a table is compacted: `DeltaMapState(…, layout=LogLayout(compact_after=100))`.
 
-    `compact_after`: so many transactions are compacted into one segment. `fan_out`: so many segments of about one size
-    are compacted into one. Larger numbers compact less and make readers work more. None for `compact_after`: never
-    compact; call `DeltaMapState.compact()`. `staged_bytes`: a task whose partial aggregates are larger writes them
-    itself, where the table is on a disk that all executors mount; None: all go through the driver.
+    `compact_after` is the number of transactions that are compacted into one segment. A larger number writes less and
+    makes readers work more. With None the table is compacted by `DeltaMapState.compact()` alone. A task whose partial
+    aggregates have more than `staged_bytes` writes them to a file in the table's folder. None sends all of them through
+    the driver, for executors that do not mount the folder.
     """
 
     compact_after: int | None = 50
-    fan_out: int = 8
     staged_bytes: int | None = STAGED_BYTES
 
     def __post_init__(self) -> None:
-        if (self.compact_after is not None and self.compact_after < 1) or self.fan_out < 2:
-            raise ConfigError(f"{self}: compact_after is at least 1 or None, fan_out at least 2")
+        if self.compact_after is not None and self.compact_after < 1:
+            raise ConfigError(f"{self}: compact_after is at least 1 or None")
         if self.staged_bytes is not None and self.staged_bytes < 0:
             raise ConfigError(f"{self}: staged_bytes is at least 0 or None")
 
@@ -123,7 +124,7 @@ def due_compaction(
 
     The newest transaction is left alone: it may have to be replaced. Each row is written again once per size of
     segments and once with the base, so a row that came is written about log(base rows / rows of a segment) /
-    log(fan_out) + 2 times. `files` is how many files have come that are not compacted. With `whole` all are compacted
+    log(FAN_OUT) + 2 times. `files` is how many files have come that are not compacted. With `whole` all are compacted
     into the base: where rows expire, what a row adds to is only known with all of them.
     """
     older = [segment for segment in segments if segment.txid <= compacted]
@@ -131,7 +132,7 @@ def due_compaction(
     if not fresh or not is_time(compacted, newest, layout, files=files):
         return None
     rows, first = sum(segment.rows for segment in fresh), len(older)
-    while (similar := _similar(older[1:first], rows)) >= layout.fan_out - 1:
+    while (similar := _similar(older[1:first], rows)) >= FAN_OUT - 1:
         rows += sum(segment.rows for segment in older[first - similar : first])
         first -= similar
     beside, base = sum(segment.rows for segment in [*older[1:], *fresh]), older[0].rows if older else 0

@@ -15,7 +15,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 
 def opened(folder: Path) -> DeltaMapState:
     """The state; attempt ids are txids."""
-    state = CommittedMapState(folder / "t", "word string", "count long", layout=LogLayout(compact_after=1, fan_out=2))
+    state = CommittedMapState(folder / "t", "word string", "count long", layout=LogLayout(compact_after=1))
     state.open(OWNER, lambda attempt_id: TxId(int(attempt_id)))
     return state
 

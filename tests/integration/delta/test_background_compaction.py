@@ -33,7 +33,7 @@ class TestBackgroundCompactions:
         """Every compaction is a large one; three transactions of two files each are there, and a compaction of two is
         written."""
         monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
-        state = opened(place, compact_after=2, fan_out=2)
+        state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
         state.maintain(TxId(3), lambda: True)
@@ -58,7 +58,7 @@ class TestBackgroundCompactions:
 
         monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
         monkeypatch.setattr(CompactionTask, "write", waits)
-        state = opened(place, compact_after=2, fan_out=2)
+        state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
         state.maintain(TxId(3), lambda: True)
@@ -83,7 +83,7 @@ class TestBackgroundCompactions:
     def test_a_run_that_ends_commits_none_over_what_somebody_else_has_made_of_the_table(
         self, place: Place, state: DeltaMapState
     ) -> None:
-        successor = opened(place, compact_after=2, fan_out=2)
+        successor = opened(place, compact_after=2)
         place.attempt(3, 10)
         successor.fence(AttemptId(10))
         merge(successor, place.attempt(4, 11), {"a": 1})
@@ -119,7 +119,7 @@ class TestBackgroundCompactions:
 
     def test_deleted_keys_go_with_one(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
-        layout = LogLayout(compact_after=3, fan_out=2)
+        layout = LogLayout(compact_after=3)
         state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, deletes=True)
         state.open(OWNER, place.txids.__getitem__)
         puts: list[dict[str, tuple[int] | Absent]] = [{"a": (1,), "b": (1,)}, {"a": ABSENT}, {"b": ABSENT}, {"c": (1,)}]
@@ -140,7 +140,7 @@ class TestBackgroundCompactions:
         monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
         monkeypatch.setattr("state.delta.segments.compaction_writers.is_job", lambda *_, **__: True)
         monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", fails)
-        state = opened(place, compact_after=2, fan_out=2)
+        state = opened(place, compact_after=2)
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1, str(txid): 1}, {"a": 1})
         state.maintain(TxId(3), lambda: True)
@@ -154,7 +154,7 @@ class TestBackgroundCompactions:
         self, place: Place, monkeypatch: pytest.MonkeyPatch, txid: str
     ) -> None:
         monkeypatch.setattr("state.delta.segments.background_compaction.BACKGROUND_ROWS", 0)
-        layout = LogLayout(compact_after=2, fan_out=2, staged_bytes=0)
+        layout = LogLayout(compact_after=2, staged_bytes=0)
         state = DeltaMapState(place.folder / "t", "word string", "count long", layout=layout, columns={"txid": txid})
         state.open(OWNER, place.txids.__getitem__)
         for attempt_id, number in enumerate([1, 2, 3, 3], 1):

@@ -114,7 +114,7 @@ class TestCompactions:
         assert base["at"].to_pylist() == sorted(base["at"].to_pylist())
 
     def test_take_the_runs_in_between_by_their_sizes(self, place: Place) -> None:
-        words = opened(place, LogLayout(compact_after=2, fan_out=2))
+        words = opened(place, LogLayout(compact_after=2))
         seen = []
         for txid in range(1, 14):
             merged(words, place, txid, txid)
@@ -234,7 +234,7 @@ def interrupted(meanwhile: Callable[[], object]) -> type[DeltaMapState]:
 class TestValues:
     @pytest.mark.sampled(2)
     @pytest.mark.parametrize("sorted_rows_min", [0, 100])
-    @pytest.mark.parametrize("layout", [NEVER, LogLayout(compact_after=1, fan_out=2)])
+    @pytest.mark.parametrize("layout", [NEVER, LogLayout(compact_after=1)])
     def test_latest_ones_are_looked_up_in_every_run(
         self, place: Place, layout: LogLayout, sorted_rows_min: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -23,7 +23,7 @@ from transactional.errors import OperatingError
 from transactional.model.attempt import TransactionAttempt
 
 PROPERTIES = {"delta.checkpointInterval": "3", "transactional.logCommits": "3"}
-LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(compact_after=2, fan_out=2)}
+LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(compact_after=2)}
 
 
 @pytest.fixture

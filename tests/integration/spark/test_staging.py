@@ -107,7 +107,7 @@ def test_spark_compactions_and_the_driver_commits(
     monkeypatch.setattr("state.delta.segments.spark_compaction.write_by_spark", job)
     assert spark.version, "it is running, so compactions go there"
     place = Place("delta-rs/log", tmp_path)
-    layout = LogLayout(compact_after=2, fan_out=2, staged_bytes=0)
+    layout = LogLayout(compact_after=2, staged_bytes=0)
     combine = {"count": "sum", "most": "max", "least": "min", "total": "sum"}
     state = DeltaMapState(tmp_path / "t", "word string", VALUES, layout=layout)
     state.open(OWNER, place.txids.__getitem__)

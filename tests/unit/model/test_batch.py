@@ -59,7 +59,7 @@ LATEST = BatchMetadata(
     pending=(PendingMessage(A, Offset(11), 2, 1_400, "no"),),
     again=(PendingMessage(B, Offset(1), 1, 900),),
     lost=3,
-    static_versions={"prices": "0e5f@7", "users": 12},
+    static_versions={"prices": "0e5f@7", "users": "12"},
 )
 LISTED = replace(LATEST, listed={B: Listed(900, Listing.EMPTY, is_awaited=False), A: Listed(1_000, Listing.AWAY)})
 
@@ -144,7 +144,7 @@ def test_the_format_is_pinned() -> None:
         '{"version": 4, "partitions": [["a", 0, 10, 12, 2, 99, 64, 7000], ["b", 0, 3, 3, null, null, null]], '
         '"facts": [1000, 5000, 900, null], "event_times": [["a", 0, 7000, 1000], ["b", 0, 6000, 900]], '
         '"pending": [["a", 0, 11, 2, 1400, "no"]], "again": [["b", 0, 1, 1, 900, ""]], "lost": 3, '
-        '"static_versions": {"prices": "0e5f@7", "users": 12}}'
+        '"static_versions": {"prices": "0e5f@7", "users": "12"}}'
     )
     assert '"listed": [["a", 0, 1000, "no answer", true], ["b", 0, 900, "empty", false]]' in LISTED.to_json()
 

@@ -34,7 +34,7 @@ class Planted(Patient):
     def topology(self, words: list[str] = WORDS, key: str = "word") -> Topology:
         spout = OpaqueMemoryTransactionalSpout([[(word,) for word in words]], "word string", take=1)
         builder = TransactionalTopologyBuilder("words", "spout", spout)
-        layouts: dict[str, str | LogLayout] = {"count": "merge", "other": LogLayout(compact_after=2, fan_out=2)}
+        layouts: dict[str, str | LogLayout] = {"count": "merge", "other": LogLayout(compact_after=2)}
         for name, layout in layouts.items():
             state = DeltaMapState(self.folder / name, key, layout=layout)
             builder.set_committer_bolt(name, state.count()).fields_grouping("spout", "word")

@@ -49,8 +49,8 @@ class Map(StaticTable):
     def table(self) -> str:
         return self.name
 
-    def newest(self) -> int:
-        return len(READ)
+    def newest(self) -> StaticVersion:
+        return str(len(READ))
 
     def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
         READ.append(int(version))

@@ -47,7 +47,7 @@ class Versions(StaticTable):
         return self.name
 
     def newest(self) -> StaticVersion:
-        return len(TABLES[self.name]) - 1
+        return str(len(TABLES[self.name]) - 1)
 
     def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
         rows = TABLES[self.name][int(version)]
@@ -121,7 +121,7 @@ def history(kind: Any, place: str, attempts: int, table: Versions | None = None)
     for txid in range(1, 5):
         first = store.attempts_at("words", TxId(txid))[-1]
         assert first.batch is not None
-        version = int(str(first.batch.static_versions["labels"]).removeprefix("@"))
+        version = int(first.batch.static_versions["labels"])
         words = [word for (word,) in ROWS[3 * (txid - 1) : 3 * txid]]
         for word in words if place != "of new values" else set(words):
             label = TABLES["labels"][version].get(word)
@@ -140,12 +140,6 @@ def test_all_attempts_at_a_batch_read_one_version(kind: Any, place: str, attempt
     found, expected = history(kind, place, attempts)
     assert found == expected
     assert len(TABLES["labels"]) > 3
-
-
-def test_a_version_may_be_an_opaque_token() -> None:
-    """It is handed back as the table has given it."""
-    found, expected = history(MemoryTransactionalSpout, "before", 1, Tokens("labels"))
-    assert found == expected
 
 
 class Remade(Versions):
@@ -183,8 +177,8 @@ PLANNED = Coordinator._on_planned
 @pytest.mark.parametrize(
     ("owner", "name", "wrong", "kind"),
     [
-        (LookUpStatic, "rows_of", reads_the_newest, MemoryTransactionalSpout),
-        (LookUpStatic, "rows_of", reads_the_newest, OpaqueMemoryTransactionalSpout),
+        (LookUpStatic, "read_rows", reads_the_newest, MemoryTransactionalSpout),
+        (LookUpStatic, "read_rows", reads_the_newest, OpaqueMemoryTransactionalSpout),
         (Coordinator, "_on_planned", forgets_what_was_known, OpaqueMemoryTransactionalSpout),
     ],
 )
@@ -195,18 +189,6 @@ def test_wrong_variants_are_found(
     monkeypatch.setattr(owner, name, wrong)
     found, expected = history(kind, "before", 1)
     assert found != expected
-
-
-@dataclass(frozen=True)
-class Tokens(Versions):
-    """Its versions are opaque to everybody else."""
-
-    def newest(self) -> StaticVersion:
-        return f"@{super().newest()}"
-
-    def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
-        assert isinstance(version, str)
-        return super().lookup(int(version[1:]), keys)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from state.delta.segments.log_layout import (
+    FAN_OUT,
     Compaction,
     LogLayout,
     Segment,
@@ -51,11 +52,16 @@ class TestDueCompaction:
         )
 
     def test_takes_runs_of_its_size_along_once_there_are_enough(self) -> None:
-        base, layout = Segment(TxId(1), 10**6), LogLayout(compact_after=2, fan_out=3)
-        older = [Segment(TxId(3), 10), Segment(TxId(5), 10)]
-        fresh = runs(5, 5, 5, first=6)
-        assert due_compaction([base, *older, *fresh], TxId(5), TxId(8), layout) == Compaction(TxId(1), TxId(7), 4, 30)
-        assert due_compaction([base, older[1], *fresh], TxId(5), TxId(8), layout) == Compaction(TxId(5), TxId(7), 2, 10)
+        base, layout = Segment(TxId(1), 10**6), LogLayout(compact_after=2)
+        older = [Segment(TxId(2 * number), 10) for number in range(1, FAN_OUT)]
+        last = older[-1].txid
+        fresh = runs(5, 5, 5, first=last + 1)
+        few, many = [base, *older[1:], *fresh], [base, *older, *fresh]
+        rows = 10 * FAN_OUT
+        assert due_compaction(many, last, TxId(last + 3), layout) == Compaction(
+            TxId(1), TxId(last + 2), FAN_OUT + 1, rows
+        )
+        assert due_compaction(few, last, TxId(last + 3), layout) == Compaction(last, TxId(last + 2), 2, 10)
 
     def test_comes_with_few_rows_when_most_transactions_were_empty(self) -> None:
         table = [Segment(TxId(1), 100), Segment(TxId(40), 1)]
@@ -66,7 +72,7 @@ class TestDueCompaction:
 
     @pytest.mark.parametrize("keys", [10, 1_000, 100_000, 10_000_000])
     def test_bounds_what_is_written_and_how_many_runs_there_are(self, keys: int) -> None:
-        layout, rows, table = LogLayout(compact_after=10, fan_out=4), 20, [Segment(TxId(1), keys)]
+        layout, rows, table = LogLayout(compact_after=10), 20, [Segment(TxId(1), keys)]
         compacted, written, most = TxId(1), 0, 0
         for txid in range(2, 5_000):
             table.append(Segment(TxId(txid), rows))
@@ -78,7 +84,7 @@ class TestDueCompaction:
                 compacted, written = compaction.until, written + size
             most = max(most, len(table))
         assert written / (5_000 * rows) < 6
-        assert most < 10 + 4 * 6
+        assert most < 10 + FAN_OUT * 6
 
 
 def test_a_whole_compaction_leaves_the_newest_transaction() -> None:
@@ -87,7 +93,7 @@ def test_a_whole_compaction_leaves_the_newest_transaction() -> None:
     assert full_compaction([], TxId(7)) is None
 
 
-@pytest.mark.parametrize("wrong", [{"compact_after": 0}, {"fan_out": 1}])
+@pytest.mark.parametrize("wrong", [{"compact_after": 0}])
 def test_a_layout_that_can_not_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="compact_after is at least 1 or None"):
         LogLayout(**wrong)
