@@ -27,13 +27,16 @@ def checked_tables(
 ) -> tuple[list[AnyTable], dict[str, str]]:
     """Return the tables of a topology's committers, and why the others' can't be checked, by component.
 
-    `read_former_spouts` is that of `CountedRecords`.
+    `read_former_spouts` is passed to `CountedRecords`.
     """
     tables: list[AnyTable] = []
     unknown: dict[str, str] = {}
     for component in topology.committers:
         address = None if component.state is None else component.state.address()
-        counts, is_counted = _counted(topology, component), CountedRecords(topology, component.id, read_former_spouts)
+        counts, is_counted = (
+            _count_column(topology, component),
+            CountedRecords(topology, component.id, read_former_spouts),
+        )
         if address is None or (address.uri is None and address.format in _DATABASES):
             unknown[component.id] = f"the table of {component.id!r} can't be read from here: it was not checked"
         elif address.uri is None:
@@ -75,12 +78,12 @@ def _expires_of(component: str, address: TableAddress) -> ExpiryRule | None:
     return None if expiry is None else ExpiryRule(expiry.column, expiry.after_us, expiry.by is Time.EVENT, component)
 
 
-def _counted(topology: Topology, component: Component) -> str | None:
-    """The column that counts the spout's tuples: where all of them, and nothing else, reach a count."""
+def _count_column(topology: Topology, component: Component) -> str | None:
+    """Return the column that counts the spout's tuples, or None if none counts all of them and nothing else."""
     if component.update is None or len(component.inputs) != 1:
         return None
     [grouping] = component.inputs
     is_whole = grouping.kind.is_shuffle or grouping.kind in _COUNTED_ONCE
     if grouping.source != topology.spout_id or not is_whole:
         return None
-    return next((name for name, each in component.update.aggregates.items() if isinstance(each, Count)), None)
+    return next((name for name, aggregate in component.update.aggregates.items() if isinstance(aggregate, Count)), None)

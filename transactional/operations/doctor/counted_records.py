@@ -1,7 +1,7 @@
 """`CountedRecords`: which of the records that a topology reads reach one of its components.
 
-`verify` compares a count with the records that were read, and a topology may read several streams. The checker knows no
-topology: it is given this answer for each partition that the store names.
+`verify` compares a count with the number of records that were read, and a topology may read several streams. The
+checker knows no topology, so it is handed this function for the partitions that the store names.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from transactional.topology.topology import Topology
 
 @dataclass(frozen=True)
 class CountedRecords:
-    """Says of a partition whether its records reach a component: True, False, or None if its stream is gone, or is not
-    in its name and may be any of several.
+    """A function that returns whether a partition's records reach a component: True, False, or None if it is unknown.
 
-    `read_former_spouts` reads from the store which spouts earlier runs had, when there were several: the names of their
-    partitions begin with them.
+    It is unknown if the partition's stream is no longer in the topology, or is not in the partition's name and may be
+    any of several. `read_former_spouts` returns the spouts of earlier runs that had several: the names of their
+    partitions begin with the spout's.
     """
 
     topology: Topology
@@ -30,26 +30,26 @@ class CountedRecords:
     read_former_spouts: Callable[[], frozenset[str]] = field(default=frozenset, repr=False)
 
     def __call__(self, partition: tuple[str, int]) -> bool | None:
-        """Take a partition by its name of today: source and index."""
-        read, names = PartitionId(*partition), tuple(self.topology.spout.streams)
-        stream, own = split_stream_name(read)
+        """Look up a partition by its present name, the source and the index."""
+        stored, names = PartitionId(*partition), tuple(self.topology.spout.streams)
+        stream, partition_in_stream = split_stream_name(stored)
         if not names and stream and stream in self._former_spouts:
-            names, read = (self.topology.spout_id,), own
+            names, stored = (self.topology.spout_id,), partition_in_stream
         elif len(names) == 1 and not stream:
-            stream, read = names[0], add_stream_name(names[0], read)
-        return None if names and stream not in names else self._stream_of(read) in self._streams
+            stream, stored = names[0], add_stream_name(names[0], stored)
+        return None if names and stream not in names else self._stream_of(stored) in self._streams
 
     @cached_property
     def _streams(self) -> set[str]:
         """The spout's streams that reach the component, directly or through bolts."""
-        streams, pending, seen = set[str](), [self.component], set[str]()
+        streams, pending, visited = set[str](), [self.component], set[str]()
         while pending:
             component = pending.pop()
-            seen.add(component)
+            visited.add(component)
             for grouping in self.topology.component(component).inputs:
                 if grouping.source == self.topology.spout_id:
                     streams.add(grouping.stream)
-                elif grouping.source not in seen:
+                elif grouping.source not in visited:
                     pending.append(grouping.source)
         return streams
 

@@ -19,19 +19,19 @@ from transactional.runtime.engine.fencing import find_disagreement, find_disagre
 from transactional.topology.topology import Topology
 
 UNREADABLE = (Problem.TABLE_TORN, Problem.TABLE_UNREADABLE, Problem.TABLE_FOREIGN)
-"""For such a table the transaction that it is at is unknown."""
+"""Problems of a table for which its transaction can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A committer's table, as it was found."""
+    """A committer's table, and what its state's examination says of it."""
 
     component: str
-    found: Examined
+    examined: Examined
 
 
 def examine(topology: Topology, store: StoreReader, store_url: str | None = None) -> list[Diagnosis]:
-    """Everything that is wrong, in the order in which it should be repaired. Changes nothing.
+    """Return everything that is wrong, in the order in which it should be repaired, without changing anything.
 
     With `store_url` the store's own rows are checked, too. States that can't be examined are skipped: `unexamined`
     lists them.
@@ -39,77 +39,81 @@ def examine(topology: Topology, store: StoreReader, store_url: str | None = None
     status = status_of(topology, store)
     if status is None or store_url is None:
         return [*examine_tables(topology, store, status), *examine_source(topology, store, status)]
-    found = [*examine_store(topology, store, store_url), *examine_tables(topology, store, status)]
-    ill = {each.component for each in found if not each.is_harmless}
-    if not any(each.problem is Problem.STORE_BROKEN for each in found):
-        found += examine_logs(topology, store_url, ill)
-    return [*found, *examine_source(topology, store, status)]
+    diagnoses = [*examine_store(topology, store, store_url), *examine_tables(topology, store, status)]
+    ill_components = {diagnosis.component for diagnosis in diagnoses if not diagnosis.is_harmless}
+    if not any(diagnosis.problem is Problem.STORE_BROKEN for diagnosis in diagnoses):
+        diagnoses += examine_logs(topology, store_url, ill_components)
+    return [*diagnoses, *examine_source(topology, store, status)]
 
 
 def status_of(topology: Topology, store: StoreReader) -> TopologyStatus | None:
-    """What the store knows about the topology; None if it knows nothing."""
+    """Return the status of a topology in the store, or None if the store does not know it."""
     return next(iter(store.status(topology.id)), None)
 
 
 def examine_tables(topology: Topology, store: StoreReader, status: TopologyStatus | None) -> list[Diagnosis]:
-    """What is wrong with the tables. Raises `OperatingError` if the storage of one does not respond."""
-    found: list[Diagnosis] = []
+    """Return what is wrong with the tables. Raises `OperatingError` if the storage of one does not respond."""
+    diagnoses: list[Diagnosis] = []
     for table in tables_of(topology):
-        of_table = list(table.found.diagnoses())
-        if not any(each.problem in UNREADABLE for each in of_table):
-            of_table += _examine_version(table, topology, store, status)
-        torn = table.found.torn
+        table_diagnoses = list(table.examined.diagnoses())
+        if not any(diagnosis.problem in UNREADABLE for diagnosis in table_diagnoses):
+            table_diagnoses += _examine_version(table, topology, store, status)
+        torn = table.examined.torn
         if torn is not None and (
-            wrong := find_disagreement_without(torn, store, topology.id, table.component, _committed(status))
+            disagreement := find_disagreement_without(
+                torn, store, topology.id, table.component, _committed_txid(status)
+            )
         ):
-            of_table = [replace(_diagnosis_of(table, wrong), attempt_id=torn.lost)]
-        found += [_with_way_back(each, topology, store) for each in of_table]
-    return found
+            table_diagnoses = [replace(_diagnosis_of(table, disagreement), attempt_id=torn.lost)]
+        diagnoses += [_with_rewind_as_remedy(diagnosis, topology, store) for diagnosis in table_diagnoses]
+    return diagnoses
 
 
-def _with_way_back(found: Diagnosis, topology: Topology, store: StoreReader) -> Diagnosis:
-    """What is missing of a table can be made again, by going back to before it was there."""
-    by = found.attempt_id
-    if by is None or not (txid := txid_of_attempt(store, topology.id, found.component, by)):
-        return found
+def _with_rewind_as_remedy(diagnosis: Diagnosis, topology: Topology, store: StoreReader) -> Diagnosis:
+    """Add to a diagnosis of missing data that a rewind to before it was written makes it again."""
+    attempt_id = diagnosis.attempt_id
+    if attempt_id is None or not (txid := txid_of_attempt(store, topology.id, diagnosis.component, attempt_id)):
+        return diagnosis
     back = f"`transactional rewind … --to-txid {txid - 1}`, or to an earlier one"
-    return replace(found, remedy=f"{found.remedy}; or take the topology back to before it was written: {back}")
+    return replace(diagnosis, remedy=f"{diagnosis.remedy}; or take the topology back to before it was written: {back}")
 
 
 def unexamined(topology: Topology) -> list[str]:
-    """The committers whose tables the doctor does not examine."""
-    found = [(each.id, each.state.address()) for each in topology.committers if each.state is not None]
-    return [component for component, address in found if address is None or not address.uri]
+    """Return the ids of the committers whose tables the doctor can't examine."""
+    addresses = [
+        (committer.id, committer.state.address()) for committer in topology.committers if committer.state is not None
+    ]
+    return [component for component, address in addresses if address is None or not address.uri]
 
 
 def tables_of(topology: Topology) -> list[Table]:
-    """The tables of a topology's committers, as they are now. Raises `OperatingError`."""
-    states = [(each.id, each.state) for each in topology.committers if each.state is not None]
-    found = [(component, state.examine(topology.id, component)) for component, state in states]
-    return [Table(component, examined) for component, examined in found if examined is not None]
+    """Examine the tables of a topology's committers as they are now. Raises `OperatingError`."""
+    states = [(committer.id, committer.state) for committer in topology.committers if committer.state is not None]
+    examinations = [(component, state.examine(topology.id, component)) for component, state in states]
+    return [Table(component, examined) for component, examined in examinations if examined is not None]
 
 
 def _examine_version(
     table: Table, topology: Topology, store: StoreReader, status: TopologyStatus | None
 ) -> Iterator[Diagnosis]:
-    """Compare a table's transaction with the one that the store expects, and whose it is, as a start does."""
+    """Compare a table's transaction and owner with those that the store expects, as a start does."""
     has_joined = store.has_fence(topology.id, table.component)
-    wrong = find_disagreement(
-        *(store, topology.id, table.component, table.found.version, _committed(status)), has_joined=has_joined
+    disagreement = find_disagreement(
+        *(store, topology.id, table.component, table.examined.version, _committed_txid(status)), has_joined=has_joined
     )
     store_id = None if status is None else status.store_id
-    wrong = wrong or of_another_store(table.found.store_id, table.found.version, store_id, store)
-    if wrong is not None:
-        yield _diagnosis_of(table, wrong)
+    disagreement = disagreement or of_another_store(table.examined.store_id, table.examined.version, store_id, store)
+    if disagreement is not None:
+        yield _diagnosis_of(table, disagreement)
 
 
-def _committed(status: TopologyStatus | None) -> TxId:
+def _committed_txid(status: TopologyStatus | None) -> TxId:
     return NO_TRANSACTION if status is None else TxId(status.committed_txid)
 
 
-def _diagnosis_of(table: Table, wrong: Disagreement) -> Diagnosis:
+def _diagnosis_of(table: Table, disagreement: Disagreement) -> Diagnosis:
     return Diagnosis(
-        *(wrong.problem, table.found.where, wrong.what, wrong.remedy, table.component),
-        can_repair=wrong.can_repair,
-        target=table.found.version if wrong.can_repair else None,
+        *(disagreement.problem, table.examined.where, disagreement.what, disagreement.remedy, table.component),
+        can_repair=disagreement.can_repair,
+        target=table.examined.version if disagreement.can_repair else None,
     )

@@ -1,4 +1,8 @@
-"""Which windows, and which rows that expire, can be computed again from tuples alone, and how."""
+"""Finds the windows, and the rows that expire, that can be computed a second time from tuples alone.
+
+A column can be computed if its aggregate is a built-in one of a field; first and last can't where windows have several
+parts, because only the topology's own code knows the order of the parts.
+"""
 
 from __future__ import annotations
 
@@ -22,75 +26,84 @@ from verifier.keys import KeyedTuple, RecomputedKeys
 from verifier.windows import Recomputed, TimedTuple, WindowRules
 
 _IN_ORDER = ("first", "last")
-"""Windows of several parts have them part by part, and sessions that become one session by session."""
+"""Aggregates whose value depends on the order in which the parts of a window, or merged sessions, are combined."""
 
 
 @dataclass(slots=True)
-class WindowsAgain:
-    """The windows of one committer. `time` is the field of their tuples; None: they go by transactions.
+class RecomputedWindowTable:
+    """The windows of one committer, and the record batches of the present transaction.
 
-    `is_late`: their tuples are of the commit phase. Columns in `others` are not computed again.
+    `time` is the field with the event time, or None if windows are cut by transactions. `is_of_commit_phase` is true if
+    the tuples are emitted in the commit phase. `unknown_columns` are not computed.
     """
 
     component: Component
     update: WindowedUpdate | SessionUpdate
     time: str | None
     recomputed: Recomputed
-    is_late: bool
-    others: list[str]
-    seen: list[Any] = field(default_factory=list)
+    is_of_commit_phase: bool
+    unknown_columns: list[str]
+    batches: list[Any] = field(default_factory=list)
 
     def commit(self, batch: CommittedBatch) -> None:
-        """The next transaction, whose tuples it has seen."""
+        """Add the tuples in `batches` as those of the next transaction, and close the windows that it closes."""
         now_us = 0 if batch.time_ms is None else batch.time_ms * 1_000
         closed_until_us = now_us if self.time is None else batch.watermark_of(self.component.id)
         self.recomputed.commit(closed_until_us, self._tuples(now_us))
 
     def _tuples(self, now_us: int) -> Iterator[TimedTuple]:
-        fields = {of for _, of in self.recomputed.rules.columns.values() if of is not None}
-        for batch in self.seen:
+        fields = {field for _, field in self.recomputed.rules.columns.values() if field is not None}
+        for batch in self.batches:
             times = (
                 [now_us] * batch.num_rows if self.time is None else to_microseconds(batch.column(self.time)).to_pylist()
             )
-            for (key, values), us in zip(_keyed(batch, self.update.key, fields), times, strict=True):
+            for (key, values), us in zip(_pair_keys_with_values(batch, self.update.key, fields), times, strict=True):
                 if us is not None:
                     yield TimedTuple(key, us, values)
 
 
 @dataclass(slots=True)
-class KeysAgain:
-    """The rows of a committer that expire."""
+class RecomputedExpiringRows:
+    """The rows of a committer that expire, and the record batches of the present transaction."""
 
     component: Component
     recomputed: RecomputedKeys
-    seen: list[Any] = field(default_factory=list)
+    batches: list[Any] = field(default_factory=list)
 
     def commit(self, batch: CommittedBatch) -> None:
-        """The next transaction, whose tuples it has seen."""
-        fields = {of for _, of in self.recomputed.columns.values() if of is not None}
-        found = (each for batch in self.seen for each in _keyed(batch, self.recomputed.key, fields))
-        self.recomputed.commit(batch, (KeyedTuple(key, values) for key, values in found))
+        """Add the tuples in `batches` as those of the next transaction, and let rows expire."""
+        fields = {field for _, field in self.recomputed.columns.values() if field is not None}
+        rows = (row for batch in self.batches for row in _pair_keys_with_values(batch, self.recomputed.key, fields))
+        self.recomputed.commit(batch, (KeyedTuple(key, values) for key, values in rows))
 
 
-def _keyed(batch: Any, key: tuple[str, ...], fields: set[str]) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
+def _pair_keys_with_values(
+    batch: Any, key: tuple[str, ...], fields: set[str]
+) -> Iterator[tuple[tuple[Any, ...], Mapping[str, Any]]]:
     keys = zip(*(batch.column(name).to_pylist() for name in key), strict=True) if key else [()] * batch.num_rows
     return zip(keys, batch.select(sorted(fields)).to_pylist() if fields else [{}] * batch.num_rows, strict=True)
 
 
-def windows_of(topology: Topology) -> Iterator[WindowsAgain]:
-    """Windows by time, wherever their tuples come from."""
+def windows_of(topology: Topology) -> Iterator[RecomputedWindowTable]:
+    """Yield the time windows of a topology whose tuples get their windows from a known step."""
     for component in topology.components:
         update = component.bolt
-        if isinstance(update, WindowedUpdate | SessionUpdate) and (found := _step_of(topology, component)) is not None:
-            step, is_late = found
-            columns, others = _columns(update)
-            yield WindowsAgain(component, update, step.time, Recomputed(_rules(update, columns)), is_late, others)
+        if (
+            isinstance(update, WindowedUpdate | SessionUpdate)
+            and (step_and_phase := _window_step_of(topology, component)) is not None
+        ):
+            step, is_of_commit_phase = step_and_phase
+            columns, unknown_columns = _computable_columns(update)
+            yield RecomputedWindowTable(
+                component, update, step.time, Recomputed(_rules(update, columns)), is_of_commit_phase, unknown_columns
+            )
 
 
-def _step_of(topology: Topology, component: Component) -> tuple[AssignPanes | AssignSessions, bool] | None:
-    """What gives its tuples their windows, and whether it does in the commit phase; None: unknown."""
+def _window_step_of(topology: Topology, component: Component) -> tuple[AssignPanes | AssignSessions, bool] | None:
+    """Return the step that assigns windows to a component's tuples, and whether it does so in the commit phase. None if
+    the topology's own code assigns them."""
     [grouping] = component.inputs
-    source = next((each for each in topology.components if each.id == grouping.source), None)
+    source = next((component for component in topology.components if component.id == grouping.source), None)
     if source is None:
         return None
     is_early = source.id in topology.begins_early() and topology.phases()[source.id] is WorkPhase.PROCESSING
@@ -98,53 +111,59 @@ def _step_of(topology: Topology, component: Component) -> tuple[AssignPanes | As
     return (steps[-1], not is_early) if steps and isinstance(steps[-1], AssignPanes | AssignSessions) else None
 
 
-def keys_of(topology: Topology) -> Iterator[KeysAgain]:
-    """Updates of states whose rows expire, all of whose columns are known."""
+def expiring_rows_of(topology: Topology) -> Iterator[RecomputedExpiringRows]:
+    """Yield the tables whose rows expire, and all of whose columns can be computed."""
     for component in topology.committers:
         expiry = expiry_of(component)
         if expiry is None or component.update is None or component.windows is not None:
             continue
-        columns, others = _known(component.update)
+        columns, unknown_columns = _aggregates_by_column(component.update)
         assert component.state is not None
         key = component.state.key.names
         is_whole = all(grouping.kind is not GroupingKind.ALL for grouping in component.inputs)
-        if is_whole and not others:
+        if is_whole and not unknown_columns:
             expires = ExpiryRule(expiry.column, expiry.after_us, expiry.by is Time.EVENT)
-            yield KeysAgain(component, RecomputedKeys(key, columns, expires))
+            yield RecomputedExpiringRows(component, RecomputedKeys(key, columns, expires))
 
 
-def _known(update: PersistentAggregate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
-    """How the columns of an update are computed, and those of which that is not known."""
+def _aggregates_by_column(update: PersistentAggregate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
+    """Return by column the name and the field of the aggregate that computes it, and the columns that can't be
+    computed."""
     aggregates = update.aggregates
-    known = {name: (make_step(each)[1], each.field) for name, each in aggregates.items() if isinstance(each, Aggregate)}
-    return known, [name for name in aggregates or ["all"] if name not in known]
+    rules = {
+        name: (make_step(aggregate)[1], aggregate.field)
+        for name, aggregate in aggregates.items()
+        if isinstance(aggregate, Aggregate)
+    }
+    return rules, [name for name in aggregates or ["all"] if name not in rules]
 
 
-def _columns(update: WindowedUpdate | SessionUpdate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
-    known, others = _known(update)
+def _computable_columns(update: WindowedUpdate | SessionUpdate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:
+    rules, unknown_columns = _aggregates_by_column(update)
     if isinstance(update, SessionUpdate) or update.window.start != WINDOW_START:
-        others += [name for name, each in known.items() if each[0] in _IN_ORDER]
-    known.pop("window_end", None)
-    return {name: known[name] for name in known if name not in others}, [
-        each for each in others if each != "window_end"
+        unknown_columns += [name for name, rule in rules.items() if rule[0] in _IN_ORDER]
+    rules.pop("window_end", None)
+    return {name: rules[name] for name in rules if name not in unknown_columns}, [
+        rule for rule in unknown_columns if rule != "window_end"
     ]
 
 
 def _rules(update: WindowedUpdate | SessionUpdate, columns: Mapping[str, tuple[str, str | None]]) -> WindowRules:
     if isinstance(update, SessionUpdate):
-        of = update.window.sessions
-        return WindowRules(0, 1, columns, of.gap_us, of.longest_us)
+        sessions = update.window.sessions
+        return WindowRules(0, 1, columns, sessions.gap_us, sessions.longest_us)
     return WindowRules(update.window.windows.length_us, update.window.windows.every_us, columns)
 
 
-def kept_columns(
+def columns_of_copy(
     reader: Component, windows: str, key: tuple[str, ...], recomputed: Recomputed
 ) -> dict[str, str] | None:
-    """By column of the windows the column of a state that keeps closed windows as they are; None: it is no such one."""
+    """Return the columns of a state that stores closed windows unchanged, by the windows' columns. None if the state
+    stores something else."""
     if reader.update is None or reader.state is None or [g.origin for g in reader.inputs] != [(windows, CLOSED)]:
         return None
-    known, others = _known(reader.update)
-    kept = {of: name for name, (how, of) in known.items() if how == "last"}
-    if others or len(kept) < len(known) or set(reader.state.key.names) != set(key):
+    rules, unknown_columns = _aggregates_by_column(reader.update)
+    columns_by_field = {field: name for name, (aggregate, field) in rules.items() if aggregate == "last"}
+    if unknown_columns or len(columns_by_field) < len(rules) or set(reader.state.key.names) != set(key):
         return None
-    return {name: kept[name] for name in recomputed.rules.columns if name in kept}
+    return {name: columns_by_field[name] for name in recomputed.rules.columns if name in columns_by_field}

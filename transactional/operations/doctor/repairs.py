@@ -1,4 +1,8 @@
-"""What `transactional doctor --repair` does: only what is provably right, while holding the topology's lease."""
+"""Carries out the repairs of `transactional doctor --repair`, while holding the topology's lease.
+
+Only what is provably right is done. A lost or outdated store is brought to the transaction of the tables with the
+batches in the journal of the runs; each step is one that a coordinator makes, so that the store refuses a wrong one.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +29,21 @@ from transactional.topology.topology import Topology
 LEASE_MS = 60_000
 OWNER = "transactional doctor"
 FORGOTTEN_AT_MS = 0
-"""The time of committed transactions of which only the number is known; they are deleted at once."""
+"""The time given to committed transactions of which only the number is known, so that they are deleted at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a table is: at which transaction, and the attempt that wrote it, or a rewind's fence that has gone back to
-    what it wrote."""
+    """The transaction that a table contains, and the attempt that wrote it. `fence_id` is that of the rewind which took
+    the table back to it, if one did."""
 
     txid: TxId
     attempt_id: AttemptId
     fence_id: AttemptId | None = None
 
     @property
-    def until(self) -> AttemptId:
-        """Before this are all attempts that the table may have been written by."""
+    def newest_writer(self) -> AttemptId:
+        """The newest attempt or fence that may have written the table."""
         return self.attempt_id if self.fence_id is None else self.fence_id
 
 
@@ -83,12 +87,13 @@ class Journal:
 
     @property
     def highest(self) -> AttemptId:
-        """The highest id in it."""
+        """The highest attempt id in the journal."""
         return max((*self.attempts, *self.fences), default=AttemptId(0))
 
-    def committed_before(self, txid: TxId, attempt_id: AttemptId) -> AttemptId | None:
-        """Who committed a transaction on which such an attempt at the next one has built; None: it is not known."""
-        return max((each for each in self.committed.get(txid, ()) if each < attempt_id), default=None)
+    def predecessor(self, txid: TxId, attempt_id: AttemptId) -> AttemptId | None:
+        """Return the attempt whose commit of `txid` was read by this attempt at `txid + 1`, or None if the journal does
+        not say."""
+        return max((candidate for candidate in self.committed.get(txid, ()) if candidate < attempt_id), default=None)
 
 
 def repair(
@@ -99,43 +104,44 @@ def repair(
     Raises `TopologyInUse` if a coordinator is running, `ConfigError` if something required was not given,
     `StoreMismatch` if a repair would not be right; what was done before that is kept.
     """
-    done: list[str] = []
+    repairs_done: list[str] = []
     tables = {table.component: table for table in tables_of(topology)}
-    wanted = [each for each in findings if each.can_repair]
-    if torn := [each for each in wanted if each.problem is Problem.TABLE_TORN]:
-        # What else there is to be done to such a table, only its other files show.
-        with _lease(topology, store):
-            done += [tables[each.component].found.repair(each) for each in torn]
+    repairable = [finding for finding in findings if finding.can_repair]
+    if torn_tables := [finding for finding in repairable if finding.problem is Problem.TABLE_TORN]:
+        # Only the table's other files show which further repairs it needs.
+        with _hold_lease(topology, store):
+            repairs_done += [tables[finding.component].examined.repair(finding) for finding in torn_tables]
         tables = {table.component: table for table in tables_of(topology)}
-        wanted = [each for each in wanted if each not in torn]
-    if any(each.problem in (Problem.STORE_WIPED, Problem.TABLE_AHEAD) for each in wanted):
+        repairable = [finding for finding in repairable if finding not in torn_tables]
+    if any(finding.problem in (Problem.STORE_WIPED, Problem.TABLE_AHEAD) for finding in repairable):
         if journal is None:
             raise ConfigError(
                 "the store can only catch up with the tables if the batches are known: pass the journal of the "
                 "runs, with --journal FILE"
             )
-        done.append(take_over(topology, store, list(tables.values()), Journal.read(journal)))
-    of_tables = [each for each in wanted if each.problem not in (Problem.STORE_WIPED, Problem.TABLE_AHEAD)]
-    if of_tables:
-        with _lease(topology, store):
-            # Rows first: they are restored on top of the version that was examined, and any other repair makes a new
-            # one.
-            of_tables.sort(key=lambda each: each.target is None)
-            done += [tables[each.component].found.repair(each) for each in of_tables]
-    return done
+        repairs_done.append(take_over(topology, store, list(tables.values()), Journal.read(journal)))
+    table_findings = [
+        finding for finding in repairable if finding.problem not in (Problem.STORE_WIPED, Problem.TABLE_AHEAD)
+    ]
+    if table_findings:
+        with _hold_lease(topology, store):
+            # Rows first: they are restored on top of the version that was examined, and other repairs make a new one.
+            table_findings.sort(key=lambda finding: finding.target is None)
+            repairs_done += [tables[finding.component].examined.repair(finding) for finding in table_findings]
+    return repairs_done
 
 
 @contextmanager
-def _lease(topology: Topology, store: CoordinatorStore) -> Iterator[Lease]:
-    """The lease, so that nobody writes meanwhile. The stored data of a known topology are not changed."""
-    lease = _acquire(topology, store)
+def _hold_lease(topology: Topology, store: CoordinatorStore) -> Iterator[Lease]:
+    """Hold the lease, so that nothing else writes meanwhile. The stored data of a known topology are not changed."""
+    lease = _acquire_lease(topology, store)
     try:
         yield lease
     finally:
         store.release(lease)
 
 
-def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
+def _acquire_lease(topology: Topology, store: CoordinatorStore) -> Lease:
     status = next(iter(store.status(topology.id)), None)
     owner = f"{OWNER} {os.getpid()}"
     if status is not None and status.fingerprint:
@@ -151,74 +157,83 @@ def _acquire(topology: Topology, store: CoordinatorStore) -> Lease:
 
 
 def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Table], journal: Journal) -> str:
-    """Bring the store to where the tables are: their transaction is committed, with the batch in the journal.
+    """Commit the tables' transaction in the store, with the batches in the journal, and return what was done.
 
-    Each step but counting is one that a coordinator makes, and is refused like one; whoever dies in between can do it
-    again. Raises `StoreMismatch` if the journal is not of
-    these tables, or if the tables differ by more than a crash can cause.
+    Each step but counting is one that a coordinator makes, and is refused like one. After a crash in the middle the
+    repair can be repeated. Raises `StoreMismatch` if the journal is not of these tables, or if the tables differ by
+    more than a crash can cause.
     """
     standings = {table.component: standing_of(table, journal) for table in tables}
     _check_rewound_together(tables, journal)
-    last, ahead = _last_and_ahead(standings)
-    with _lease(topology, store) as lease:
-        before, since = lease.progress.committed_txid, _committed_last(store, lease, journal)
-        if before > last.txid or (before == last.txid > 0 and since != last.attempt_id):
-            raise StoreMismatch(f"the store is at transaction {before}, no less than the tables, at {last.txid}")
-        committed = _committed(lease, since, last, journal)
-        # Starts that were refused have drawn the ids of attempts that have written the tables.
-        store.recount(lease, since)
-        for attempt in sorted({*committed, *_given_up(lease, since, last, journal)}, key=_by_attempt_id):
-            _record(store, lease, attempt, journal)
+    last, ahead = _last_and_next_standing(standings)
+    with _hold_lease(topology, store) as lease:
+        committed_txid, committed_attempt = (
+            lease.progress.committed_txid,
+            _last_committed_attempt(store, lease, journal),
+        )
+        if committed_txid > last.txid or (committed_txid == last.txid > 0 and committed_attempt != last.attempt_id):
+            raise StoreMismatch(
+                f"the store is at transaction {committed_txid}, no less than the tables, at {last.txid}"
+            )
+        attempts_to_commit = _attempts_to_commit(lease, committed_attempt, last, journal)
+        # Refused starts may have drawn the ids of attempts that have written the tables.
+        store.recount(lease, committed_attempt)
+        for attempt in sorted(
+            {*attempts_to_commit, *_uncommitted_attempts(lease, committed_attempt, last, journal)}, key=_by_attempt_id
+        ):
+            _record_attempt(store, lease, attempt, journal)
         if ahead is not None:
-            # A transactional spout has to read the same again.
-            _record(store, lease, TransactionAttempt(ahead.txid, ahead.attempt_id), journal)
-        # Nobody has drawn this one, or a higher one. Nothing can start before it is counted from there.
-        unused = AttemptId(max(lease.fence_id, journal.highest, *(max(each.found.versions) for each in tables)) + 1)
+            # A transactional spout has to read the same records in the replay.
+            _record_attempt(store, lease, TransactionAttempt(ahead.txid, ahead.attempt_id), journal)
+        # No coordinator has drawn this id or a higher one. Nothing can start before the counter is set to it.
+        unused = AttemptId(
+            max(lease.fence_id, journal.highest, *(max(table.examined.versions) for table in tables)) + 1
+        )
         for table in tables:
             _record_fences(store, replace(lease, fence_id=unused), table, journal)
         store.recount(lease, unused)
-        for attempt in committed:
-            at_ms = _known_at_ms(attempt, journal)
+        for attempt in attempts_to_commit:
+            at_ms = _time_ms_of(attempt, journal)
             batch = _batch_of(attempt, journal)
             store.record_commit(lease, attempt, batch, processed_at_ms=at_ms, started_at_ms=at_ms, at_ms=at_ms)
         store.forget_before(lease, at_ms=FORGOTTEN_AT_MS + 1)
         if last.fence_id is not None and ahead is None:
-            # What was taken back is known to have been, and no batch of it is waited for.
+            # The rewound transactions are recorded as such, and no start waits for their batches.
             store.begin_rewind(lease, last.txid)
             store.finish_rewind(lease, last.txid)
     return f"the store of topology {topology.id!r} says again that transaction {last.txid} is committed"
 
 
 def standing_of(table: Table, journal: Journal) -> Standing:
-    """Which transaction a table contains: that of the newest attempt in the journal that has written it.
+    """Return the transaction that a table contains: that of the newest attempt in the journal which has written it.
 
-    After that only fences of the journal's coordinators may follow; that of a rewind says what it has gone back to.
-    Raises `StoreMismatch`.
+    Only fences of the journal's coordinators may follow that attempt; the fence of a rewind names the transaction that
+    it went back to. Raises `StoreMismatch`.
     """
-    where = table.found.where
-    for version in reversed(table.found.versions):
+    address = table.examined.where
+    for version in reversed(table.examined.versions):
         if version in journal.rewinds:
             return journal.rewinds[version]
         if version in journal.attempts:
             return Standing(journal.attempts[version][0], version)
         if version not in journal.fences:
-            raise StoreMismatch(f"{where}: attempt {version} is not in the journal; pass the one of its last runs")
-    raise StoreMismatch(f"{where}: none of the attempts in the journal has written it; pass another journal")
+            raise StoreMismatch(f"{address}: attempt {version} is not in the journal; pass the one of its last runs")
+    raise StoreMismatch(f"{address}: none of the attempts in the journal has written it; pass another journal")
 
 
-def _last_and_ahead(standings: Mapping[str, Standing]) -> tuple[Standing, Standing | None]:
-    """The transaction that all tables contain, and the one that some already contain. Raises `StoreMismatch`."""
+def _last_and_next_standing(standings: Mapping[str, Standing]) -> tuple[Standing, Standing | None]:
+    """Return the transaction that all tables contain, and the next one if some contain it. Raises `StoreMismatch`."""
     lowest, highest = min(standings.values(), key=_by_txid), max(standings.values(), key=_by_txid)
-    shown = ", ".join(f"{name}: {standing.txid}:{standing.attempt_id}" for name, standing in sorted(standings.items()))
+    listed = ", ".join(f"{name}: {standing.txid}:{standing.attempt_id}" for name, standing in sorted(standings.items()))
     if highest.txid > lowest.txid + 1:
         raise StoreMismatch(
-            f"the tables are at {shown}: they differ by more than a crash can cause; restore those that are behind"
+            f"the tables are at {listed}: they differ by more than a crash can cause; restore those that are behind"
         )
     if any(
         standing.txid == lowest.txid and standing.attempt_id != lowest.attempt_id for standing in standings.values()
     ):
         raise StoreMismatch(
-            f"the tables are at {shown}: they hold transaction {lowest.txid} as two attempts wrote it, and only the "
+            f"the tables are at {listed}: they hold transaction {lowest.txid} as two attempts wrote it, and only the "
             "store knew the batch before it; restore the store"
         )
     return lowest, (highest if highest.txid > lowest.txid else None)
@@ -229,7 +244,7 @@ def _check_rewound_together(tables: Sequence[Table], journal: Journal) -> None:
     newest = max(journal.rewinds, default=None)
     if newest is None:
         return
-    waiting = sorted(table.component for table in tables if newest not in table.found.versions)
+    waiting = sorted(table.component for table in tables if newest not in table.examined.versions)
     if waiting and len(waiting) < len(tables):
         raise StoreMismatch(
             f"a rewind to transaction {journal.rewinds[newest].txid} had taken back some tables when the store was "
@@ -241,61 +256,67 @@ def _by_txid(standing: Standing) -> TxId:
     return standing.txid
 
 
-def _committed_last(store: CoordinatorStore, lease: Lease, journal: Journal) -> AttemptId:
-    """The attempt that has committed what the store says is committed, 0 if that is nothing.
+def _last_committed_attempt(store: CoordinatorStore, lease: Lease, journal: Journal) -> AttemptId:
+    """Return the attempt that committed the store's last transaction, or 0 if the store has none.
 
-    Raises `StoreMismatch` if it is not the journal's: then something was committed since the store was lost.
+    Raises `StoreMismatch` if the journal has another one: then something was committed after the store was lost.
     """
-    txid, read = lease.progress.committed_txid, lease.progress.committed_batch.ranges
-    by = committed_by(store, lease.topology_id, txid)
-    if by is None:
+    txid, ranges = lease.progress.committed_txid, lease.progress.committed_batch.ranges
+    attempt_id = committed_by(store, lease.topology_id, txid)
+    if attempt_id is None:
         return AttemptId(0)
-    if txid in journal.committed and (by not in journal.committed[txid] or journal.attempts[by][1].ranges != read):
+    if txid in journal.committed and (
+        attempt_id not in journal.committed[txid] or journal.attempts[attempt_id][1].ranges != ranges
+    ):
         raise StoreMismatch(
-            f"transaction {txid} was committed, by attempt {by}, since the store was lost: the journal has another "
-            f"transaction {txid}. What was committed since is not in these tables; `transactional txns "
+            f"transaction {txid} was committed, by attempt {attempt_id}, since the store was lost: the journal has "
+            f"another transaction {txid}. What was committed since is not in these tables; `transactional txns "
             f"{lease.topology_id}` shows it. To give it up, run `transactional reset {lease.topology_id}`, and repair "
             "again"
         )
-    return by
+    return attempt_id
 
 
-def _committed(lease: Lease, since: AttemptId, last: Standing, journal: Journal) -> list[TransactionAttempt]:
-    """The attempts to be committed, up to the last: from the journal, otherwise with any number that fits in
-    between."""
-    attempts, before = list[TransactionAttempt](), since
-    known = _known_up_to(lease, last, journal)
-    first_known = min(known)
+def _attempts_to_commit(
+    lease: Lease, committed_attempt: AttemptId, last: Standing, journal: Journal
+) -> list[TransactionAttempt]:
+    """Return the attempts to be committed, up to the last: those in the journal, and for earlier transactions any ids
+    that fit in between."""
+    attempts, previous_id = list[TransactionAttempt](), committed_attempt
+    attempt_by_txid = _committing_attempts(lease, last, journal)
+    first_txid_in_journal = min(attempt_by_txid)
     for number in range(lease.progress.committed_txid + 1, last.txid + 1):
         txid = TxId(number)
-        if txid not in known and txid > first_known:
+        if txid not in attempt_by_txid and txid > first_txid_in_journal:
             raise StoreMismatch(f"the journal does not contain the batch of transaction {txid}; pass a complete one")
-        attempt_id = known.get(txid) or AttemptId(before + 1)
-        if attempt_id <= before:
+        attempt_id = attempt_by_txid.get(txid) or AttemptId(previous_id + 1)
+        if attempt_id <= previous_id:
             raise StoreMismatch(
-                f"transaction {txid} was written by attempt {attempt_id}, and the one before it by attempt {before}, "
-                "which is a later one: pass the journal of the runs that have written these tables"
+                f"transaction {txid} was written by attempt {attempt_id}, and the one before it by attempt "
+                f"{previous_id}, which is a later one: pass the journal of the runs that have written these tables"
             )
         attempts.append(TransactionAttempt(txid, attempt_id))
-        before = attempt_id
+        previous_id = attempt_id
     return attempts
 
 
-def _known_up_to(lease: Lease, last: Standing, journal: Journal) -> dict[TxId, AttemptId]:
-    """Who committed the transactions up to the last, which is known, as far as the journal says."""
-    known = {last.txid: last.attempt_id}
+def _committing_attempts(lease: Lease, last: Standing, journal: Journal) -> dict[TxId, AttemptId]:
+    """Return by transaction, from the last one down, the attempt that committed it, if the journal says so."""
+    attempt_by_txid = {last.txid: last.attempt_id}
     for number in range(last.txid - 1, lease.progress.committed_txid, -1):
-        by = journal.committed_before(TxId(number), known.get(TxId(number + 1), last.attempt_id))
-        if by is not None:
-            known[TxId(number)] = by
-    return known
+        attempt_id = journal.predecessor(TxId(number), attempt_by_txid.get(TxId(number + 1), last.attempt_id))
+        if attempt_id is not None:
+            attempt_by_txid[TxId(number)] = attempt_id
+    return attempt_by_txid
 
 
-def _given_up(lease: Lease, since: AttemptId, last: Standing, journal: Journal) -> Iterator[TransactionAttempt]:
-    """The other attempts: a table may have been written by them temporarily, at later transactions before a rewind."""
-    rewound_until = max((fence for fence in journal.rewinds if fence <= last.until), default=0)
+def _uncommitted_attempts(
+    lease: Lease, committed_attempt: AttemptId, last: Standing, journal: Journal
+) -> Iterator[TransactionAttempt]:
+    """Yield the attempts that were not committed, or rewound: they may have written a table temporarily."""
+    rewound_until = max((fence for fence in journal.rewinds if fence <= last.newest_writer), default=0)
     for attempt_id, (txid, _) in journal.attempts.items():
-        if not (since < attempt_id < last.until and lease.progress.committed_txid < txid):
+        if not (committed_attempt < attempt_id < last.newest_writer and lease.progress.committed_txid < txid):
             continue
         if txid <= last.txid or attempt_id < rewound_until:
             yield TransactionAttempt(txid, attempt_id)
@@ -305,8 +326,8 @@ def _by_attempt_id(attempt: TransactionAttempt) -> AttemptId:
     return attempt.attempt_id
 
 
-def _known_at_ms(attempt: TransactionAttempt, journal: Journal) -> int:
-    """Now; for what the journal does not contain, a time so long ago that it is deleted."""
+def _time_ms_of(attempt: TransactionAttempt, journal: Journal) -> int:
+    """Return the present time; for an attempt that is not in the journal a time so early that it is deleted."""
     return SystemClock().wall_ms() if attempt.attempt_id in journal.attempts else FORGOTTEN_AT_MS
 
 
@@ -314,17 +335,17 @@ def _batch_of(attempt: TransactionAttempt, journal: Journal) -> BatchMetadata:
     return journal.attempts.get(attempt.attempt_id, (attempt.txid, EMPTY_BATCH))[1]
 
 
-def _record(store: CoordinatorStore, lease: Lease, attempt: TransactionAttempt, journal: Journal) -> None:
+def _record_attempt(store: CoordinatorStore, lease: Lease, attempt: TransactionAttempt, journal: Journal) -> None:
     batch = _batch_of(attempt, journal)
-    at_ms = _known_at_ms(attempt, journal)
+    at_ms = _time_ms_of(attempt, journal)
     record = AttemptRecord(attempt, PROCESSING, batch, batch.record_count, at_ms, at_ms, None, None, None, None)
     store.record_attempt(lease, record, forget_later=True)
 
 
 def _record_fences(store: CoordinatorStore, lease: Lease, table: Table, journal: Journal) -> None:
-    """Record at which transaction the table was when each coordinator took over."""
-    txid = TxId(0) if table.found.has_full_history else None
-    versions = table.found.versions
+    """Record the table's transaction at each take-over by a coordinator."""
+    txid = TxId(0) if table.examined.has_full_history else None
+    versions = table.examined.versions
     for version in versions:
         if version in journal.attempts:
             txid = journal.attempts[version][0]

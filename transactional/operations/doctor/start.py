@@ -1,4 +1,4 @@
-"""Refuses a start before it has cost anything, if store and tables do not belong together."""
+"""Refuses to start a run whose store and tables do not belong together, before Spark is started."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from transactional.model.errors import StoreMismatch, TransactionalError
 from transactional.topology.topology import Topology
 
 DISAGREEMENTS = (Problem.STORE_WIPED, Problem.TABLE_AHEAD, Problem.TABLE_BEHIND, Problem.TABLE_MISSING)
-"""Why `fencing` refuses a table: the store and the table are at different transactions."""
+"""The problems for which a run's start refuses a table: it and the store are at different transactions."""
 
 
 def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
-    """Raise the `StoreMismatch` that a start would end with, before Spark is started: that takes seconds.
+    """Raise the `StoreMismatch` that a start would end with, before Spark is started, which takes seconds.
 
-    Only while nobody coordinates the topology, who would move tables and store on.
+    Nothing is checked while another process runs the topology, because tables and store change meanwhile.
     """
     from transactional.operations.doctor.examine import examine_tables, status_of
 
@@ -23,11 +23,13 @@ def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
     if status is not None and status.is_leased:
         return
     try:
-        every = examine_tables(topology, store, status)
+        diagnoses = examine_tables(topology, store, status)
     except TransactionalError:
         return  # the start itself says why, or gets through
-    for each in every:
-        if each.problem in DISAGREEMENTS:
+    for diagnosis in diagnoses:
+        if diagnosis.problem in DISAGREEMENTS:
             tables = [component.state.storage_path for component in topology.committers if component.state is not None]
             experiment = removal(getattr(store, "storage_path", None), tables)
-            raise StoreMismatch(refusal(each.component, each.where, each.what, each.remedy, experiment))
+            raise StoreMismatch(
+                refusal(diagnosis.component, diagnosis.where, diagnosis.what, diagnosis.remedy, experiment)
+            )

@@ -1,4 +1,4 @@
-"""The doctor's use of the checker: whether the store's rows contradict each other."""
+"""Examines the store with the independent checker: whether its rows contradict each other, or the tables' logs."""
 
 from __future__ import annotations
 
@@ -26,47 +26,50 @@ _REMEDY = (
     "`transactional verify` shows what of it is in the tables"
 )
 _PROBLEMS = {Kind.UNKNOWN_ATTEMPT: Problem.STORE_BROKEN, Kind.WRONG_TABLE: Problem.TABLE_FOREIGN}
-"""What is found in a table's log, where it is not that another writer has changed it."""
+"""The problem by kind of finding in a table's log; any other kind is the work of another writer."""
 
 
 def examine_store(topology: Topology, store: StoreReader, store_url: str) -> Iterator[Diagnosis]:
-    """What is wrong with a topology's rows in the store, at this URL: they describe no possible history."""
-    history = _history(topology.id, store_url)
-    return _contradictions(history, _log_starts(topology, stream_names(topology, store), history))
+    """Yield what is wrong with a topology's rows in the store at this URL: they describe no possible history."""
+    history = _read_history(topology.id, store_url)
+    return _find_contradictions(history, _log_starts(topology, stream_names(topology, store), history))
 
 
 def examine_rows(topology_id: str, store_url: str) -> Iterator[Diagnosis]:
-    """As `examine_store`, without the topology: where the source begins is unknown, so no gap is one."""
-    history = _history(topology_id, store_url)
-    return _contradictions(history, dict.fromkeys(_partitions(history), ANY_OFFSET))
+    """Yield what `examine_store` does, without the topology. The source's first offset is unknown, so a missing range
+    is not reported as a gap."""
+    history = _read_history(topology_id, store_url)
+    return _find_contradictions(history, dict.fromkeys(_partitions(history), ANY_OFFSET))
 
 
-def examine_logs(topology: Topology, store_url: str, known: Collection[str]) -> Iterator[Diagnosis]:
-    """What the logs of Delta tables say of their commits, read beside the store as the checker does it. It is left out
-    for the components that are `known` to be ill: what is wrong with them has been said."""
-    logs = [(component, address, log) for component, address, log in _logs(topology) if component not in known]
+def examine_logs(topology: Topology, store_url: str, ill_components: Collection[str]) -> Iterator[Diagnosis]:
+    """Yield what is wrong between the logs of Delta tables and the store. The components in `ill_components` are left
+    out, because their problems are reported already."""
+    logs = [
+        (component, address, log) for component, address, log in _read_logs(topology) if component not in ill_components
+    ]
     if not logs:
         return
-    history = _history(topology.id, store_url)  # after the logs: what is in them is in it
+    history = _read_history(topology.id, store_url)  # read after the logs, so that it includes their commits
     for component, address, log in logs:
         findings = Findings()
         check_log(component, log, history, history.committed_txid, address.txid, findings)
         for finding in findings.report().findings:
-            what = f"expected {finding.expected}; found {finding.found}"
+            text = f"expected {finding.expected}; found {finding.found}"
             yield Diagnosis(
-                _PROBLEMS.get(finding.kind, Problem.FOREIGN_WRITER), finding.where, what, _REMEDY, component
+                _PROBLEMS.get(finding.kind, Problem.FOREIGN_WRITER), finding.where, text, _REMEDY, component
             )
 
 
-def _logs(topology: Topology) -> Iterator[tuple[str, TableAddress, TableLog]]:
+def _read_logs(topology: Topology) -> Iterator[tuple[str, TableAddress, TableLog]]:
     for component in topology.committers:
         address = None if component.state is None else component.state.address()
         if address is not None and address.format == "delta" and address.uri is not None:
-            with suppress(LogBroken, OSError):  # which the state's own doctor has said
+            with suppress(LogBroken, OSError):  # the state's own examination has reported it
                 yield component.id, address, read_log(storage_of(address.uri, address.options))
 
 
-def _history(topology_id: str, store_url: str) -> StoreHistory:
+def _read_history(topology_id: str, store_url: str) -> StoreHistory:
     try:
         store = Store(store_url)
         try:
@@ -81,29 +84,32 @@ def _partitions(history: StoreHistory) -> list[Partition]:
     return sorted(history.committed[-1].ranges if history.committed else {})
 
 
-def _contradictions(history: StoreHistory, log_starts: dict[Partition, int]) -> Iterator[Diagnosis]:
+def _find_contradictions(history: StoreHistory, log_starts: dict[Partition, int]) -> Iterator[Diagnosis]:
     findings = Findings()
     check_transactions(history, findings, log_starts=log_starts)
     for finding in findings.report().findings:
-        what = f"expected {finding.expected}; found {finding.found}"
-        yield Diagnosis(Problem.STORE_BROKEN, finding.where, what, _REMEDY)
+        text = f"expected {finding.expected}; found {finding.found}"
+        yield Diagnosis(Problem.STORE_BROKEN, finding.where, text, _REMEDY)
 
 
 def _log_starts(topology: Topology, names: StreamNames, history: StoreHistory) -> dict[Partition, int]:
-    """From where on the source still holds its records; if unknown, nothing is considered a gap."""
+    """Return the first offset that the source still holds, by partition. Where it is unknown it is `ANY_OFFSET`, so
+    that no missing range is reported as a gap."""
     partitions = _partitions(history)
-    today = {each: _today(names, history, each) for each in partitions}
+    current_partitions = {partition: _current_partition(names, history, partition) for partition in partitions}
     try:
-        held = topology.spout.read_held_ranges(today.values())
+        held_ranges = topology.spout.read_held_ranges(current_partitions.values())
     except (ConfigError, OperatingError):
         return dict.fromkeys(partitions, ANY_OFFSET)
-    if not held:
+    if not held_ranges:
         return {}
-    there = {each: held.get(today[each]) for each in partitions}
-    return {each: ANY_OFFSET if offsets is None else offsets.start for each, offsets in there.items()}
+    range_by_partition = {partition: held_ranges.get(current_partitions[partition]) for partition in partitions}
+    return {
+        partition: ANY_OFFSET if offsets is None else offsets.start for partition, offsets in range_by_partition.items()
+    }
 
 
-def _today(names: StreamNames, history: StoreHistory, partition: Partition) -> PartitionId:
+def _current_partition(names: StreamNames, history: StoreHistory, partition: Partition) -> PartitionId:
     batch = BatchMetadata({PartitionId(*partition): OffsetRange(Offset(0), Offset(0))})
-    [named] = names.with_current_names(batch, TxId(history.committed_txid)).ranges
-    return named
+    [current] = names.with_current_names(batch, TxId(history.committed_txid)).ranges
+    return current

@@ -475,7 +475,8 @@ def test_a_gap_of_a_partition_that_the_source_has_deleted_is_excused(
             batch["partitions"][0][2:4] = (each + (txid > 3) for each in batch["partitions"][0][2:4])
             store.execute("UPDATE transactional_attempts SET batch = ? WHERE txid = ?", (json.dumps(batch), txid))
     there = None if is_gone else OffsetRange(Offset(0), Offset(9))
-    monkeypatch.setattr(OpaqueMemoryTransactionalSpout, "held", lambda _, partitions: dict.fromkeys(partitions, there))
+    spout = OpaqueMemoryTransactionalSpout
+    monkeypatch.setattr(spout, "read_held_ranges", lambda _, names: dict.fromkeys(names, there))
     broken = [each for each in patient.examine() if each.problem is Problem.STORE_BROKEN]
     assert bool(broken) != is_gone
 
