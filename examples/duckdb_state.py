@@ -20,9 +20,9 @@ from state.row_table import Change, Changes, RowStore, RowTable, RowWrite
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
 from state.rows.going_back import reach_in_words
+from state.rows.opaque_rule import Rows
 from state.rows.python_rows import rows_of, table_of_rows
 from state.rows.records import Records
-from state.rows.row_rule import Rows
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional import Schema, StateKind

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from state.delta.tables.table import DeltaLocation, catalog_table
     from state.memory import MemoryMapState, MemoryTable
     from state.redis.state import RedisMapState
-    from state.rows.values import OpaqueValue, StoredValue
+    from state.rows.stored_value import OpaqueValue, StoredValue
     from state.sql.state import SqlMapState
     from state.updates import StateUpdate
     from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -56,7 +56,7 @@ _HOMES: Final = {
     "state.sql.state": "SqlMapState",
     "transactional.core.store.sql.sql_store": "SqlCoordinatorStore",
     "state.updates": "StateUpdate",
-    "state.rows.values": "OpaqueValue StoredValue",
+    "state.rows.stored_value": "OpaqueValue StoredValue",
     "transactional.model.absent": "ABSENT",
     "transactional.model.aggregates": "Aggregate Avg Count First Last Max Min Sum",
 }

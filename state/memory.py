@@ -11,10 +11,10 @@ from state.fence import WriteRefused
 from state.row_table import Change, RowStore, RowTable, RowWrite, table_of
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, select_range, select_unexpired
+from state.rows.opaque_rule import OpaqueRule, Rows
 from state.rows.python_rows import TaskRows, rows_of, table_of_rows
-from state.rows.row_rule import RowRule, Rows
+from state.rows.stored_value import StoredValue
 from state.rows.value_limits import ValueLimits
-from state.rows.values import StoredValue
 from state.table_state import TableState
 from transactional.core.ports import StateKind
 from transactional.core.ports.split import WrittenPart
@@ -115,7 +115,7 @@ class MemoryReader:
         return self._seen(txid, {key: self._rows[key] for key in asked if key in self._rows})
 
     def _seen(self, txid: TxId, rows: Rows) -> pa.Table:
-        found = table_of(((key, row.before(TxId(txid + 1))) for key, row in rows.items()), self._columns)
+        found = table_of(((key, row.value_before(TxId(txid + 1))) for key, row in rows.items()), self._columns)
         expires = self._columns.expires
         return found if expires is None else select_unexpired(found, expires, self._horizons.for_reader(txid))
 
@@ -176,7 +176,7 @@ class MemoryMapState(TableState[RowTable]):
     """
 
     serves_tasks = True
-    rule: ClassVar[type[RowRule]] = RowRule
+    rule: ClassVar[type[OpaqueRule]] = OpaqueRule
 
     def __init__(
         self,

@@ -16,11 +16,11 @@ from state.fence import TableWrite
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, select_range, select_unexpired
 from state.rows.going_back import undone_by
+from state.rows.opaque_rule import OpaqueRule, Rows
 from state.rows.python_rows import rows_of, table_of_rows
-from state.rows.row_rule import RowRule, Rows
+from state.rows.stored_value import StoredValue
 from state.rows.sums import SumCheck
 from state.rows.value_limits import ValueLimits
-from state.rows.values import StoredValue
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -137,7 +137,7 @@ class RowTable:
         columns: StateColumns,
         name: str,
         limits: ValueLimits | None = None,
-        rule: type[RowRule] = RowRule,
+        rule: type[OpaqueRule] = OpaqueRule,
     ) -> None:
         self.store, self._columns, self._name, self._rule = store, columns, name, rule
         self._limits = limits or ValueLimits(name)
@@ -180,12 +180,12 @@ class RowTable:
         """Key and value columns of all rows for a reader who must not see what comes after a transaction; None: who
         sees everything."""
         (_, horizons), rows = self.store.version(), self.store.rows()
-        seen = [row.value if committed_txid is None else row.visible_at(committed_txid) for row in rows.values()]
+        seen = [row.value if committed_txid is None else row.value_for_reader(committed_txid) for row in rows.values()]
         found, expires = table_of(zip(rows, seen, strict=True), self._columns), self._columns.expires
         return found if expires is None else select_unexpired(found, expires, horizons.for_reader(committed_txid))
 
     def _before(self, txid: TxId, rows: Rows) -> pa.Table:
-        return table_of(((key, row.before(txid)) for key, row in rows.items()), self._columns)
+        return table_of(((key, row.value_before(txid)) for key, row in rows.items()), self._columns)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class RowTable:
 
         def change() -> Changes:
             stored = self.store.touched(coming.keys(), since=since, deletes=self._columns.deletes, past=past)
-            return Changes(stored, rule.after(stored, coming))
+            return Changes(stored, rule.apply(stored, coming))
 
         self._write(RowWrite(self._loaded, attempt.attempt_id, attempt.txid, horizons), change)
 

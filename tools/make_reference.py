@@ -224,7 +224,7 @@ PAGES = {
             "state.Max",
             "state.memory.MemoryMapState",
             "state.memory.MemoryTable",
-            "state.rows.values.StoredValue",
+            "state.rows.stored_value.StoredValue",
             "transactional.core.store.sql.sql_store.SqlCoordinatorStore",
             "transactional.core.ports.State",
             "transactional.core.store.CoordinatorStore",

@@ -11,7 +11,7 @@ from state.redis.server import Server
 from state.rows.columns import StateColumns
 from state.rows.expiring import select_unexpired
 from state.rows.python_rows import rows_of, table_of_rows
-from state.rows.values import StoredValue
+from state.rows.stored_value import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError
@@ -75,7 +75,7 @@ class RedisReader:
                 f"state {self._name} has moved on from transaction {txid} while it was read, and Redis keeps no older "
                 "versions; query it again"
             )
-        there = ((key, row.visible_at(txid)) for key, row in rows.items() if row is not None)
+        there = ((key, row.value_for_reader(txid)) for key, row in rows.items() if row is not None)
         found = self._table((*self._codec.key_of(key), *values) for key, values in there if values is not ABSENT)
         expires = self._columns.expires
         return found if expires is None else select_unexpired(found, expires, self._pinned.horizons.for_reader(txid))

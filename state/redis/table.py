@@ -24,8 +24,8 @@ from state.redis.values import EPOCH, MICROSECOND
 from state.row_table import Change, Changes, RowStore, RowWrite, table_of
 from state.rows.columns import StateColumns
 from state.rows.expiring import ExpiryHorizons, select_unexpired
-from state.rows.row_rule import Rows
-from state.rows.values import StoredValue
+from state.rows.opaque_rule import Rows
+from state.rows.stored_value import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch
@@ -174,7 +174,7 @@ class RedisRows(RowStore):
         if registered is not None and registered.written is not None:
             newest = registered.written.txid  # not what an attempt has left that ended in the middle of its write
         until = newest if committed_txid is None else committed_txid
-        rows = table_of(((key, row.visible_at(until)) for key, row in found.items()), self._columns)
+        rows = table_of(((key, row.value_for_reader(until)) for key, row in found.items()), self._columns)
         if expires is None or registered is None:
             return rows
         return select_unexpired(rows, expires, registered.horizons.for_reader(committed_txid))

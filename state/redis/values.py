@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from state.rows.values import StoredValue
+from state.rows.stored_value import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.errors import ConfigError

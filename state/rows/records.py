@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from state.rows.columns import StateColumns
-from state.rows.values import StoredValue
+from state.rows.stored_value import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.user_code.tuples import Key
 

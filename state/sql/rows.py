@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from state.fence import WriteRefused
 from state.row_table import Change, Changes, RowStore, RowWrite
 from state.rows.expiring import ExpiryHorizons
-from state.rows.row_rule import Rows
+from state.rows.opaque_rule import Rows
 from state.sql.notes import REWINDS
 from state.sql.registry import Registration
 from transactional.core.store.databases.database import Database, DatabaseFailed

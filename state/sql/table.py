@@ -43,9 +43,9 @@ from sqlalchemy.sql import quoted_name
 
 from state.rows.columns import StateColumns
 from state.rows.expiring import is_expired, moment
+from state.rows.opaque_columns import ColumnsAsOf
 from state.rows.records import Records
-from state.rows.seen import Seen
-from state.rows.values import StoredValue
+from state.rows.stored_value import StoredValue
 from state.sql.types import sql_type
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
@@ -62,7 +62,7 @@ Term: TypeAlias = ColumnElement[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The columns of a table, by name (see `state.rows.seen`)."""
+    """The columns of a table, by name (see `state.rows.opaque_columns`)."""
 
     columns: Mapping[str, Column[Any]]
 
@@ -186,17 +186,19 @@ class StateTable:
 
     def rows_before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> list[Values]:
         """Key and values before a transaction, of those keys that existed then."""
-        found = ((key, row.before(txid)) for key, row in self.stored(connection, keys).items())
+        found = ((key, row.value_before(txid)) for key, row in self.stored(connection, keys).items())
         return [(*key, *values) for key, values in found if values is not ABSENT]
 
     def visible_rows(self, connection: Connection, committed_txid: TxId | None) -> Iterator[list[Values]]:
         """Key and values of all rows, in parts; with `committed_txid` as they were after that transaction. Also of
         expired ones."""
         before = None if committed_txid is None else TxId(committed_txid + 1)
-        seen = Seen.before(self._columns, before, _Terms({str(each.name): each for each in self.columns}))
-        query = select(*self._key, *map(seen.value, self._columns.values.names))
+        as_of = ColumnsAsOf.before_transaction(
+            self._columns, before, _Terms({str(each.name): each for each in self.columns})
+        )
+        query = select(*self._key, *map(as_of.value_column, self._columns.values.names))
         found = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(
-            query if seen.exists is None else query.where(seen.exists)
+            query if as_of.row_filter is None else query.where(as_of.row_filter)
         )
         for part in found.partitions():
             yield [tuple(row) for row in part]

@@ -16,8 +16,8 @@ import pytest
 from state.delta.state import DeltaMapState
 from state.memory import MemoryMapState
 from state.rows.expiring import ExpiryHorizons
-from state.rows.row_rule import RowRule, Rows
-from state.rows.values import StoredValue
+from state.rows.opaque_rule import OpaqueRule, Rows
+from state.rows.stored_value import StoredValue
 from state.sql.state import SqlMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, AnyState, Place, content
@@ -310,19 +310,19 @@ def test_an_update_may_decide_when_its_rows_go_unless_its_user_does() -> None:
 class RemovesByTheNewHorizon(MemoryMapState):
     """Wrong: a row is removed as soon as it has expired."""
 
-    class rule(RowRule):  # noqa: N801
-        def after(self, stored: Rows, coming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
+    class rule(OpaqueRule):  # noqa: N801
+        def apply(self, stored: Rows, incoming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
             past = {key for key, row in stored.items() if self.has_expired(key, row.value, self.horizons.current)}
-            return super().after(stored, coming) | dict.fromkeys(past - coming.keys())
+            return super().apply(stored, incoming) | dict.fromkeys(past - incoming.keys())
 
 
 class LosesWhatHadExpired(MemoryMapState):
     """Wrong: an update of an expired key begins with a new row."""
 
-    class rule(RowRule):  # noqa: N801
-        def applied(self, key: Key, left: StoredValue | None, partial: Any) -> StoredValue | None:
-            is_gone = left is not None and self.has_expired(key, left.value, self.horizons.current)
-            return super().applied(key, None if is_gone else left, partial)
+    class rule(OpaqueRule):  # noqa: N801
+        def update(self, key: Key, rolled_back: StoredValue | None, partial: Any) -> StoredValue | None:
+            is_gone = rolled_back is not None and self.has_expired(key, rolled_back.value, self.horizons.current)
+            return super().update(key, None if is_gone else rolled_back, partial)
 
 
 class GoesByTheClock(MemoryMapState):
@@ -337,10 +337,10 @@ class GoesByTheClock(MemoryMapState):
 class CarriesOnWithTheOldValue(MemoryMapState):
     """Wrong: an update of an expired key adds to what it was."""
 
-    class rule(RowRule):  # noqa: N801
-        def applied(self, key: Key, left: StoredValue | None, partial: Any) -> StoredValue | None:
-            forgetful = RowRule(self.columns, self.txid, self.check, replace(self.horizons, current=None))
-            return forgetful.applied(key, left, partial)
+    class rule(OpaqueRule):  # noqa: N801
+        def update(self, key: Key, rolled_back: StoredValue | None, partial: Any) -> StoredValue | None:
+            forgetful = OpaqueRule(self.columns, self.txid, self.check, replace(self.horizons, current=None))
+            return forgetful.update(key, rolled_back, partial)
 
 
 class TakesADeadAttemptsHorizon(MemoryMapState):

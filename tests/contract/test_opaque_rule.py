@@ -21,9 +21,9 @@ from state.redis.registration import keys_of
 from state.redis.state import RedisMapState
 from state.redis.values import RowCodec
 from state.rows.columns import StateColumns
-from state.rows.row_rule import RowRule
+from state.rows.opaque_rule import OpaqueRule
+from state.rows.stored_value import StoredValue
 from state.rows.sums import SumCheck
-from state.rows.values import StoredValue
 from state.sql.state import SqlMapState
 from tests.contract import places
 from tests.contract.states import OWNER, write_by_files
@@ -95,12 +95,14 @@ CASES = [*(Case(does, deletes=False) for does in DOES), *(Case(does, deletes=Tru
 
 def by_values(_: Path, case: Case) -> tuple[Rows, Any]:
     stored = {(key,): value_of(row) for key, row in case.before.items()}
-    seen = {key: before[0] for (key,), each in stored.items() if (before := each.before(TxId(TXID))) is not ABSENT}
+    seen = {
+        key: before[0] for (key,), each in stored.items() if (before := each.value_before(TxId(TXID))) is not ABSENT
+    }
     how, partial = case.does or ("sum", None)
     columns = StateColumns(Schema.parse("key string"), Schema.parse("value long"), deletes=case.deletes)
-    rule = RowRule(columns, TxId(TXID), SumCheck("words", columns.values, [how]))
+    rule = OpaqueRule(columns, TxId(TXID), SumCheck("words", columns.values, [how]))
     coming = {(key,): ABSENT if how == "delete" else (partial,) for key in case.rule if case.does}
-    return {key: row_of(row, case) for (key,), row in rule.after(stored, coming).items() if row}, seen
+    return {key: row_of(row, case) for (key,), row in rule.apply(stored, coming).items() if row}, seen
 
 
 def value_of(row: tuple[Any, ...]) -> StoredValue:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from state.fence import Fence
 from state.memory import MemoryMapState, MemoryRows, MemoryTable
 from state.row_table import Change, Changes, RowTable, RowWrite
-from state.rows.row_rule import RowRule, Rows
-from state.rows.values import StoredValue
+from state.rows.opaque_rule import OpaqueRule, Rows
+from state.rows.stored_value import StoredValue
 from transactional.core.ports import Partials, State, StateKind
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.absent import ABSENT, Absent
@@ -36,7 +36,7 @@ def over(rows: type[MemoryRows]) -> type[InMemory]:
     return type(rows.__name__, (InMemory,), {"rows_of": rows})
 
 
-def by(rule: type[RowRule]) -> type[InMemory]:
+def by(rule: type[OpaqueRule]) -> type[InMemory]:
     """The state by a rule."""
     return type(rule.__name__, (InMemory,), {"rule": rule})
 
@@ -132,35 +132,35 @@ class NewOwner(MemoryRows):
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 
-class NothingBefore(RowRule):
-    def applied(self, key: Key, left: StoredValue | None, partial: Sequence[Any] | Absent) -> StoredValue | None:
-        applied = super().applied(key, left, partial)
+class NothingBefore(OpaqueRule):
+    def update(self, key: Key, rolled_back: StoredValue | None, partial: Sequence[Any] | Absent) -> StoredValue | None:
+        applied = super().update(key, rolled_back, partial)
         return None if applied is None else StoredValue.first(applied.txid, applied.value)
 
 
-class AddedTwice(RowRule):
-    def left(self, key: Key, row: StoredValue) -> StoredValue | None:
-        return replace(row, txid=TxId(row.txid - 1)) if row.txid == self.txid else super().left(key, row)
+class AddedTwice(OpaqueRule):
+    def roll_back(self, key: Key, row: StoredValue) -> StoredValue | None:
+        return replace(row, txid=TxId(row.txid - 1)) if row.txid == self.txid else super().roll_back(key, row)
 
 
-class DeletesAreNull(RowRule):
-    def applied(self, key: Key, left: StoredValue | None, partial: Sequence[Any] | Absent) -> StoredValue | None:
-        return super().applied(key, left, (None,) * len(self.columns.values) if partial is ABSENT else partial)
+class DeletesAreNull(OpaqueRule):
+    def update(self, key: Key, rolled_back: StoredValue | None, partial: Sequence[Any] | Absent) -> StoredValue | None:
+        return super().update(key, rolled_back, (None,) * len(self.columns.values) if partial is ABSENT else partial)
 
 
-class DeletesForgotten(RowRule):
+class DeletesForgotten(OpaqueRule):
     """A replay does not bring back what a dead attempt has deleted."""
 
-    def left(self, key: Key, row: StoredValue) -> StoredValue | None:
-        return None if row.value is ABSENT else super().left(key, row)
+    def roll_back(self, key: Key, row: StoredValue) -> StoredValue | None:
+        return None if row.value is ABSENT else super().roll_back(key, row)
 
 
-class GoneTooEarly(RowRule):
+class GoneTooEarly(OpaqueRule):
     """By the horizon of the transaction, which may be repeated with another one."""
 
-    def left(self, key: Key, row: StoredValue) -> StoredValue | None:
-        left = super().left(key, row)
-        return None if left is None or self.has_expired(key, left.value, self.horizons.current) else left
+    def roll_back(self, key: Key, row: StoredValue) -> StoredValue | None:
+        earlier = super().roll_back(key, row)
+        return None if earlier is None or self.has_expired(key, earlier.value, self.horizons.current) else earlier
 
 
 # --- states -----------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     ),
     "R24": (
         f"{STATES}/replays.py::replayed_as_another_batch",
-        "tests/unit/state/rows/test_values.py::test_a_replay_starts_again_from_the_previous_value",
+        "tests/unit/state/rows/test_stored_value.py::test_a_replay_starts_again_from_the_previous_value",
         "tests/contract/test_opaque_rule.py",
     ),
     "R25": ("tests/unit/runtime/tasks/test_map_state.py::test_keys_of_one_instant_are_one_key",),

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from state.rows.expiring import ExpiryHorizons, is_expired
-from state.rows.values import StoredValue
+from state.rows.stored_value import StoredValue
 from tests.simulation.changes import SimulatedUpdate
 from tests.simulation.source import OUTPUT
 from tests.simulation.tables import Counts, SimulatedState, SimulatedTable
@@ -74,7 +74,7 @@ class ExpiringTable(SimulatedTable):
         horizon, seen = self.horizons.for_reader(committed_txid), Counter[str]()
         for rows in (self.rows, self.twice):
             for key, row in rows.items():
-                values = row.visible_at(committed_txid)
+                values = row.value_for_reader(committed_txid)
                 if values is not ABSENT and not is_expired(values[1], horizon):
                     seen[key[0]] += values[0]
         return dict(seen)
@@ -100,7 +100,7 @@ class ExpiringState(SimulatedState):
     def _written(self, txid: TxId, rows: Mapping[Key, Any], *how: Any) -> dict[Key, StoredValue]:
         horizons: ExpiryHorizons = how[-1]
         old = self.stored.rows
-        before = [old[key].before(txid) for key in rows if key in old]
+        before = [old[key].value_before(txid) for key in rows if key in old]
         again = [each for each in before if each is not ABSENT and is_expired(each[1], horizons.current)]
         self._reached["a key comes again that has expired"] += bool(again)
         written = super()._written(txid, rows, *how)

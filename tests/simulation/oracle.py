@@ -81,7 +81,7 @@ class Oracle:
 
     def check_letters(self, table: MemoryTable) -> None:
         """Each tuple that was set aside is there once, under its transaction."""
-        found = Counter(key[0] for key, row in table.rows.items() if row.visible_at(self.txid) is not ABSENT)
+        found = Counter(key[0] for key, row in table.rows.items() if row.value_for_reader(self.txid) is not ABSENT)
         right = Counter(txid for txid, _ in self.letters)
         demand(found == right, f"dead letters by transaction are {dict(found)}, and should be {dict(right)}")
 

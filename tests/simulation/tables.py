@@ -21,8 +21,8 @@ from state.fence import Fence, Verdict
 from state.memory import MemoryMapState, MemoryTable
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
 from state.rows.python_rows import rows_of
+from state.rows.stored_value import StoredValue
 from state.rows.sums import SumCheck
-from state.rows.values import StoredValue
 from tests.simulation.changes import counts_of
 from tests.simulation.faults import Faults
 from transactional.core.ports import Partials, StateKind
@@ -89,7 +89,7 @@ class SimulatedTable(MemoryTable):
         seen: Counter[str] = Counter()
         for rows in (self.rows, self.twice):
             for key, row in rows.items():
-                values = row.visible_at(committed_txid)
+                values = row.value_for_reader(committed_txid)
                 if values is not ABSENT:
                     seen[key[0]] += values[0]
         return dict(seen)
@@ -294,7 +294,7 @@ class SimulatedState(MemoryMapState):
         dead = (row for key, row in self.stored.rows.items() if row.txid == txid and rows.get(key) is not ABSENT)
         self._reached["a replay restores what a dead attempt has deleted"] += any(row.value is ABSENT for row in dead)
         self._reached["a dead attempt's rows go back"] += goes_back
-        after = self.rule(self.columns, txid, check, horizons).after(self.stored.rows, rows)
+        after = self.rule(self.columns, txid, check, horizons).apply(self.stored.rows, rows)
         return {key: row for key, row in after.items() if row is not None}
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from state.fence import Verdict
-from state.rows.row_rule import RowRule, Rows
-from state.rows.values import StoredValue
+from state.rows.opaque_rule import OpaqueRule, Rows
+from state.rows.stored_value import StoredValue
 from tests.simulation.source import SimulatedSpout, Source
 from tests.simulation.store import Line
 from tests.simulation.tables import Handle, SimulatedState, SimulatedTable
@@ -132,14 +132,14 @@ class MovesTheVersionFirst(SimulatedState):
 class AddsToWhatIsThere(SimulatedState):
     """A replay is added to what the dead attempt has written: at least once, and no more (row T60, R24)."""
 
-    class rule(RowRule):  # noqa: N801
-        def after(self, stored: Rows, coming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
+    class rule(OpaqueRule):  # noqa: N801
+        def apply(self, stored: Rows, incoming: Mapping[Key, Any]) -> dict[Key, StoredValue | None]:
             counted = {
                 key: replace(row, prev_value=row.value, prev_txid=TxId(row.txid - 1))
                 for key, row in stored.items()
-                if key in coming and row.txid == self.txid
+                if key in incoming and row.txid == self.txid
             }
-            return super().after({**stored, **counted}, coming)
+            return super().apply({**stored, **counted}, incoming)
 
 
 class MovesTheRowsFirst(SimulatedState):

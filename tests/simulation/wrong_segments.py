@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from state.rows.values import StoredValue
+from state.rows.stored_value import StoredValue
 from tests.simulation.changes import AGGREGATOR, CHANGES, counts_of, rows_of
 from tests.simulation.segments import BackgroundCompaction, Loaded, SegmentedState, StagingExecutor
 from tests.simulation.tables import Counts, SimulatedState

@@ -122,7 +122,7 @@ PURE = {
     *("transactional.topology", "transactional.topology.bolts"),
     *(f"transactional.topology.windows.{name}" for name in ("event_times", "join_bolt", "windows")),
     *("transactional.runtime.engine.cost_estimate", "transactional.runtime.engine.sizing"),
-    *("spouts.planning", "state.rows.values"),
+    *("spouts.planning", "state.rows.combining", "state.rows.stored_value"),
 }
 """Functions of their arguments: no clock, no chance, no thread, no file, no process, no network."""
 ASKS_THE_DISK = {"transactional.topology.locations"}

@@ -19,7 +19,7 @@ class DeltaMapState(TableState[int]):
     def _walk(self): ...
     def own(self): return isinstance(self, Port) or isinstance(self, (int, Port)) or isinstance(self, int)
 """,
-    "state/rows/values.py": """
+    "state/rows/stored_value.py": """
 def before(row, txid): return row.value if txid > row.txid else row.prev_value
 def combined(how, one, other): return one + other if how == "sum" else max(one, other)
 """,

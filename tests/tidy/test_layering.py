@@ -149,7 +149,7 @@ def test_there_is_no_circle_not_even_for_types() -> None:
         ("state.delta.state", "import spouts.planning", "knows itself and what adapters import"),
         ("state.delta.state", "import transactional.core.machine.protocol", "knows itself and what adapters import"),
         ("state.delta.state", "from .small_commit import data_files", "relative"),
-        ("state.rows.values", "import pyarrow.compute", ""),
+        ("state.rows.stored_value", "import pyarrow.compute", ""),
         ("verifier.rows", "from transactional.model.batch import BatchMetadata", "the checker is independent"),
         (
             "transactional.operations.loading",

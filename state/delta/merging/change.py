@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from state.delta.tables.data_files import DataFile
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
+from state.rows.combining import combine_columns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, time_scalar
-from state.rows.seen import Seen
-from state.rows.values import combined_columns
+from state.rows.opaque_columns import ColumnsAsOf
 from transactional.model.aggregates.key_matching import find_key_positions, find_unmatched_positions, take_rows
 from transactional.model.attempt import TxId
 
@@ -86,7 +86,7 @@ def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Plac
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The columns of rows in Arrow (see `state.rows.seen`)."""
+    """The columns of rows in Arrow (see `state.rows.opaque_columns`)."""
 
     rows: pa.Table
 
@@ -111,9 +111,12 @@ class _Terms:
 
 def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Table:
     """Key and value columns of a table's rows, as they were before transaction `before`."""
-    seen = Seen.before(columns, before, _Terms(rows))
+    as_of = ColumnsAsOf.before_transaction(columns, before, _Terms(rows))
     keys = [(name, rows[name]) for name in columns.key.names]
-    found, exists = pa.table(dict([*keys, *((name, seen.value(name)) for name in columns.values.names)])), seen.exists
+    found, exists = (
+        pa.table(dict([*keys, *((name, as_of.value_column(name)) for name in columns.values.names)])),
+        as_of.row_filter,
+    )
     return found if exists is None else found.filter(exists)
 
 
@@ -138,18 +141,18 @@ class _Rewriting:
         self._comes = pc.is_valid(in_source)
         self._all_come = in_source.null_count == 0
         has_own = pc.any(pc.equal(self._rows[columns.txid], self._txid)).as_py()
-        self._seen = Seen.before(columns, txid if has_own else None, _Terms(self._rows))
+        self._as_of = ColumnsAsOf.before_transaction(columns, txid if has_own else None, _Terms(self._rows))
         """What a dead attempt of this transaction has written starts again from what was before it."""
 
     def result(self, combine: Mapping[str, str]) -> pa.Table:
         names, rows, comes = self._columns, self._rows, self._comes
-        no_txid, old_txid = pa.scalar(None, pa.int64()), self._seen.txid
+        no_txid, old_txid = pa.scalar(None, pa.int64()), self._as_of.txid
         is_left, is_deleted = comes, comes
         if names.deletes:
-            old_txid = pc.if_else(self._seen.exists, old_txid, no_txid)
+            old_txid = pc.if_else(self._as_of.row_filter, old_txid, no_txid)
             is_deleted = pc.fill_null(self._source[names.deleted], fill_value=False)
             is_left = pc.and_not(comes, is_deleted)
-        old = {name: self._seen.value(name) for name in names.values.names}
+        old = {name: self._as_of.value_column(name) for name in names.values.names}
         begins_anew = self._has_expired(self._horizons.current, old)
         if (is_past := self._has_expired(self._horizons.previous, old)) is not None:
             # Also for the transaction before: so it is as no row.
@@ -157,7 +160,7 @@ class _Rewriting:
         found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
         for name, before in old.items():
             stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
-            combined = combined_columns(combine[name], stored, self._source[name])
+            combined = combine_columns(combine[name], stored, self._source[name])
             found[name] = self._of_coming(combined, before)
             kept = before if is_past is None else pc.if_else(is_past, pa.scalar(None, before.type), before)
             found[names.prev(name)] = self._of_coming(kept, rows[names.prev(name)])

@@ -26,9 +26,9 @@ from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import attempt_of
 from state.delta.tables.table import DeltaLocation, unreadable
 from state.rows.columns import StateColumns
+from state.rows.combining import combine_row
 from state.rows.python_rows import rows_of
 from state.rows.sums import SumCheck
-from state.rows.values import combined_values
 from transactional.model.absent import ABSENT
 from transactional.model.aggregates.sums import Step, max_magnitude, reduce_rows
 from transactional.model.attempt import TxId
@@ -222,7 +222,7 @@ def check_sums(stored: pa.Table, source: pa.Table, width: int, check: SumCheck) 
     for row in rows_of(source):
         key, partials = row[:width], row[width:]
         found = before.get(key, ABSENT)
-        check.check(key, found, partials, combined_values(check.combine, found, partials))
+        check.check(key, found, partials, combine_row(check.combine, found, partials))
 
 
 def measured(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from state.rows.columns import StateColumns
-from state.rows.seen import Seen
+from state.rows.opaque_columns import ColumnsAsOf
 from transactional.core.ports import unknown_combine_error
 from transactional.model.attempt import TxId
 
@@ -113,7 +113,7 @@ DIALECTS = {"datafusion": DATA_FUSION, "spark": SPARK_SQL}
 
 
 def combined_sql(how: str, stored: str, partial: str, type_: str, dialect: Dialect) -> str:
-    """Return the SQL that combines a partial aggregate with a stored value, by the rule of `values.combined_columns`.
+    """Return the SQL that combines a partial aggregate with a stored value, by the rule of `values.combine_columns`.
 
     NULL counts as nothing, except for `last`. A sum that does not fit the type is an error of the engine.
     """
@@ -168,7 +168,7 @@ def is_in_range(dialect: Dialect, column: str, after: int | None, until: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The columns of a table in SQL (see `state.rows.seen`)."""
+    """The columns of a table in SQL (see `state.rows.opaque_columns`)."""
 
     dialect: Dialect
 
@@ -194,8 +194,8 @@ class _Terms:
 def visible_rows(columns: StateColumns, before: TxId | None, dialect: Dialect, source: str = "t") -> str:
     """A query on a table for its rows, key and value columns, as they were before transaction `before`. Also for those
     that had expired."""
-    seen = Seen.before(columns, before, _Terms(dialect))
+    as_of = ColumnsAsOf.before_transaction(columns, before, _Terms(dialect))
     keys = [dialect.name(name) for name in columns.key.names]
-    values = [f"{seen.value(name)} AS {dialect.name(name)}" for name in columns.values.names]
-    where = "" if seen.exists is None else f" WHERE {seen.exists}"
+    values = [f"{as_of.value_column(name)} AS {dialect.name(name)}" for name in columns.values.names]
+    where = "" if as_of.row_filter is None else f" WHERE {as_of.row_filter}"
     return f"SELECT {', '.join([*keys, *values])} FROM {source}{where}"

@@ -25,7 +25,7 @@ from state.delta.tables.sql import DATA_FUSION, visible_rows
 from state.delta.tables.storage import storage_at
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
-from state.rows.values import combined
+from state.rows.combining import combine_value
 from tests.delta_merge import merge_into
 from transactional.model.aggregates.key_matching import is_strictly_ascending
 from transactional.model.arrow import arrow_schema
@@ -127,7 +127,7 @@ def test_nan_is_the_greatest_number_and_both_zeros_are_equal(type_: str, how: st
     rows = of_rows([(k, v, 6, None, None) for k, (v, _) in enumerate(pairs)], columns.table_schema)
     source = of_rows([(k, v) for k, (_, v) in enumerate(pairs)], rows.schema.empty_table().select(["k", "v"]).schema)
     found = Change(columns, NOW, source, {"v": how}).applied(rows)
-    expected = [combined(how, stored, partial) for stored, partial in pairs]
+    expected = [combine_value(how, stored, partial) for stored, partial in pairs]
     left = found.sort_by("k")["v"].to_pylist()
     are_same = [a == b or (a != a and b != b) for a, b in zip(left, expected, strict=True)]
     assert [pair for pair, is_same in zip(pairs, are_same, strict=True) if not is_same] == []

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from state.redis.values import RowCodec
-from state.rows.values import StoredValue
+from state.rows.stored_value import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema

@@ -6,7 +6,7 @@ import pytest
 
 from state.rows.columns import StateColumns
 from state.rows.records import Records
-from state.rows.values import StoredValue
+from state.rows.stored_value import StoredValue
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
 from transactional.model.schema import Schema

@@ -18,9 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from state.memory import MemoryMapState, MemoryTable
 from state.rows.columns import StateColumns
-from state.rows.row_rule import RowRule
+from state.rows.combining import combine_value
+from state.rows.opaque_rule import OpaqueRule
+from state.rows.stored_value import StoredValue
 from state.rows.sums import SumCheck
-from state.rows.values import StoredValue, combined
 from transactional.core.ports import Partials, StateKind
 from transactional.errors import Fenced, StoreMismatch
 from transactional.model.absent import ABSENT
@@ -64,7 +65,7 @@ COLUMNS = StateColumns(Schema.parse("word string"), Schema.parse("count long, no
 
 def updated(before: Any, part: tuple[int | None, str | None]) -> tuple[int | None, str | None]:
     count, note = (ABSENT, ABSENT) if before is ABSENT else before
-    return combined("sum", count, part[0]), combined("last", note, part[1])
+    return combine_value("sum", count, part[0]), combine_value("last", note, part[1])
 
 
 class Values(RuleBasedStateMachine):
@@ -93,14 +94,14 @@ class Values(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.rows)))
         row = self.rows[key]
         with pytest.raises(StoreMismatch):
-            self._rule(TxId(row.txid - 1)).after({key: row}, {key: (1, None)})
+            self._rule(TxId(row.txid - 1)).apply({key: row}, {key: (1, None)})
         assert row.roll_back(TxId(row.txid - 1)) is row
 
-    def _rule(self, txid: TxId) -> RowRule:
-        return RowRule(COLUMNS, txid, SumCheck("words", COLUMNS.values, ["sum", "last"]))
+    def _rule(self, txid: TxId) -> OpaqueRule:
+        return OpaqueRule(COLUMNS, txid, SumCheck("words", COLUMNS.values, ["sum", "last"]))
 
     def _apply(self, batch: Batch) -> None:
-        after = self._rule(TxId(self.model.txid)).after(self.rows, {(word,): part for word, part in batch.items()})
+        after = self._rule(TxId(self.model.txid)).apply(self.rows, {(word,): part for word, part in batch.items()})
         self.rows = {key: row for key, row in after.items() if row is not None}
 
     @invariant()
@@ -109,12 +110,14 @@ class Values(RuleBasedStateMachine):
 
     @invariant()
     def who_does_not_see_the_last_transaction_sees_what_was_before(self) -> None:
-        seen = {word: row.visible_at(TxId(self.model.txid - 1)) for (word,), row in self.rows.items()}
+        seen = {word: row.value_for_reader(TxId(self.model.txid - 1)) for (word,), row in self.rows.items()}
         assert {word: value for word, value in seen.items() if value is not ABSENT} == self.model.before
 
     @invariant()
     def the_next_transaction_starts_from_what_is_there(self) -> None:
-        assert {word: row.before(TxId(self.model.txid + 1)) for (word,), row in self.rows.items()} == self.model.now
+        assert {
+            word: row.value_before(TxId(self.model.txid + 1)) for (word,), row in self.rows.items()
+        } == self.model.now
 
 
 class Tables(RuleBasedStateMachine):

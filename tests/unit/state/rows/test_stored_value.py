@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state.rows.values import StoredValue, combined, combined_columns
+from state.rows.combining import combine_columns, combine_value
+from state.rows.stored_value import StoredValue
 from transactional.errors import ProtocolError, StoreMismatch
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TxId
@@ -23,7 +24,7 @@ def to(value: Any) -> Callable[[Any], Any]:
 
 def plus(number: int) -> Callable[[Any], Any]:
     """An update that adds to a value."""
-    return lambda before: combined("sum", before, number)
+    return lambda before: combine_value("sum", before, number)
 
 
 STORED = StoredValue("v1", "v0", TxId(8), TxId(7))
@@ -34,11 +35,11 @@ class TestOpaqueValue:
 
     @pytest.mark.parametrize(("txid", "value"), [(100, "v1"), (9, "v1"), (8, "v0")])
     def test_is_read_as_it_was_before_the_transaction(self, txid: TxId, value: str) -> None:
-        assert STORED.before(txid) == value
+        assert STORED.value_before(txid) == value
 
     def test_knows_nothing_of_earlier_transactions(self) -> None:
         with pytest.raises(StoreMismatch, match="transaction 7 arrived for a value that transaction 8 has written"):
-            STORED.before(TxId(7))
+            STORED.value_before(TxId(7))
         with pytest.raises(StoreMismatch):
             STORED.apply(TxId(7), to("v2"))
 
@@ -62,7 +63,7 @@ class TestOpaqueValue:
     def test_none_is_a_value_and_not_an_absent_key(self) -> None:
         after = StoredValue.first(TxId(1), None).apply(TxId(2), to("x"))
         assert after is not None
-        assert after.before(TxId(2)) is None
+        assert after.value_before(TxId(2)) is None
         assert after.roll_back(TxId(2)) is not None
 
 
@@ -85,11 +86,11 @@ class TestRollBack:
 class TestVisibleAt:
     @pytest.mark.parametrize(("committed", "value"), [(7, "v0"), (8, "v1"), (9, "v1")])
     def test_hides_what_is_not_yet_committed(self, committed: TxId, value: str) -> None:
-        assert STORED.visible_at(committed) == value
+        assert STORED.value_for_reader(committed) == value
 
     def test_hides_a_key_that_is_not_yet_committed(self) -> None:
-        assert StoredValue.first(TxId(8), None).visible_at(TxId(7)) is ABSENT
-        assert StoredValue.first(TxId(8), None).visible_at(TxId(8)) is None
+        assert StoredValue.first(TxId(8), None).value_for_reader(TxId(7)) is ABSENT
+        assert StoredValue.first(TxId(8), None).value_for_reader(TxId(8)) is None
 
 
 @pytest.mark.parametrize(
@@ -101,20 +102,20 @@ class TestVisibleAt:
     ],
 )  # fmt: skip
 def test_null_counts_as_nothing_except_for_last(how: str, stored: Any, partial: Any, expected: Any) -> None:
-    assert combined(how, stored, partial) == expected
+    assert combine_value(how, stored, partial) == expected
     if stored is not ABSENT:
         assert in_columns(how, pa.int64(), stored, partial) == expected
 
 
 def in_columns(how: str, type_: pa.DataType, stored: Any, partial: Any) -> Any:
     columns = (pa.chunked_array([pa.array([value], type_)]) for value in (stored, partial))
-    return combined_columns(how, *columns)[0].as_py()
+    return combine_columns(how, *columns)[0].as_py()
 
 
 @pytest.mark.parametrize(("stored", "partial"), [(math.nan, 2.0), (2.0, math.nan)])
 def test_nan_is_greater_than_any_number_in_whatever_order_they_come(stored: float, partial: float) -> None:
-    assert combined("min", stored, partial) == in_columns("min", pa.float64(), stored, partial) == 2.0
-    assert math.isnan(combined("max", stored, partial))
+    assert combine_value("min", stored, partial) == in_columns("min", pa.float64(), stored, partial) == 2.0
+    assert math.isnan(combine_value("max", stored, partial))
     assert math.isnan(in_columns("max", pa.float64(), stored, partial))
 
 
@@ -135,7 +136,7 @@ def test_a_sum_of_columns_fits_its_type_or_is_refused(type_: pa.DataType, value:
 @pytest.mark.parametrize("stored", [ABSENT, None, 3])
 def test_a_word_that_is_not_known_is_no_maximum(stored: Any) -> None:
     with pytest.raises(ProtocolError, match="'average' is not known"):
-        combined("average", stored, 2)
+        combine_value("average", stored, 2)
     if stored is not ABSENT:
         with pytest.raises(ProtocolError, match="'average' is not known"):
             in_columns("average", pa.int64(), stored, 2)
