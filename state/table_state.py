@@ -23,7 +23,7 @@ from transactional.core.ports.split import WrittenPart
 from transactional.core.ports.staged import StagedFile
 from transactional.model.absent import Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.durations import Duration, microseconds
+from transactional.model.durations import Duration, parse_microseconds
 from transactional.model.errors import ConfigError, ProtocolError, StoreMismatch, TableConflict
 from transactional.model.facts import BatchFacts
 from transactional.model.user_code.tuples import Key
@@ -279,7 +279,7 @@ class TableState(Updatable, Generic[TableT]):
                 "and the age at which it goes, like expires='seen', after='30 days'"
             )
         if expires is not None and after is not None:
-            self.expire(Expiry(expires, microseconds(after, f"state {self.table}: after=")))
+            self.expire(Expiry(expires, parse_microseconds(after, f"state {self.table}: after=")))
 
     def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
         read_by, read_at = self._read_by or (None, None)

@@ -33,7 +33,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId, PendingMessage
 from transactional.model.errors import TRY_AGAIN
 from transactional.model.letters import Exclusion
-from transactional.model.messages import ERROR_CHARACTERS, first_root, messages_of
+from transactional.model.messages import ERROR_CHARACTERS, find_messages, first_root
 from transactional.model.plumbing.redaction import is_secret, reason_of, without_login
 from transactional.operations.cli.output.ending import show_warnings_briefly
 from transactional.runtime.engine.history.journal import JournalWriter
@@ -275,7 +275,7 @@ def test_the_text_of_a_failure_loses_its_logins_where_it_is_made() -> None:
     text, shown = f"no answer from {STORE}", f"no answer from postgresql://***@{NOBODY}/db?sslpassword=***"
     partition = PartitionId("words", 0)
     batch = BatchMetadata({partition: OffsetRange(Offset(0), Offset(1))})
-    [failed] = messages_of(batch, {first_root(partition): "x" * (ERROR_CHARACTERS - 25) + STORE})
+    [failed] = find_messages(batch, {first_root(partition): "x" * (ERROR_CHARACTERS - 25) + STORE})
     assert AttemptFailed(TransactionAttempt(TxId(1), AttemptId(1)), text).reason == shown
     assert Exclusion("bolt", "", text).error == shown
     assert PendingMessage(partition, Offset(0), 1, 0, text).error == shown

@@ -25,7 +25,7 @@ from transactional.core.machine.listing import listed_after
 from transactional.core.machine.window_assignment import WindowsBehind, with_windows_behind
 from transactional.core.ports import StateKind
 from transactional.model.batch import BatchMetadata, PartitionId
-from transactional.model.facts import BatchFacts, Listed, facts_after
+from transactional.model.facts import BatchFacts, Listed, compute_facts
 from transactional.runtime.engine import runner
 from transactional.topology import windowing
 from transactional.topology.streams.windows.counting import CountAggregator
@@ -85,7 +85,7 @@ class NowLate(NotingRunner):
         known = self.world.process.coordinator._committed_batch
         times = self.topology.event_times_of(known.event_times)
         seen = [(of, known.event_times[partition]) for partition, of in times.items()]
-        facts = facts_after(batch.facts, batch.facts.time_ms, seen)
+        facts = compute_facts(batch.facts, batch.facts.time_ms, seen)
         return super()._process(attempt, with_late(batch, facts.watermark_us))
 
 
@@ -95,7 +95,7 @@ def with_late(batch: Any, watermark_us: int | None) -> Any:
 
 def forgetting(before: BatchFacts | None, now_ms: int, known: Any = (), listed: Any = ()) -> BatchFacts:
     """Without the highest of the thresholds before."""
-    found = facts_after(None, max(now_ms, before.time_ms if before else 0), known, listed)
+    found = compute_facts(None, max(now_ms, before.time_ms if before else 0), known, listed)
     if before is None:
         return found
     return BatchFacts(found.time_ms, found.watermark_us, before.time_ms, before.watermark_us)

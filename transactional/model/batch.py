@@ -1,4 +1,9 @@
-"""The batch of a transaction: a half-open offset range per partition, and its serialized form."""
+"""The batch of a transaction: a half-open offset range per partition, and its serialized form.
+
+A `BatchMetadata` says what a transaction reads, without the data. It is recorded in the coordinator's store as JSON
+before any attempt starts, so that each replay reads the same. The JSON has a version, and only this one is read. A
+batch is a value: it must not change once it is recorded.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from transactional.model.plumbing.redaction import without_login
 Offset = NewType("Offset", int)
 
 METADATA_VERSION = 4
-"""The only format that is read."""
+"""The version of the JSON form. No other version is read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,7 +57,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What was read from one range: the number of records, a checksum (CRC-32) of their contents, and their size.
+    """The evidence of what was read from a range: number of records, checksum (CRC-32) of their contents, and size.
 
     `bytes` is their size as Arrow columns; it determines how large the next batch may be, and is not compared.
     `event_us` is the highest event time among them, in microseconds since 1970, if the spout declares one.
@@ -65,7 +70,7 @@ class Digest:
 
 
 MessageKey = tuple[PartitionId, Offset]
-"""Which message of a source it is."""
+"""The identity of a message: its partition and its offset."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -87,28 +92,28 @@ class PendingMessage:
 
     @property
     def key(self) -> MessageKey:
-        """Which message it is."""
+        """The identity of the message."""
         return self.partition, self.offset
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
-    """What a batch contains, without the data: the input of every attempt at one transaction.
+    """The contents of a batch without the data: the input of every attempt at one transaction.
 
     `ranges` lists every partition seen so far. A partition with nothing new, or one that has disappeared, has an empty
     range, so that positions are always carried forward. `digests` is filled in once the batch has been processed; a
     replay that reads something else is refused.
 
-    `metadata` is what a spout keeps per partition instead of offsets, as JSON. A range longer than `split_records` is
-    split at multiples of it, so that several tasks can read it. `excluded` are tuples set aside as dead letters,
-    `letters` those that are retried: both are part of the recorded batch, so that replays agree. So are `facts`,
-    which the batch before the first one has not.
+    `metadata` is the data that a spout stores per partition instead of offsets, as JSON. A range longer than
+    `split_records` is split at multiples of it, so that several tasks can read it. `excluded` are tuples set aside as
+    dead letters, `letters` are dead letters that are retried: both are part of the recorded batch, so that replays
+    agree. So are `facts`, which only the batch before the first one lacks.
 
-    A committed batch also carries what later ones need: `event_times`, what is known of each partition's event times
-    up to here, and `pending`, the messages that have failed and wait to be processed again. `again` are those of
-    earlier batches that this one processes again; `lost` is the number of messages that it gives up. `static_versions`
-    are the versions of the static states that it reads, by name. `listed` are the partitions that the source had when
-    the batch was planned, and of which no event time was known by then.
+    A committed batch also carries data that later ones need: `event_times`, the event times seen so far in each
+    partition, and `pending`, the failed messages that wait to be processed again. `again` are the messages of earlier
+    batches that this one processes again; `lost` is the number of messages that it gives up. `static_versions` are the
+    versions of the static states that it reads, by name. `listed` are the partitions that the source had when the batch
+    was planned, and of which no event time was known by then.
     """
 
     ranges: Mapping[PartitionId, OffsetRange]
@@ -126,8 +131,8 @@ class BatchMetadata:
     listed: Mapping[PartitionId, Listed] = field(default_factory=dict)
 
     @property
-    def handed_on(self) -> BatchFacts | None:
-        """Its facts as they are handed on with it, with the versions of static tables."""
+    def facts_for_tasks(self) -> BatchFacts | None:
+        """The facts that the batch's tasks and commit steps receive: with the versions of static tables."""
         if self.facts is None or not self.static_versions:
             return self.facts
         return replace(self.facts, static_versions=self.static_versions)
@@ -148,31 +153,33 @@ class BatchMetadata:
         return sum(digest.records for digest in self.digests.values()) if self.digests else None
 
     def positions(self) -> dict[PartitionId, Offset]:
-        """The offset at which the next batch starts, per partition."""
+        """Return the offset at which the next batch starts, per partition."""
         return {partition: offsets.until for partition, offsets in self.ranges.items()}
 
     def non_empty(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
-        """The partitions that have something to read, sorted."""
+        """Yield the partitions that have offsets to read, with their ranges, sorted."""
         return ((partition, self.ranges[partition]) for partition in sorted(self.ranges) if len(self.ranges[partition]))
 
     def portions(self) -> Iterator[tuple[PartitionId, OffsetRange]]:
-        """The ranges to read, sorted and split by `split_records`: the same for every attempt at this batch."""
+        """Yield the ranges to read, sorted and split by `split_records`: the same for every attempt at this batch."""
         for partition, offsets in self.non_empty():
             size = self.split_records or len(offsets)
             first = offsets.start // size * size if self.split_records else offsets.start
             for start in range(first, offsets.until, size):
-                cut = Offset(max(start, offsets.start)), Offset(min(start + size, offsets.until))
-                yield partition, OffsetRange(*cut)
+                bounds = Offset(max(start, offsets.start)), Offset(min(start + size, offsets.until))
+                yield partition, OffsetRange(*bounds)
 
     def with_digests(self, digests: Mapping[PartitionId, Digest]) -> BatchMetadata:
-        """The same batch, with digests of what was read from it."""
+        """Return the same batch, with digests of the records that were read."""
         return replace(self, digests=dict(digests))
 
     def to_json(self) -> str:
-        """The batch as JSON, with a row `[source, index, start, until, records, checksum, bytes]` per partition, which
-        ends with the highest event time if there is one."""
+        """Return the batch as JSON, with a row `[source, index, start, until, records, checksum, bytes]` per partition.
+
+        The row ends with the highest event time if there is one.
+        """
         document: dict[str, Any] = {"version": METADATA_VERSION}
-        document["partitions"] = [self._row(partition) for partition in sorted(self.ranges)]
+        document["partitions"] = [self._partition_row(partition) for partition in sorted(self.ranges)]
         if self.metadata:
             document["metadata"] = [[p.source, p.index, self.metadata[p]] for p in sorted(self.metadata)]
         if self.split_records is not None:
@@ -184,8 +191,8 @@ class BatchMetadata:
         return json.dumps(document | self._facts_as_json())
 
     def _facts_as_json(self) -> dict[str, Any]:
-        """The facts, and all other parts of which there are some."""
-        added = {
+        """Return the facts, and all other parts that are not empty."""
+        parts = {
             "facts": self.facts and _facts_row(self.facts),
             "behind": [[name, *times] for name, times in sorted(self.facts.behind.items())] if self.facts else [],
             "last_rows": [[name, ms] for name, ms in sorted(self.facts.last_row_ms.items())] if self.facts else [],
@@ -196,9 +203,9 @@ class BatchMetadata:
             "lost": self.lost,
             "static_versions": {name: self.static_versions[name] for name in sorted(self.static_versions)},
         }
-        return {name: value for name, value in added.items() if value}
+        return {name: value for name, value in parts.items() if value}
 
-    def _row(self, partition: PartitionId) -> list[Any]:
+    def _partition_row(self, partition: PartitionId) -> list[Any]:
         offsets, digest = self.ranges[partition], self.digests.get(partition)
         evidence: list[int | None] = [None, None, None]
         if digest:
@@ -208,10 +215,7 @@ class BatchMetadata:
 
     @classmethod
     def from_json(cls, text: str) -> BatchMetadata:
-        """The inverse of `to_json`.
-
-        Raises `CorruptRecord` for anything that `to_json` did not write.
-        """
+        """Return the batch that `to_json` has written. Raises `CorruptRecord` for any other text."""
         try:
             document = json.loads(text)
             if document["version"] != METADATA_VERSION:
@@ -221,19 +225,22 @@ class BatchMetadata:
                 )
             return cls._from_document(document)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            known = f"the recorded batch {str(text)[:200]!r} is not readable: {error!r}"
-            raise CorruptRecord(f"{known}; restore what holds it from a backup") from error
+            problem = f"the recorded batch {str(text)[:200]!r} is not readable: {error!r}"
+            raise CorruptRecord(f"{problem}; restore what holds it from a backup") from error
 
     @classmethod
     def _from_document(cls, document: Mapping[str, Any]) -> BatchMetadata:
-        metadata = {PartitionId(_text(p), whole_number(i)): value for p, i, value in document.get("metadata", [])}
+        metadata = {
+            PartitionId(_parse_text(p), parse_whole_number(i)): value for p, i, value in document.get("metadata", [])
+        }
         split = document.get("split_records")
-        if split is not None and whole_number(split) < 1:
+        if split is not None and parse_whole_number(split) < 1:
             raise ValueError(f"split_records is {split}")
-        excluded = tuple(Exclusion(*map(_text, row)) for row in document.get("excluded", []))
-        again = document.get("letters", [])
+        excluded = tuple(Exclusion(*map(_parse_text, row)) for row in document.get("excluded", []))
+        letter_rows = document.get("letters", [])
         letters = tuple(
-            Letter(whole_number(txid), whole_number(number), *map(_text, rest)) for txid, number, *rest in again
+            Letter(parse_whole_number(txid), parse_whole_number(number), *map(_parse_text, texts))
+            for txid, number, *texts in letter_rows
         )
         batch = cls._from_rows(document["partitions"])
         batch = replace(batch, metadata=metadata, split_records=split, excluded=excluded, letters=letters)
@@ -242,27 +249,33 @@ class BatchMetadata:
     def _with_facts(self, document: Mapping[str, Any]) -> BatchMetadata:
         facts = document.get("facts")
         if facts is not None:
-            time_ms, late, *before = facts
-            known = document.get("behind", [])
-            behind = {_text(name): (_number_or_none(us), _number_or_none(previous)) for name, us, previous in known}
-            last_rows = {_text(name): whole_number(ms) for name, ms in document.get("last_rows", [])}
-            numbers = map(_number_or_none, (late, *before))
-            facts = BatchFacts(whole_number(time_ms), *numbers, behind=behind, last_row_ms=last_rows)
+            time_ms, watermark, *previous_values = facts
+            behind_rows = document.get("behind", [])
+            behind = {
+                _parse_text(name): (_number_or_none(us), _number_or_none(previous))
+                for name, us, previous in behind_rows
+            }
+            last_rows = {_parse_text(name): parse_whole_number(ms) for name, ms in document.get("last_rows", [])}
+            numbers = map(_number_or_none, (watermark, *previous_values))
+            facts = BatchFacts(parse_whole_number(time_ms), *numbers, behind=behind, last_row_ms=last_rows)
         times = {
-            PartitionId(_text(p), whole_number(i)): LastSeen(*map(whole_number, seen))
-            for p, i, *seen in document.get("event_times", [])
+            PartitionId(_parse_text(p), parse_whole_number(i)): LastSeen(*map(parse_whole_number, last_seen))
+            for p, i, *last_seen in document.get("event_times", [])
         }
-        listed = {PartitionId(_text(p), whole_number(i)): _listed(*row) for p, i, *row in document.get("listed", [])}
+        listed = {
+            PartitionId(_parse_text(p), parse_whole_number(i)): _parse_listed(*row)
+            for p, i, *row in document.get("listed", [])
+        }
         versions = document.get("static_versions", {})
         return replace(
             self,
             facts=facts,
             event_times=times,
             listed=listed,
-            pending=tuple(_message(*row) for row in document.get("pending", [])),
-            again=tuple(_message(*row) for row in document.get("again", [])),
-            lost=whole_number(document.get("lost", 0)),
-            static_versions={_text(name): _text(version) for name, version in versions.items()},
+            pending=tuple(_parse_message(*row) for row in document.get("pending", [])),
+            again=tuple(_parse_message(*row) for row in document.get("again", [])),
+            lost=parse_whole_number(document.get("lost", 0)),
+            static_versions={_parse_text(name): _parse_text(version) for name, version in versions.items()},
         )
 
     @classmethod
@@ -270,49 +283,54 @@ class BatchMetadata:
         ranges: dict[PartitionId, OffsetRange] = {}
         digests: dict[PartitionId, Digest] = {}
         for source, index, start, until, *evidence in rows:
-            partition = PartitionId(_text(source), whole_number(index))
+            partition = PartitionId(_parse_text(source), parse_whole_number(index))
             if partition in ranges or len(evidence) not in (3, 4) or len({part is None for part in evidence}) != 1:
                 raise ValueError(f"the row of partition {partition} is duplicated or incomplete")
-            ranges[partition] = OffsetRange(Offset(whole_number(start)), Offset(whole_number(until)))
+            ranges[partition] = OffsetRange(Offset(parse_whole_number(start)), Offset(parse_whole_number(until)))
             if evidence[0] is not None:
-                digests[partition] = Digest(*map(whole_number, evidence))
+                digests[partition] = Digest(*map(parse_whole_number, evidence))
         return cls(ranges, digests)
 
 
 def _facts_row(facts: BatchFacts) -> list[int | None]:
-    """The time, what is late, and what is known of the previous transaction."""
+    """Return the time and the watermark, followed by those of the previous transaction if there is one."""
     row = [facts.time_ms, facts.watermark_us, facts.previous_time_ms, facts.previous_watermark_us]
     return row if facts.previous_time_ms is not None else row[:2]
 
 
 def _message_row(message: PendingMessage) -> list[Any]:
-    partition, *rest = message.partition, message.offset, message.tries, message.not_before_ms, message.error
-    return [partition.source, partition.index, *rest]
+    partition, *values = message.partition, message.offset, message.tries, message.not_before_ms, message.error
+    return [partition.source, partition.index, *values]
 
 
-def _message(source: Any, index: Any, offset: Any, tries: Any, not_before_ms: Any, error: Any) -> PendingMessage:
-    partition, place = PartitionId(_text(source), whole_number(index)), Offset(whole_number(offset))
-    return PendingMessage(partition, place, whole_number(tries), whole_number(not_before_ms), _text(error))
+def _parse_message(source: Any, index: Any, offset: Any, tries: Any, not_before_ms: Any, error: Any) -> PendingMessage:
+    partition, parsed_offset = (
+        PartitionId(_parse_text(source), parse_whole_number(index)),
+        Offset(parse_whole_number(offset)),
+    )
+    return PendingMessage(
+        partition, parsed_offset, parse_whole_number(tries), parse_whole_number(not_before_ms), _parse_text(error)
+    )
 
 
-def _listed(time_ms: Any, listing: Any, is_awaited: Any) -> Listed:
+def _parse_listed(time_ms: Any, listing: Any, is_awaited: Any) -> Listed:
     if not isinstance(is_awaited, bool):
         raise ValueError(f"{is_awaited!r} does not say whether a partition is waited for")
-    return Listed(whole_number(time_ms), Listing(listing), is_awaited)
+    return Listed(parse_whole_number(time_ms), Listing(listing), is_awaited)
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text: a source or a version of a static table is named by one")
     return value
 
 
 def _number_or_none(value: Any) -> int | None:
-    return None if value is None else whole_number(value)
+    return None if value is None else parse_whole_number(value)
 
 
-def whole_number(value: Any) -> int:
-    """A value of JSON that has to be a whole number. Raises `ValueError` for another one."""
+def parse_whole_number(value: Any) -> int:
+    """Return a value of JSON if it is a whole number. Raises `ValueError` for any other value."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{value!r} is not a whole number")
     return value
@@ -320,7 +338,7 @@ def whole_number(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """How much the next batch may hold if `target_latency_ms` is set: this many records, and about this many `bytes`.
+    """The maximum size of the next batch if `target_latency_ms` is set: in records, and about in `bytes`.
 
     `record_bytes` is the average size of the last measured records; None: none were measured. `reason` explains the
     limit in a few words.

@@ -1,4 +1,4 @@
-"""Durations as users write them: `"30 days"`, `"5 minutes"`, or a `timedelta`."""
+"""Parses and formats durations as users write them: `"30 days"`, `"5 minutes"`, or a `timedelta`."""
 
 from __future__ import annotations
 
@@ -19,42 +19,49 @@ _MICROSECONDS: Final = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
-_WRITTEN: Final = re.compile(rf"\s*(\d+)\s+({'|'.join(_MICROSECONDS)})s?\s*", re.ASCII)
+_DURATION: Final = re.compile(rf"\s*(\d+)\s+({'|'.join(_MICROSECONDS)})s?\s*", re.ASCII)
 _NUMBER: Final = re.compile(r"\b(\d{1,20}) us\b", re.ASCII)
-_TIMED: Final = re.compile(
+_COUNT_WINDOW: Final = re.compile(
     r"(?<=\btuples of )(\d{1,20}) every (\d{1,20}) by(?= (?:event|transaction) time\b)", re.ASCII
 )
 _LONGEST_US: Final = 10_000 * 366 * _MICROSECONDS["day"]
 
 
-def microseconds(duration: Duration, what: str) -> int:
-    """A duration in microseconds. Raises `ConfigError`, which begins with `what`, for one that is no such duration or
-    longer than time."""
+def parse_microseconds(duration: Duration, option: str) -> int:
+    """Return a duration in microseconds.
+
+    Raises `ConfigError`, which begins with `option`, for another form, and for more than ten thousand years.
+    """
     if isinstance(duration, timedelta):
-        found = duration // timedelta(microseconds=1)
+        us = duration // timedelta(microseconds=1)
     else:
-        written = _WRITTEN.fullmatch(str(duration))
-        if written is None:
+        match = _DURATION.fullmatch(str(duration))
+        if match is None:
             units = ", ".join(f"{unit}s" for unit in _MICROSECONDS)
             raise ConfigError(
-                f"{what} is {duration!r}; write a whole number and a unit, like '5 minutes'; units: {units}"
+                f"{option} is {duration!r}; write a whole number and a unit, like '5 minutes'; units: {units}"
             )
-        found = int(written[1]) * _MICROSECONDS[written[2]]
-    if not 0 <= found <= _LONGEST_US:
-        raise ConfigError(f"{what} is {duration!r}; it has to be between nothing and ten thousand years")
-    return found
+        us = int(match[1]) * _MICROSECONDS[match[2]]
+    if not 0 <= us <= _LONGEST_US:
+        raise ConfigError(f"{option} is {duration!r}; it has to be between nothing and ten thousand years")
+    return us
 
 
-def in_words(us: int) -> str:
-    """A number of microseconds as users write it: `5 minutes`; what is no whole number of milliseconds as `5 us`."""
+def duration_text(us: int) -> str:
+    """Return a number of microseconds as users write it, such as `5 minutes`; a part of a millisecond as `5 us`."""
     units = ((unit, length) for unit, length in reversed(_MICROSECONDS.items()) if us and us % length == 0)
     unit, length = next(units, ("us", 1))
     number = us // length
     return f"{number} {unit}{'' if number == 1 or length == 1 else 's'}"
 
 
-def windows_in_words(stored: str) -> str:
-    """The windows of a component for people. They are stored in microseconds, so that one length is one text however
-    it was written; what is stored must stay as it is."""
-    timed = _TIMED.sub(lambda found: f"{in_words(int(found[1]))} every {in_words(int(found[2]))} by", stored)
-    return _NUMBER.sub(lambda found: in_words(int(found[1])), timed).replace(", apart by ()", "")
+def windows_text(stored: str) -> str:
+    """Return the stored windows of a component as text for people.
+
+    They are stored in microseconds, so that a length is the same text however it was written. The stored text must
+    stay as it is, because it is compared.
+    """
+    without_timed = _COUNT_WINDOW.sub(
+        lambda match: f"{duration_text(int(match[1]))} every {duration_text(int(match[2]))} by", stored
+    )
+    return _NUMBER.sub(lambda match: duration_text(int(match[1])), without_timed).replace(", apart by ()", "")

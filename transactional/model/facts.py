@@ -1,6 +1,8 @@
-"""Facts of a batch: decided once, when it is planned, and recorded with it, so that all its replays agree on them.
+"""The facts of a batch: its time and its watermark, decided when it is planned, and recorded with it.
 
-Event times: which field of a stream they are, how late a tuple may be, and what is known of them by partition.
+All replays of a batch use the recorded facts, so that they agree on what is late and which windows close.
+`compute_facts` computes them from the event times seen in each partition, the clock, and the facts of the previous
+batch. The functions are pure; neither the time nor the watermark of a topology ever goes back.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import NamedTuple
 
 HOUR_MS = 3_600_000
 EMPTY_MS = 60_000
-"""So long an empty partition is waited for if its stream has no `idle_after`."""
+"""The time for which the watermark waits for an empty partition if its stream has no `idle_after`."""
 EARLIEST_US = -670_000 * 24 * HOUR_MS * 1_000
 """In the year 135: nothing waits for an earlier time, from which differences might be too large for a table."""
 LATEST_US = 2_800_000 * 24 * HOUR_MS * 1_000
@@ -25,7 +27,7 @@ StaticVersion = str
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What holds for a whole batch. `time_ms` is when it was planned, in milliseconds since 1970.
+    """The facts of a whole batch. `time_ms` is the time when it was planned, in milliseconds since 1970.
 
     It never goes back from one transaction to the next, even if the next one is planned on a machine whose clock is
     behind. Tuples with an event time before `watermark_us`, in microseconds since 1970, are late; None as long as
@@ -37,16 +39,17 @@ class BatchFacts:
     previous_time_ms: int | None = None
     previous_watermark_us: int | None = None
     static_versions: Mapping[str, StaticVersion] = field(default_factory=dict, hash=False, kw_only=True)
-    """What the batch has recorded of static tables, by table: handed on with the facts, stored beside them."""
+    """The versions of static tables that the batch reads, by table. They are stored beside the facts."""
     behind: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict, hash=False, kw_only=True)
-    """By component, of windows that count the rows of other windows: `watermark_us` and `previous_watermark_us` of
-    theirs. They are behind those of the source by what the other windows still keep."""
-    last_row_ms: Mapping[str, int] = field(default_factory=dict, hash=False, kw_only=True)
-    """By component with windows by the transactions' own time, the time of the last transaction that may have brought
-    it a row."""
+    """`watermark_us` and `previous_watermark_us` by component, for components with windows over other windows.
 
-    def of(self, component: str) -> BatchFacts:
-        """As they are for the tuples of a component: other ones if it has windows of windows."""
+    Their watermarks are behind those of the source, because the other windows still keep rows."""
+    last_row_ms: Mapping[str, int] = field(default_factory=dict, hash=False, kw_only=True)
+    """The time of the last transaction that may have brought a row, by component with windows by the transactions' own
+    time."""
+
+    def for_component(self, component: str) -> BatchFacts:
+        """Return the facts for a component: with watermarks of its own if it has windows over other windows."""
         if component not in self.behind:
             return self
         watermark_us, previous_us = self.behind[component]
@@ -58,9 +61,9 @@ class EventTime:
     """A field of a stream, a timestamp, at which something happened.
 
     A tuple may be `max_delay_ms` older than the newest one of its partition without being late. A partition without a
-    record for `idle_after_ms` holds nothing up; None: it does. A tuple that is more than `max_ahead_ms` ahead of the
-    transaction's time makes no other tuple late: its time is somebody's mistake; None: there is no such limit, but for
-    times that no window has.
+    record for `idle_after_ms` no longer holds back the watermark; None: it always does. A tuple whose time is more than
+    `max_ahead_ms` ahead of the transaction's time does not advance the watermark: its time is probably wrong; None:
+    there is no such limit, except for times that no window has.
     """
 
     field: str
@@ -69,90 +72,99 @@ class EventTime:
     max_ahead_ms: int | None = HOUR_MS
 
     def latest_us(self, facts: BatchFacts | None) -> int:
-        """The latest event time of a batch that counts."""
+        """Return the latest event time of a batch that may advance the watermark, in microseconds since 1970."""
         if facts is None or self.max_ahead_ms is None:
             return LATEST_US - 1
         return min((facts.time_ms + self.max_ahead_ms) * 1_000, LATEST_US - 1)
 
 
 class LastSeen(NamedTuple):
-    """What is known of a partition: its highest event time, in microseconds since 1970, and the time of the last
-    transaction in which it had a record, in milliseconds."""
+    """The highest event time of a partition, in microseconds since 1970, and the time of the last transaction in which
+    the partition had a record, in milliseconds since 1970."""
 
     event_us: int
     time_ms: int = 0
 
 
 class Listing(StrEnum):
-    """How it is with a partition that the source lists, and of which no event time is known."""
+    """The situation of a partition that the source lists, and of which no event time is known."""
 
     UNREAD = "unread"
-    """It has records that were not read, or whose batch is not committed yet."""
+    """The partition has records that were not read, or whose batch is not committed yet."""
     AWAY = "no answer"
     """The source does not say what it holds."""
     EMPTY = "empty"
     UNTIMED = "no event time"
-    """Records of it were read, none of which has a time that counts."""
+    """Records of the partition were read, none of which has a valid event time."""
 
     @property
-    def lasts(self) -> bool:
-        """Whether it is waited for until that changes, however long it takes."""
+    def is_lasting(self) -> bool:
+        """True if the watermark waits for the partition until this changes, however long it takes."""
         return self in (Listing.UNREAD, Listing.AWAY)
 
 
 class Listed(NamedTuple):
-    """What is recorded of such a partition: the time of the first transaction that has listed it, in milliseconds, how
-    it was with it when this one was planned, and whether that waited for it."""
+    """The record of a listed partition without event times.
+
+    `time_ms` is the time of the first transaction that listed it, `listing` its situation when this transaction was
+    planned, and `is_awaited` whether the watermark waited for it.
+    """
 
     time_ms: int
     listing: Listing
     is_awaited: bool = True
 
 
-def looked_at(before: BatchFacts | None, now_ms: int) -> tuple[int, int]:
-    """The time of the batch after one with the facts `before`, which is planned at `now_ms`; and when it was last
-    looked whether partitions have records: not while the batch before took its time, nor while nothing ran."""
-    return (now_ms, now_ms) if before is None else (max(before.time_ms, now_ms), before.time_ms)
+def batch_times(previous: BatchFacts | None, now_ms: int) -> tuple[int, int]:
+    """Return the time of a batch that is planned at `now_ms`, and the time at which partitions were last checked.
+
+    Whether partitions have records was not checked while the `previous` batch took its time, nor while nothing ran.
+    """
+    return (now_ms, now_ms) if previous is None else (max(previous.time_ms, now_ms), previous.time_ms)
 
 
-def facts_after(
-    before: BatchFacts | None,
+def compute_facts(
+    previous: BatchFacts | None,
     now_ms: int,
-    known: Iterable[tuple[EventTime, LastSeen]] = (),
+    partitions_seen: Iterable[tuple[EventTime, LastSeen]] = (),
     listed: Iterable[Listed] = (),
 ) -> BatchFacts:
-    """The facts of the batch after one with the facts `before`, planned at `now_ms`.
+    """Return the facts of the batch that follows one with the facts `previous`, and is planned at `now_ms`.
 
-    `known` is what has been read so far, one per partition: late is what is behind the slowest of those that are not
-    idle, by more than the allowed delay. While one of the partitions that are only `listed` is waited for, nothing more
-    becomes late. Neither time goes back, also if a partition appears that is far behind.
+    `partitions_seen` has the event times read so far, one item per partition. The watermark is the event time of the
+    slowest partition that is not idle, less the allowed delay. It does not advance while one of the `listed` partitions
+    is awaited. Neither time goes back, even if a partition appears that is far behind.
     """
-    time_ms, looked_ms = looked_at(before, now_ms)
-    awaited, silent_ms = _awaited(known, looked_ms)
-    if any(each.is_awaited for each in listed):
+    time_ms, last_check_ms = batch_times(previous, now_ms)
+    awaited, silent_ms = _awaited_partitions(partitions_seen, last_check_ms)
+    if any(partition.is_awaited for partition in listed):
         awaited = []
-    watermarks = [max(seen.event_us, EARLIEST_US) + (silent_ms - of.max_delay_ms) * 1_000 for of, seen in awaited]
-    if before is None:
+    watermarks = [
+        max(seen.event_us, EARLIEST_US) + (silent_ms - event_time.max_delay_ms) * 1_000 for event_time, seen in awaited
+    ]
+    if previous is None:
         return BatchFacts(time_ms, min(watermarks, default=None))
-    bounds = [us for us in (before.watermark_us, min(watermarks, default=None)) if us is not None]
-    return BatchFacts(time_ms, max(bounds, default=None), before.time_ms, before.watermark_us)
+    bounds = [us for us in (previous.watermark_us, min(watermarks, default=None)) if us is not None]
+    return BatchFacts(time_ms, max(bounds, default=None), previous.time_ms, previous.watermark_us)
 
 
-def _awaited(
-    known: Iterable[tuple[EventTime, LastSeen]], looked_ms: int
+def _awaited_partitions(
+    partitions_seen: Iterable[tuple[EventTime, LastSeen]], last_check_ms: int
 ) -> tuple[list[tuple[EventTime, LastSeen]], int]:
-    """The partitions that were not idle when it was last looked. If all were: those that had been the last not to be,
-    and for how long all have been. So long event time has gone on by the clock, else the last windows of a source that
-    falls silent would never close."""
-    until = [(each, _waited_until(*each, looked_ms)) for each in known]
-    waited_ms = min(looked_ms, max((last_ms for _, last_ms in until), default=looked_ms))
-    return [each for each, last_ms in until if last_ms >= waited_ms], looked_ms - waited_ms
+    """Return the partitions that were not idle at the last check, and the time for which all have been idle.
+
+    If all were idle, the partitions are those that became idle last. For the time that all are idle, event time follows
+    the clock: otherwise the last windows of a source that falls silent would never close.
+    """
+    deadlines = [(partition, _waited_until_ms(*partition, last_check_ms)) for partition in partitions_seen]
+    waited_ms = min(last_check_ms, max((last_ms for _, last_ms in deadlines), default=last_check_ms))
+    return [partition for partition, last_ms in deadlines if last_ms >= waited_ms], last_check_ms - waited_ms
 
 
-def _waited_until(of: EventTime, seen: LastSeen, looked_ms: int) -> int:
-    return looked_ms if of.idle_after_ms is None else seen.time_ms + of.idle_after_ms
+def _waited_until_ms(event_time: EventTime, seen: LastSeen, last_check_ms: int) -> int:
+    return last_check_ms if event_time.idle_after_ms is None else seen.time_ms + event_time.idle_after_ms
 
 
-def follows_clock(before: BatchFacts, known: Iterable[tuple[EventTime, LastSeen]]) -> bool:
-    """Whether all partitions are silent, so that the watermark of the batch after `before` follows the clock."""
-    return _awaited(known, before.time_ms)[1] > 0
+def follows_clock(previous: BatchFacts, partitions_seen: Iterable[tuple[EventTime, LastSeen]]) -> bool:
+    """Return True if all partitions are idle, so that the watermark of the batch after `previous` follows the clock."""
+    return _awaited_partitions(partitions_seen, previous.time_ms)[1] > 0

@@ -38,11 +38,11 @@ class CustomStreamGrouping(ABC):
     """
 
     def prepare(self, source_task: int, task_count: int) -> None:  # noqa: B027 - optional
-        """Called once, before the first tuple: the emitting task, and the number of tasks to choose from."""
+        """Prepare for the first tuple, with the number of the emitting task, and the number of tasks to choose from."""
 
     @abstractmethod
     def choose_tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
-        """The tasks, counted from 0, that get the tuple with these values: none, one or several."""
+        """Return the tasks, counted from 0, that get the tuple with these values: none, one or several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class Grouping:
     stream: str = DEFAULT_STREAM
     custom: CustomStreamGrouping | None = None
     spout: str = ""
-    """Of several spouts the one that is meant: it is the stream of the component that reads all of them."""
+    """The spout that is meant, if a component reads several: its tuples are a stream of that component."""
 
     @property
     def origin(self) -> tuple[str, str]:
-        """Component and stream."""
+        """The ids of the component and the stream."""
         return self.source, self.stream
 
     @property
     def shown_origin(self) -> tuple[str, str]:
-        """The same as bolts see it."""
+        """The component and the stream that bolts see as the origin of tuples: the spout if one is named."""
         return (self.spout, DEFAULT_STREAM) if self.spout else self.origin
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Tuples that a transaction skips or retries: what is recorded about them with its batch."""
+"""The records about tuples that a transaction skips or retries, which are part of its batch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transactional.model.plumbing.redaction import without_login
 class Exclusion:
     """Tuples that a bolt no longer receives, because it failed on one of them as often as is allowed.
 
-    `fingerprint` identifies the tuple's source, stream and values, so equal tuples are treated alike; `error` is what
-    the bolt raised, without logins.
+    `fingerprint` identifies the tuple's source, stream and values, so equal tuples are treated alike; `error` is the
+    error that the bolt raised, without logins.
     """
 
     component: str
@@ -25,12 +25,12 @@ class Exclusion:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Which tuples of which bolt: the error may differ the next time."""
+        """The component and the fingerprint, without the error, which may differ the next time."""
         return self.component, self.fingerprint
 
 
-def joined(*parts: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
-    """Each tuple once, with the first error reported for it, sorted."""
+def merge_exclusions(*parts: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
+    """Return each tuple once, with the first error reported for it, sorted."""
     by_key: dict[tuple[str, str], Exclusion] = {}
     for part in parts:
         for exclusion in sorted(part):
@@ -40,16 +40,16 @@ def joined(*parts: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
 
 @dataclass(slots=True)
 class Tries:
-    """How many attempts of one transaction have failed on each tuple."""
+    """The number of attempts of one transaction that have failed on each tuple."""
 
-    _of: dict[tuple[str, str], int] = field(default_factory=dict)
+    _failures: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def used_up(self, at_fault: Iterable[Exclusion], most: int) -> tuple[Exclusion, ...]:
-        """Count the tuples named by a failed attempt; return those on which `most` attempts have failed."""
-        named = joined(at_fault)
-        for exclusion in named:
-            self._of[exclusion.key] = self._of.get(exclusion.key, 0) + 1
-        return tuple(exclusion for exclusion in named if self._of[exclusion.key] >= most)
+    def count_failures(self, at_fault: Iterable[Exclusion], failures_max: int) -> tuple[Exclusion, ...]:
+        """Count the tuples at fault in a failed attempt, and return those on which `failures_max` attempts failed."""
+        exclusions = merge_exclusions(at_fault)
+        for exclusion in exclusions:
+            self._failures[exclusion.key] = self._failures.get(exclusion.key, 0) + 1
+        return tuple(exclusion for exclusion in exclusions if self._failures[exclusion.key] >= failures_max)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,5 +69,5 @@ class Letter:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Its row in the table."""
+        """The key of its row in the table of dead letters."""
         return self.txid, self.number

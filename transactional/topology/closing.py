@@ -93,7 +93,7 @@ class TimedWindows:
     def watermark_us(self, name: str, facts: BatchFacts) -> int | None:
         """The time up to which windows of a component close in a transaction with these facts."""
         by_transaction = self.windows[name].closes_without_input
-        return facts.time_ms * 1_000 if by_transaction else facts.of(name).watermark_us
+        return facts.time_ms * 1_000 if by_transaction else facts.for_component(name).watermark_us
 
     def last_ends_us(self, after: BatchMetadata) -> dict[str, int]:
         """By component, when the last window ends that may have a row by then; none if no window can have one."""
@@ -254,7 +254,7 @@ class ClosingRule:
             return False
         if self._config.window_tick_ms is not None:
             return True
-        goes_on = self._goes_on and not any(each.listing.lasts for each in listed)
+        goes_on = self._goes_on and not any(each.listing.is_lasting for each in listed)
         open_ones = self.windows.open_until_us(after)
         return any(name in open_ones and (goes_on or name in self._clocked) for name in self._by_event)
 

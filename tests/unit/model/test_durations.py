@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from transactional.errors import ConfigError
-from transactional.model.durations import Duration, in_words, microseconds, windows_in_words
+from transactional.model.durations import Duration, duration_text, parse_microseconds, windows_text
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,19 @@ from transactional.model.durations import Duration, in_words, microseconds, wind
     ],
 )
 def test_a_duration_is_a_number_and_a_unit(written: Duration, expected: int) -> None:
-    assert microseconds(written, "after=") == expected
+    assert parse_microseconds(written, "after=") == expected
 
 
 @pytest.mark.parametrize("written", ["5", "minutes", "5min", "1.5 hours", "-1 day", "five days", "1 month", ""])
 def test_anything_else_is_told(written: str) -> None:
     with pytest.raises(ConfigError, match=r"after= is .*whole number and a unit"):
-        microseconds(written, "after=")
+        parse_microseconds(written, "after=")
 
 
 @pytest.mark.parametrize("written", [timedelta(-1), timedelta.max, "99999999999999999999 weeks"])
 def test_nothing_takes_less_than_no_time_or_longer_than_time(written: Duration) -> None:
     with pytest.raises(ConfigError, match="ten thousand years"):
-        microseconds(written, "after=")
+        parse_microseconds(written, "after=")
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_nothing_takes_less_than_no_time_or_longer_than_time(written: Duration) 
     ],
 )
 def test_a_number_of_microseconds_is_shown_as_users_write_it(us: int, words: str) -> None:
-    assert in_words(us) == words
-    assert us < 1_000 or microseconds(words, "length") == us
+    assert duration_text(us) == words
+    assert us < 1_000 or parse_microseconds(words, "length") == us
 
 
 def test_stored_windows_are_shown_in_units_and_not_in_microseconds() -> None:
     shown = {
-        windows_in_words(stored)
+        windows_text(stored)
         for stored in (
             "300000000 us every 60000000 us by event time",
             "sessions with gaps of 30000000 us, up to 43200000000 us, by event time",

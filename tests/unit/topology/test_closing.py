@@ -318,4 +318,4 @@ def test_windows_of_windows_by_transaction_time_close_by_the_clock() -> None:
     assert planned[0] == 61_000
     assert min(later - ms for ms, later in itertools.pairwise(planned)) >= 1_000
     assert planned[-1] <= 74_000
-    assert batch.facts.of("outer").watermark_us == 71_000_000  # type: ignore[union-attr]
+    assert batch.facts.for_component("outer").watermark_us == 71_000_000  # type: ignore[union-attr]

@@ -186,8 +186,8 @@ def test_facts_of_windows_of_windows_are_recorded() -> None:
     again = BatchMetadata.from_json(batch.to_json())
     assert again.facts == batch.facts
     assert again.facts is not None
-    assert again.facts.of("b") == BatchFacts(2, 1_990, 1, 990, behind=again.facts.behind)
-    assert again.facts.of("a") == again.facts
+    assert again.facts.for_component("b") == BatchFacts(2, 1_990, 1, 990, behind=again.facts.behind)
+    assert again.facts.for_component("a") == again.facts
 
 
 @pytest.mark.parametrize(("late_us", "expected"), [(4, True), (7, False)])

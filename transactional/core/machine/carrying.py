@@ -9,7 +9,7 @@ from transactional.core.machine.listing import listed_with, with_listed
 from transactional.model.batch import BatchMetadata, Digest, MessageKey, PartitionId
 from transactional.model.facts import LastSeen
 from transactional.model.guarantees import Guarantee
-from transactional.model.messages import emptied, joined
+from transactional.model.messages import merge_pending, without_records
 
 
 def carried(before: BatchMetadata, batch: BatchMetadata) -> BatchMetadata:
@@ -20,7 +20,7 @@ def carried(before: BatchMetadata, batch: BatchMetadata) -> BatchMetadata:
     for partition, digest in batch.digests.items():
         if (seen := _seen(event_times.get(partition), digest, time_ms)) is not None:
             event_times[partition] = seen
-    pending = joined(before.pending, batch)
+    pending = merge_pending(before.pending, batch)
     if not (event_times or pending or batch.listed):
         return batch
     return replace(batch, event_times=event_times, listed=listed_with(batch, event_times), pending=pending)
@@ -66,4 +66,4 @@ def replayed(batch: BatchMetadata, guarantee: Guarantee) -> BatchMetadata:
         case Guarantee.AT_LEAST_ONCE:
             return replace(batch, digests={}, pending=(), lost=0)
         case Guarantee.AT_MOST_ONCE:
-            return emptied(batch)
+            return without_records(batch)

@@ -63,7 +63,7 @@ from transactional.model.batch import BatchMetadata, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.errors import CommitStuck, ProtocolError, RetriesExhausted
 from transactional.model.guarantees import Guarantee
-from transactional.model.letters import Exclusion, joined
+from transactional.model.letters import Exclusion, merge_exclusions
 
 _UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
 """Phases that can't be aborted (any more): after a timeout only ending the process stops them."""
@@ -344,10 +344,10 @@ class Coordinator:
         """Skip tuples in the next attempts. Or return why not: there would be too many; or they are already skipped, so
         that another attempt would fail in the same way."""
         batch, most = self.recorded[txid], self.config.dead_letters_max
-        excluded = joined(batch.excluded, used_up)
+        excluded = merge_exclusions(batch.excluded, used_up)
         if not used_up:
             return None
-        if len(excluded) == len(joined(batch.excluded)):
+        if len(excluded) == len(merge_exclusions(batch.excluded)):
             return f" on a tuple that it already skips ({used_up[0].component!r})"
         if len(excluded) > most:
             return f" on {len(excluded)} tuples (dead_letters_max = {most})"

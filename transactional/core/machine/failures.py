@@ -60,7 +60,7 @@ class Failures:
     def used_up_on(self, txid: TxId, at_fault: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
         """Those of the tuples at fault on which as many attempts have failed as are allowed, including this one."""
         assert self.config.attempts_max is not None
-        return self._failed[txid].tries.used_up(at_fault, self.config.attempts_max)
+        return self._failed[txid].tries.count_failures(at_fault, self.config.attempts_max)
 
     def enough(self, txid: TxId) -> bool:
         """Whether the transaction has failed as often as is allowed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from transactional.model.batch import BatchMetadata, PartitionId
-from transactional.model.facts import EMPTY_MS, EventTime, Listed, Listing, looked_at
+from transactional.model.facts import EMPTY_MS, EventTime, Listed, Listing, batch_times
 
 
 def listed_after(
@@ -19,7 +19,7 @@ def listed_after(
 ) -> dict[PartitionId, Listed]:
     """What the batch after `after`, planned at `now_ms`, records of the partitions that the source lists `now`. `times`
     are of those whose stream has event times."""
-    time_ms, looked_ms = looked_at(after.facts, now_ms)
+    time_ms, looked_ms = batch_times(after.facts, now_ms)
     found = dict[PartitionId, Listed]()
     for partition, of in times.items():
         if partition in after.event_times:
@@ -27,7 +27,7 @@ def listed_after(
         before = after.listed.get(partition, Listed(time_ms, Listing.EMPTY))
         listing = now[partition] if before.listing is Listing.EMPTY else before.listing
         longest_ms = EMPTY_MS if of.idle_after_ms is None else of.idle_after_ms
-        is_awaited = listing.lasts or before.time_ms + longest_ms >= looked_ms
+        is_awaited = listing.is_lasting or before.time_ms + longest_ms >= looked_ms
         found[partition] = Listed(before.time_ms, listing, is_awaited)
     return found
 

@@ -135,7 +135,7 @@ class WindowsAbove:
     def first_after(self, before: BatchFacts) -> int | None:
         """The earliest time of the rows of the transaction after the one with the facts `before`. None: it may be any
         time."""
-        closed_us = before.time_ms * 1_000 if self.by_transaction else before.of(self.name).watermark_us
+        closed_us = before.time_ms * 1_000 if self.by_transaction else before.for_component(self.name).watermark_us
         return None if closed_us is None else self.first_time(closed_us)
 
 
@@ -151,7 +151,7 @@ def with_windows_behind(facts: BatchFacts, before: BatchFacts | None, windows: W
     """
     behind = dict[str, tuple[int | None, int | None]]()
     for name, above in windows.items():
-        was = None if before is None else before.of(name).watermark_us
+        was = None if before is None else before.for_component(name).watermark_us
         first = [None if before is None else each.first_after(before) for each in above]
         now = None if None in first else min(us for us in first if us is not None)
         behind[name] = max((us for us in (was, now) if us is not None), default=None), was

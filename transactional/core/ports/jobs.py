@@ -90,7 +90,7 @@ class Processed:
 
     def facts_of(self, component: str) -> BatchFacts | None:
         """Return the facts of the batch for the tuples of a component."""
-        return None if self.facts is None else self.facts.of(component)
+        return None if self.facts is None else self.facts.for_component(component)
 
 
 class JobExecutor(Protocol):

@@ -38,7 +38,7 @@ from transactional.core.store.history import EndedHow, RunEnd, Trouble
 from transactional.core.store.progress import Phase
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
-from transactional.model.durations import windows_in_words
+from transactional.model.durations import windows_text
 from transactional.model.errors import (
     ConfigError,
     Fenced,
@@ -128,7 +128,7 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def _shown(path: tuple[str, ...], entries: Mapping[tuple[str, ...], str]) -> str:
     """An entry as a message has it."""
     entry = entries.get(path, "nothing")
-    return windows_in_words(entry) if path[-1] == WINDOWS else entry
+    return windows_text(entry) if path[-1] == WINDOWS else entry
 
 
 def _in_order(path: tuple[str, ...], entry: str | None) -> str | None:
@@ -212,8 +212,8 @@ def meanings_lost(fingerprint: Mapping[str, Any], given: Mapping[str, Any]) -> I
 def _other_windows(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     if WINDOWS in stored and _by_name(now.get(WINDOWS)) != _by_name(stored[WINDOWS]):
         yield (
-            f"has open windows of {windows_in_words(stored[WINDOWS])}, and the topology now has "
-            f"{windows_in_words(now.get(WINDOWS, 'none'))}: what is counted in them can not be counted again"
+            f"has open windows of {windows_text(stored[WINDOWS])}, and the topology now has "
+            f"{windows_text(now.get(WINDOWS, 'none'))}: what is counted in them can not be counted again"
         )
 
 

@@ -18,7 +18,7 @@ from transactional.model.errors import (
     TransactionalError,
     by_code,
 )
-from transactional.model.letters import Exclusion, joined
+from transactional.model.letters import Exclusion, merge_exclusions
 from transactional.model.plumbing.tracebacks import raised, shown, traceback_text
 
 
@@ -100,5 +100,5 @@ def summed_up(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, 
     """The text of the first of several failures, and the tuples at fault: none if one failure can't be attributed to a
     tuple, because that may be the cause of the others."""
     parts = list(faults)
-    at_fault = joined(*parts) if all(parts) else ()
+    at_fault = merge_exclusions(*parts) if all(parts) else ()
     return (f"{len(at_fault)} tuples failed, the first: {text}" if len(at_fault) > 1 else text), at_fault

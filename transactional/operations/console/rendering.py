@@ -12,7 +12,7 @@ import jinja2
 from transactional.core.store import TopologyStatus
 from transactional.core.store.rules import state_of
 from transactional.model.drawing import formats
-from transactional.model.durations import windows_in_words
+from transactional.model.durations import windows_text
 from transactional.operations.console.errors_page import with_links
 from transactional.operations.console.slugs import slug_of
 
@@ -80,7 +80,7 @@ def _environment() -> jinja2.Environment:
         "moment": lambda at_ms: _time(at_ms, formats.format_date_time),
         "slug": slug_of,
         "state": state_of,
-        "windows": lambda value: windows_in_words(value) if isinstance(value, str) else value,
+        "windows": lambda value: windows_text(value) if isinstance(value, str) else value,
     }
     return environment
 

@@ -10,7 +10,7 @@ from transactional.core.ports.dead_letters import values_from_json, values_to_js
 from transactional.model.batch import Offset, OffsetRange, PendingMessage
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.letters import Exclusion, Letter
-from transactional.model.messages import MESSAGE, message_at, place_of
+from transactional.model.messages import MESSAGE, format_position, parse_position
 from transactional.topology.topology import Topology
 
 
@@ -25,11 +25,11 @@ def letters_of_messages(topology: Topology, messages: Sequence[PendingMessage]) 
 
 def messages_of_letters(letters: Iterable[Letter]) -> tuple[PendingMessage, ...]:
     """The messages that such letters are about, to be processed again. Raises `CorruptRecord`."""
-    return tuple(message_at(values_from_json(letter.values).get(MESSAGE), letter.error) for letter in letters)
+    return tuple(parse_position(values_from_json(letter.values).get(MESSAGE), letter.error) for letter in letters)
 
 
 def _values(reader: PartitionReader, message: PendingMessage) -> dict[str, Any]:
-    values: dict[str, Any] = {MESSAGE: place_of(message)}
+    values: dict[str, Any] = {MESSAGE: format_position(message)}
     offsets = OffsetRange(message.offset, Offset(message.offset + 1))
     for batch in reader.read(message.partition, offsets):
         for row in batch.to_pylist():

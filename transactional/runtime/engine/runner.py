@@ -31,8 +31,8 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
 from transactional.model.config import TopologyConfig
 from transactional.model.errors import BoltFailed, ConfigError, FatalError, TransactionalError
-from transactional.model.facts import BatchFacts, Listed, facts_after
-from transactional.model.messages import PENDING_MAX, due, tried
+from transactional.model.facts import BatchFacts, Listed, compute_facts
+from transactional.model.messages import PENDING_MAX, select_due, sort_failures
 from transactional.model.plumbing.pools import DaemonPool
 from transactional.model.plumbing.tracebacks import raised, shown_if_noticed, traceback_text
 from transactional.runtime.commit.committing import CommitPhase
@@ -270,7 +270,7 @@ class PhaseRunner:
         if self.topology.closes_by_event_time:
             self._wait_log.update(listed, times, now_ms)
         facts = self._facts(after, now_ms, listed)
-        due_messages = due(after.pending, facts.time_ms)
+        due_messages = select_due(after.pending, facts.time_ms)
         is_needed = bool(replay or due_messages)
         if batch is None and is_next and not is_needed:
             closing = self._closing.facts_without_records(after, facts, listed.values(), has_ended=has_ended)
@@ -292,7 +292,7 @@ class PhaseRunner:
         """Return the facts that are decided about a batch when it is planned: its time, watermark and windows."""
         rules = self.topology.event_times_of(after.event_times)
         seen = [(rule, after.event_times[partition]) for partition, rule in rules.items()]
-        facts = facts_after(after.facts, now_ms, seen, listed.values())
+        facts = compute_facts(after.facts, now_ms, seen, listed.values())
         return with_windows_behind(facts, after.facts, self._windows_behind)
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
@@ -325,7 +325,7 @@ class PhaseRunner:
                     f"the {PENDING_MAX} that are recorded: the whole batch is processed again, without counting their "
                     f"retries; the first error: {processed.failed[0].error}"
                 )
-            pending, exhausted = tried(batch, processed.failed, self.clock.wall_ms(), self.config)
+            pending, exhausted = sort_failures(batch, processed.failed, self.clock.wall_ms(), self.config)
         if exhausted and self.topology.dead_letters is not None:
             letters = letters_of_messages(self.topology, exhausted)
             return replace(processed, letters=[*processed.letters, *letters]), pending, lost_count

@@ -15,7 +15,7 @@ from transactional.model.arrow import from_ipc, table_from_ipc
 from transactional.model.batch import BatchMetadata, Digest, PartitionId
 from transactional.model.errors import ReplayMismatch, TuplesLost
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.model.messages import messages_of
+from transactional.model.messages import find_messages
 from transactional.model.user_code.failures import error_of, rank_failure, summed_up
 from transactional.runtime.tasks.items import (
     Item,
@@ -64,8 +64,8 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *,
         batch.excluded,
         letters,
         batch.letters,
-        batch.handed_on,
-        failed=messages_of(batch, roots) if roots else (),
+        batch.facts_for_tasks,
+        failed=find_messages(batch, roots) if roots else (),
         dropped=sum(each.dropped for each in found),
         reason=next((each.reason for each in found if each.reason), ""),
         edges=edges,

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from transactional.core.ports import PartitionReader
 from transactional.model.batch import OffsetRange, PartitionId
-from transactional.model.messages import STRIDE, first_root, signed
+from transactional.model.messages import STRIDE, first_root, to_signed
 from transactional.topology.topology import HIDDEN
 
-_MIX = signed(0xBF58476D1CE4E5B9)
+_MIX = to_signed(0xBF58476D1CE4E5B9)
 """An odd number: multiplied by it, roots of adjacent offsets become numbers that have nothing in common."""
 
 
@@ -28,7 +28,7 @@ def followed(reader: PartitionReader) -> Callable[..., Iterator[pa.RecordBatch]]
 
 def with_roots(batch: pa.RecordBatch, partition: PartitionId, offsets: pa.Array) -> pa.RecordBatch:
     """The records with their own ids and with their roots, computed from partition and offset; arithmetic wraps."""
-    first, stride = pa.scalar(signed(first_root(partition)), pa.int64()), pa.scalar(signed(STRIDE), pa.int64())
+    first, stride = pa.scalar(to_signed(first_root(partition)), pa.int64()), pa.scalar(to_signed(STRIDE), pa.int64())
     roots = pc.add(pc.multiply(offsets.cast(pa.int64()), stride), first)
     ids = pc.bit_wise_xor(
         pc.multiply(roots, pa.scalar(_MIX, pa.int64())), pc.shift_right(roots, pa.scalar(29, pa.int64()))

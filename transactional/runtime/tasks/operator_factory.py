@@ -99,7 +99,7 @@ class TaskInfo:
             program.options,
             state,
             subscribers,
-            None if self.facts is None else self.facts.of(spec.id),
+            None if self.facts is None else self.facts.for_component(spec.id),
             self.shared,
             DeferredLookups(spec.id) if spec.reads and self.lookups is None else self.lookups,
             metrics,

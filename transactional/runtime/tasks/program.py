@@ -227,4 +227,4 @@ class AttemptInput:
             offsets = OffsetRange(message.offset, Offset(message.offset + 1))
             again[first_task.get(message.partition, 0) % task_count].append((message.partition, offsets))
         read, reread = tuple(map(tuple, portions)), tuple(map(tuple, again)) if batch.again else ()
-        return cls(attempt, read, excluded, batch.letters, batch.handed_on, reread)
+        return cls(attempt, read, excluded, batch.letters, batch.facts_for_tasks, reread)

@@ -18,7 +18,7 @@ from transactional.model.arrow.batch_tuples import tuples
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import SchemaMismatch
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.model.messages import signed
+from transactional.model.messages import to_signed
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import PartlyReadable, Tuple, known_values, tuple_class
 from transactional.topology.bolts.bolts import TopologyContext
@@ -41,7 +41,7 @@ class Tracked(Tuple):
 
 def copy_id(id_: int, number: int) -> int:
     """The id under which the receiver with this number gets a tuple."""
-    return id_ if number == 0 else signed((id_ ^ number * _COPY) * (2 * number + 1))
+    return id_ if number == 0 else to_signed((id_ ^ number * _COPY) * (2 * number + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transactional.model.durations import microseconds
+from transactional.model.durations import parse_microseconds
 from transactional.model.errors import ConfigError
 from transactional.model.facts import EventTime
 from transactional.model.schema import Schema
@@ -29,7 +29,7 @@ def event_time(
 
 def duration_us(what: str, value: Any, *, may_be_nothing: bool = False) -> int:
     """A length of time in microseconds: whole milliseconds, up to a hundred years. Raises `ConfigError`."""
-    us = microseconds(value, what)
+    us = parse_microseconds(value, what)
     if us % 1_000 or us > LONGEST_US or not (us or may_be_nothing):
         least = "0 seconds" if may_be_nothing else "1 millisecond"
         raise ConfigError(f"{what} is {value!r}; it has to be whole milliseconds, from {least} to 36,500 days")

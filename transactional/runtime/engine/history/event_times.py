@@ -25,7 +25,9 @@ def event_time_of(topology: Topology, batch: BatchMetadata) -> dict[str, Any]:
         "event_time": {
             "newest_us": newest_us,
             "watermark_us": facts.watermark_us,
-            "open": {name: window.open_windows(facts.of(name), newest_us) for name, window in windows.items()},
+            "open": {
+                name: window.open_windows(facts.for_component(name), newest_us) for name, window in windows.items()
+            },
             "open_until": {
                 name: [*times, windows[name].closes_without_input] for name, times in timed.open_until_us(batch).items()
             },

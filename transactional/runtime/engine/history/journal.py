@@ -18,7 +18,7 @@ from transactional.core.machine import protocol
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.progress import Phase, Progress
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage, whole_number
+from transactional.model.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage, parse_whole_number
 from transactional.model.config import INTERNAL, TopologyConfig, shown_options
 from transactional.model.errors import ConfigError, CorruptRecord
 from transactional.model.guarantees import Guarantee
@@ -61,10 +61,10 @@ class RunStarted:
         """The inverse of `to_json`."""
         stored = row["snapshot"]
         progress = Progress(
-            TxId(whole_number(stored["committed_txid"])),
+            TxId(parse_whole_number(stored["committed_txid"])),
             BatchMetadata.from_json(stored["committed_batch"]),
-            {TxId(whole_number(txid)): BatchMetadata.from_json(batch) for txid, batch in stored["recorded"]},
-            AttemptId(whole_number(stored["attempt_id"])),
+            {TxId(parse_whole_number(txid)): BatchMetadata.from_json(batch) for txid, batch in stored["recorded"]},
+            AttemptId(parse_whole_number(stored["attempt_id"])),
         )
         guarantee = Guarantee(row.get("guarantee", Guarantee.EXACTLY_ONCE.value))
         flags = row["replays_exactly"], row["sets_aside"], guarantee, row.get("has_windows", False)
@@ -94,9 +94,12 @@ class RewindLine:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RewindLine:
         """The inverse of `to_json`."""
-        fence_id, attempt_id = AttemptId(whole_number(row["fence_id"])), AttemptId(whole_number(row["attempt_id"]))
+        fence_id, attempt_id = (
+            AttemptId(parse_whole_number(row["fence_id"])),
+            AttemptId(parse_whole_number(row["attempt_id"])),
+        )
         batch, goes_back = BatchMetadata.from_json(row["batch"]), _reader_of(bool)(row["goes_back"])
-        return cls(fence_id, TxId(whole_number(row["to_txid"])), attempt_id, batch, goes_back)
+        return cls(fence_id, TxId(parse_whole_number(row["to_txid"])), attempt_id, batch, goes_back)
 
 
 JournalLine = tuple[int, RunStarted | RewindLine | Event, list[Action]]
@@ -275,12 +278,12 @@ def _or_none(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
 
 
 def _attempt(value: Any) -> TransactionAttempt:
-    return TransactionAttempt(TxId(whole_number(value[0])), AttemptId(whole_number(value[1])))
+    return TransactionAttempt(TxId(parse_whole_number(value[0])), AttemptId(parse_whole_number(value[1])))
 
 
 def _limit(value: Any) -> BatchLimit:
     records, record_bytes, reason = value
-    return BatchLimit(whole_number(records), _or_none(whole_number)(record_bytes), str(reason))
+    return BatchLimit(parse_whole_number(records), _or_none(parse_whole_number)(record_bytes), str(reason))
 
 
 def _digests(value: Any) -> dict[PartitionId, Digest]:

@@ -112,7 +112,7 @@ class Pipeline(ArrowBatchBolt, LateCounter):
         """Return the facts as they are for the windows that a step belongs to."""
         facts = self._facts
         for component in self._window_components(step):
-            facts = facts and facts.of(component)
+            facts = facts and facts.for_component(component)
         return facts
 
     def _window_components(self, step: TimedStep) -> list[str]:
