@@ -30,13 +30,13 @@ _WRONG_CALL: Final = re.compile(
     r"^(?:(?P<called>[\w.]+)\(\) (?:got an unexpected keyword argument '(?P<given>\w+)'|missing |takes )"
     r"|Can't instantiate abstract class (?P<kind>\w+) )"
 )
-"""What Python says of a call that does not fit what is called, or of a class that lacks methods."""
+"""Python's message for a call that does not fit the signature, or for a class that lacks methods."""
 PACKAGES = ("spouts", "state", "verifier")
-"""Packages beside `transactional` whose names a user's file may have, too."""
+"""Packages that are installed with `transactional`, and whose names a user's file may have, too."""
 
 
 def load_topology(target: str) -> Topology:
-    """The `Topology` that `MODULE:NAME` names, or that the function of that name returns. Raises `ConfigError`.
+    """Load the `Topology` that `MODULE:NAME` names, or that the function of that name returns. Raises `ConfigError`.
 
     The module's own classes and functions are sent to executors by value, so it need not be installed there.
     """
@@ -50,27 +50,33 @@ def load_topology(target: str) -> Topology:
     sys.path.insert(0, os.getcwd())
     refuse_hidden_packages()
     module = _import(module_name, target)
-    found = getattr(module, name, None)
-    if found is None:
-        known = [known for known, value in vars(module).items() if isinstance(value, Topology) or callable(value)]
-        raise ConfigError(f"module {module_name} has no {name!r}{did_you_mean(name, known)}")
+    named_object = getattr(module, name, None)
+    if named_object is None:
+        names = [
+            name_in_module
+            for name_in_module, member in vars(module).items()
+            if isinstance(member, Topology) or callable(member)
+        ]
+        raise ConfigError(f"module {module_name} has no {name!r}{did_you_mean(name, names)}")
     send_by_value(module)
-    topology: Topology | None = _call(found, target) if callable(found) else found
+    topology: Topology | None = _call(named_object, target) if callable(named_object) else named_object
     if topology is None:
         raise ConfigError(f"{target} returned nothing: end it with `return builder.build()`")
     check_topology(target, topology)
     return topology
 
 
-def check_topology(what: str, topology: Any) -> None:
-    """Raise `ConfigError` for anything but a built topology; `what` names it in the message."""
+def check_topology(description: str, topology: Any) -> None:
+    """Raise `ConfigError` for anything but a built topology; the message begins with `description`."""
     from transactional.topology.topology import Topology
 
     if isinstance(topology, Topology):
         return
     if inspect.isroutine(topology):
-        raise ConfigError(f"{what} is the function {topology.__name__}, not a Topology: call it, {topology.__name__}()")
-    raise ConfigError(f"{what} is a {type(topology).__name__}, not a Topology: did you forget .build()?")
+        raise ConfigError(
+            f"{description} is the function {topology.__name__}, not a Topology: call it, {topology.__name__}()"
+        )
+    raise ConfigError(f"{description} is a {type(topology).__name__}, not a Topology: did you forget .build()?")
 
 
 def refuse_hidden_packages() -> None:
@@ -82,16 +88,16 @@ def refuse_hidden_packages() -> None:
     for name in PACKAGES:
         spec = PathFinder.find_spec(name)
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-        found = [Path(place).resolve() for place in places if place is not None]
-        if not found or any(place.is_relative_to(folder / name) for place in found):
+        package_paths = [Path(place).resolve() for place in places if place is not None]
+        if not package_paths or any(place.is_relative_to(folder / name) for place in package_paths):
             continue
-        copy = found[0].parents[1]
+        copy = package_paths[0].parents[1]
         if (copy / Path(__file__).resolve().relative_to(folder)).is_file():
             raise ConfigError(
                 f"{copy} is another copy of transactional than the one that runs, {folder}, and comes before it on the "
                 "path: workers would run that one. Use its own Python environment, or work in another folder"
             )
-        raise ConfigError(f"{found[0]} hides the package {name!r} of transactional: give it another name")
+        raise ConfigError(f"{package_paths[0]} hides the package {name!r} of transactional: give it another name")
 
 
 def _call(function: Callable[..., Any], target: str) -> Any:
@@ -105,7 +111,7 @@ def _call(function: Callable[..., Any], target: str) -> Any:
 
 @contextmanager
 def explaining_calls() -> Iterator[None]:
-    """Raise a call of the user's that does not fit what it calls as a `ConfigError`, with what that takes."""
+    """Turn a `TypeError` of a user's call that does not fit the signature into a `ConfigError` with the signature."""
     try:
         yield
     except TypeError as error:
@@ -113,22 +119,24 @@ def explaining_calls() -> Iterator[None]:
         wrong, place = _WRONG_CALL.match(str(error)), user_place(error)
         if wrong is None or place is None or not place.endswith(f":{frame.f_lineno}"):
             raise
-        raise ConfigError(f"{error}{_what_is_taken(wrong, {**frame.f_globals, **frame.f_locals})} ({place})") from error
+        raise ConfigError(
+            f"{error}{_describe_signature(wrong, {**frame.f_globals, **frame.f_locals})} ({place})"
+        ) from error
 
 
-def _what_is_taken(wrong: re.Match[str], names: dict[str, Any]) -> str:
+def _describe_signature(wrong: re.Match[str], names: dict[str, Any]) -> str:
     if kind := names.get(wrong["kind"]):
-        missing = (f"{name}({_parameters(getattr(kind, name))})" for name in sorted(kind.__abstractmethods__))
+        missing = (f"{name}({_list_parameters(getattr(kind, name))})" for name in sorted(kind.__abstractmethods__))
         return f": define {', '.join(missing)}"
     name, _, method = wrong["called"].partition(".")
     called = getattr(names.get(name), method, None) if method else names.get(name)
     if called is None:
         return ""
-    taken = _parameters(called).removeprefix("self, ")
-    return f"{did_you_mean(wrong['given'] or '', taken.split(', '))}; it takes: {taken}"
+    parameters = _list_parameters(called).removeprefix("self, ")
+    return f"{did_you_mean(wrong['given'] or '', parameters.split(', '))}; it takes: {parameters}"
 
 
-def _parameters(called: Any) -> str:
+def _list_parameters(called: Any) -> str:
     return ", ".join(inspect.signature(called).parameters) if callable(called) else "self"
 
 
@@ -141,14 +149,15 @@ def _import(module_name: str, target: str) -> ModuleType:
 
 
 def open_existing_store(url: str) -> CoordinatorStore:
-    """As `open_store`, for a store that exists: a missing file, or a database of something else, is an error."""
+    """Open a store that exists already. Raises `ConfigError` for a missing file or a database of something else, and
+    otherwise as `open_store` does."""
     with closing(open_for_reading(url)) as reader:
         reader.desired("")
     return open_store(url)
 
 
 def open_for_reading(url: str) -> StoreReader:
-    """The store at a URL, for those who only look: nothing is created or brought up to date, whatever is there.
+    """Open the store at a URL for reading only: nothing is created or changed.
 
     Raises as `open_store` does, and `ConfigError` if there is no store, at the latest when it is read.
     """
@@ -157,29 +166,29 @@ def open_for_reading(url: str) -> StoreReader:
         raise ConfigError(f"{url} is in the memory of the process that uses it; name the file of a store: sqlite:///…")
     if scheme == "sqlite" and not Path(path).is_file():
         raise ConfigError(f"there is no store at {path}: nothing has run with --store {url} from this folder")
-    return reader_of(url)
+    return open_beside_writer(url)
 
 
-def reader_of(url: str) -> StoreReader:
-    """As `open_for_reading`, within a process that has the store open: it may be in the memory of that process.
+def open_beside_writer(url: str) -> StoreReader:
+    """Open a store for reading in a process that has it open, so that the store may be in that process's memory.
 
-    A store of another package that offers no `for_reading` is opened as it always is.
+    A store of another package that has no `for_reading` is opened for writing, too.
     """
-    kind = _kind_of(url)
+    kind = _load_store_class(url)
     store: StoreReader = getattr(kind, "for_reading", kind)(url)
     return store
 
 
 def open_store(url: str) -> CoordinatorStore:
-    """The store at a URL: the entry point of group `transactional.stores` named like the URL's scheme.
+    """Open the store at a URL with the entry point of group `transactional.stores` named like the URL's scheme.
 
     Raises `ConfigError` for an unknown scheme or an older store, `StoreTooNew`, `StoreUnavailable`.
     """
-    store: CoordinatorStore = _kind_of(url)(url)
+    store: CoordinatorStore = _load_store_class(url)(url)
     return store
 
 
-def _kind_of(url: str) -> Any:
+def _load_store_class(url: str) -> Any:
     if "://" not in url:
         raise ConfigError(f"the store {url!r} is no URL: did you mean sqlite:///{url}? Another kind is {_SERVER_URL}")
     scheme = url.partition(":")[0].partition("+")[0]

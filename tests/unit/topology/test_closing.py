@@ -16,7 +16,7 @@ from transactional.errors import ConfigError, FailedException
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import BatchFacts, LastSeen
-from transactional.operations.cli.output.status_json import windows_of
+from transactional.operations.cli.output.status_json import read_open_windows
 from transactional.operations.cli.output.statuses import windows_lines
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
@@ -81,7 +81,7 @@ class World:
 
     def status(self) -> list[str]:
         [status] = self.store.status("tick")
-        return windows_lines({"tick": windows_of(self.store, status)})
+        return windows_lines({"tick": read_open_windows(self.store, status)})
 
 
 def starts(state: MemoryMapState) -> list[int]:

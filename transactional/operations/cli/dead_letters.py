@@ -51,21 +51,21 @@ def dead_letters(
     each letter once, with the topology's options. One that fails again becomes a new letter.
     """
     topology = load_topology(target)
-    keys = [_key(text) for text in letters] if letters else None
+    keys = [_parse_letter_key(text) for text in letters] if letters else None
     if replay:
         refuse_unused(context, ("as_json",), "is for letters that are shown, and --replay shows none")
-        resolved = _config_of_replay(topology, config, assignments or (), attempts_max)
-        _replay(topology, keys, store, master, resolved, journal)
+        resolved = _resolve_replay_config(topology, config, assignments or (), attempts_max)
+        _replay_letters(topology, keys, store, master, resolved, journal)
     else:
         refuse_unused(
             context,
             ("master", "attempts_max", "journal", "config", "assignments"),
             "is for --replay: without it letters are only shown",
         )
-        _show(topology, keys, as_json=as_json)
+        _show_letters(topology, keys, as_json=as_json)
 
 
-def _config_of_replay(
+def _resolve_replay_config(
     topology: Topology, file: Path | None, assignments: Sequence[str], attempts_max: int
 ) -> ResolvedConfig:
     """Return the topology's options, but for `FIXED_OPTIONS` and the number of attempts, which the command has."""
@@ -74,7 +74,7 @@ def _config_of_replay(
         if name in FIXED_OPTIONS:
             raise ConfigError(f"--set {name} is not for --replay, which always runs with {name}={FIXED_OPTIONS[name]}")
     options: dict[str, tuple[str, Any]] = {
-        **{name: ("deadletters --replay", value) for name, value in FIXED_OPTIONS.items()},
+        **{name: ("deadletters --replay", setting) for name, setting in FIXED_OPTIONS.items()},
         "attempts_max": ("--attempts-max", attempts_max),
         "message_retries_max": ("--attempts-max", max(0, attempts_max - 1)),
     }
@@ -83,7 +83,7 @@ def _config_of_replay(
     return resolved
 
 
-def _show(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) -> None:
+def _show_letters(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) -> None:
     from transactional.operations.cli.output.display import letters_table
     from transactional.runtime.engine.letter_spout import all_letters
 
@@ -95,7 +95,7 @@ def _show(topology: Topology, keys: list[LetterKey] | None, *, as_json: bool) ->
         print_table(letters_table(rows))
 
 
-def _replay(
+def _replay_letters(
     topology: Topology,
     keys: list[LetterKey] | None,
     store: str,
@@ -132,7 +132,7 @@ def _replay(
         )
 
 
-def _key(text: str) -> LetterKey:
+def _parse_letter_key(text: str) -> LetterKey:
     txid, _, number = text.partition(":")
     if not (txid.isdecimal() and number.isdecimal()):
         raise ConfigError(f"{text!r} is not a dead letter; the form is TXID:NUMBER, such as 7:0")

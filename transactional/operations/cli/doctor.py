@@ -52,25 +52,25 @@ def doctor(
         findings = examine(topology, reader, store)
         for line in _lines(findings, unexamined(topology)):
             say(line)
-        if coordinator_store is not None and any(each.can_repair for each in findings):
+        if coordinator_store is not None and any(finding.can_repair for finding in findings):
             for text in carry_out(topology, coordinator_store, findings, journal):
                 repaired.append(text)
                 say(f"repaired: {text}")
             findings = examine(topology, coordinator_store, store)
             for line in _lines(findings, []):
                 say(f"still: {line}")
-    wrong = [each for each in findings if not each.is_harmless]
+    problems = [finding for finding in findings if not finding.is_harmless]
     if as_json:
-        report = {"is_well": not wrong, "findings": list(map(asdict, findings)), "repaired": repaired}
+        report = {"is_well": not problems, "findings": list(map(asdict, findings)), "repaired": repaired}
         plain_line(json.dumps({**report, "not_looked_at": unexamined(topology)}, indent=2))
-    say(f"{topology.id}: {f'{len(wrong)} things are wrong' if wrong else 'nothing is wrong'}")
-    if wrong:
+    say(f"{topology.id}: {f'{len(problems)} things are wrong' if problems else 'nothing is wrong'}")
+    if problems:
         raise typer.Exit(1)
 
 
 def _lines(findings: Iterable[Diagnosis], not_looked_at: Iterable[str]) -> Iterator[str]:
-    for each in findings:
-        yield f"{each.problem}: {each.where}: {each.what}"
-        yield f"  {'with --repair' if each.can_repair else 'to do'}: {each.remedy}"
+    for finding in findings:
+        yield f"{finding.problem}: {finding.where}: {finding.what}"
+        yield f"  {'with --repair' if finding.can_repair else 'to do'}: {finding.remedy}"
     for component in not_looked_at:
         yield f"note: the state of {component!r} is in no table that could be opened here; it was not checked"

@@ -16,7 +16,7 @@ from transactional.model.schema import did_you_mean
 from transactional.operations.cli.output.lines import plain_line, print_table
 
 FOLDER = "examples"
-"""In it they are in a clone and in the wheel, and in it a copy lies: so they import each other, and are run, alike."""
+"""The folder of the examples in a clone, in the wheel and of a copy, so that all import each other alike."""
 
 
 def examples(
@@ -26,8 +26,8 @@ def examples(
 
     What it imports of other examples is copied as well. No file is replaced.
     """
-    sources = _sources()
-    titles = {each: title for each, text in sources.items() if (title := _title(text))}
+    sources = _read_sources()
+    titles = {module: title for module, text in sources.items() if (title := _title_of(text))}
     if name is None:
         table = Table.grid(padding=(0, 2, 0, 0))
         for row in titles.items():
@@ -36,27 +36,27 @@ def examples(
         return
     if name not in titles:
         raise ConfigError(f"there is no example {name!r}; there are: {', '.join(titles)}{did_you_mean(name, titles)}")
-    for each in ("__init__", *_with_imports(name, sources)):
-        _copy(Path(FOLDER, f"{each}.py"), sources[each])
+    for module in ("__init__", *_with_imports(name, sources)):
+        _copy(Path(FOLDER, f"{module}.py"), sources[module])
     plain_line(f"run it: python -m {FOLDER}.{name}")
 
 
-def _sources() -> Mapping[str, str]:
-    """Module → text: of the wheel, which has them as data, or of the clone."""
+def _read_sources() -> Mapping[str, str]:
+    """Return the texts of the examples by module, from the wheel, which has them as data, or from the clone."""
     package = Path(__file__).parents[2]
-    within = package / FOLDER
-    folder = within if within.is_dir() else package.parent / FOLDER
+    packaged = package / FOLDER
+    folder = packaged if packaged.is_dir() else package.parent / FOLDER
     return {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
 
 
-def _title(text: str) -> str:
-    """The first line of its docstring; of what is no program, none."""
+def _title_of(text: str) -> str:
+    """Return the first line of a module's docstring, or nothing if the module is no program."""
     doc = ast.get_docstring(ast.parse(text)) or ""
     return doc.partition("\n")[0] if '__name__ == "__main__"' in text else ""
 
 
 def _with_imports(name: str, sources: Mapping[str, str]) -> Iterator[str]:
-    """An example, and the modules beside it that it imports."""
+    """Yield an example, and the other examples that it imports."""
     yield name
     for node in ast.parse(sources[name]).body:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"{FOLDER}."):

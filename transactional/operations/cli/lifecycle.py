@@ -12,14 +12,14 @@ import typer
 
 from transactional.core.store import DesiredState, TopologyStatus
 from transactional.model.errors import ConfigError
-from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, TopologyId, statuses_of
+from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, TopologyId, read_statuses
 from transactional.operations.cli.output.lines import plain_line
 from transactional.operations.loading import open_existing_store
 
 
 def activate(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:
     """Let a topology issue new transactions again. Cancels a drain, or a kill that is still waiting."""
-    _desire(store, topology_id, DesiredState.ACTIVE, "new transactions are issued")
+    _store_desired_state(store, topology_id, DesiredState.ACTIVE, "new transactions are issued")
 
 
 def deactivate(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:
@@ -27,7 +27,7 @@ def deactivate(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None
 
     Transactions in flight are finished, and retried if necessary.
     """
-    _desire(store, topology_id, DesiredState.INACTIVE, "no new transactions until it is activated")
+    _store_desired_state(store, topology_id, DesiredState.INACTIVE, "no new transactions until it is activated")
 
 
 def drain(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:
@@ -35,7 +35,9 @@ def drain(topology_id: TopologyId, store: StoreUrl = DEFAULT_STORE) -> None:
 
     The next run is active again.
     """
-    _desire(store, topology_id, DesiredState.DRAINING, "no new transactions; the run ends once everything is committed")
+    _store_desired_state(
+        store, topology_id, DesiredState.DRAINING, "no new transactions; the run ends once everything is committed"
+    )
 
 
 def kill(
@@ -49,20 +51,22 @@ def kill(
 
     The next run is active again.
     """
-    then = f"no new transactions; the run is stopped in {wait} s"
-    _desire(store, topology_id, DesiredState.KILLED, then, wait_ms=1_000 * wait)
+    consequence = f"no new transactions; the run is stopped in {wait} s"
+    _store_desired_state(store, topology_id, DesiredState.KILLED, consequence, wait_ms=1_000 * wait)
 
 
-def _desire(url: str, topology_id: str, state: DesiredState, then: str, *, wait_ms: int = 0) -> None:
+def _store_desired_state(
+    url: str, topology_id: str, state: DesiredState, consequence: str, *, wait_ms: int = 0
+) -> None:
     with closing(open_existing_store(url)) as store:
-        [status] = statuses_of(store, topology_id)
+        [status] = read_statuses(store, topology_id)
         if state is DesiredState.KILLED and not status.is_leased:
             raise ConfigError(f"topology {topology_id!r} is not running: there is nothing to kill")
         store.desire(topology_id, state, wait_ms=wait_ms)
-    plain_line(f"{topology_id} is now {state.value}: {then} ({_who(status)})")
+    plain_line(f"{topology_id} is now {state.value}: {consequence} ({_reader_of_request(status)})")
 
 
-def _who(status: TopologyStatus) -> str:
+def _reader_of_request(status: TopologyStatus) -> str:
     if status.is_leased:
         return f"{status.owner} checks once a second"
     return "not running; the next run will pick this up"

@@ -39,19 +39,19 @@ from transactional.operations.cli.options import (
     SparkLog,
     StoreUrl,
     TopologyId,
+    read_statuses,
     refuse_unused,
-    statuses_of,
 )
 from transactional.operations.cli.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
 from transactional.operations.cli.output.lines import first_line, plain_line, print_table
 from transactional.operations.cli.output.status_json import (
     attempt_json,
-    processing_of,
+    read_awaited_partitions,
+    read_maintenance_failures,
+    read_open_windows,
+    read_processing_executor,
+    read_step_executors,
     status_json,
-    steps_of,
-    upkeep_of,
-    waits_of,
-    windows_of,
 )
 from transactional.operations.cli.output.statuses import (
     letters_lines,
@@ -70,8 +70,8 @@ from transactional.operations.loading import load_topology, open_for_reading, op
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-def _print_version(wanted: bool | None) -> None:  # noqa: FBT001 (typer calls it)
-    if wanted:
+def _print_version(is_requested: bool | None) -> None:  # noqa: FBT001 (typer calls it)
+    if is_requested:
         from transactional.runtime.engine.history.run_history import installed_version
 
         plain_line(f"transactional {installed_version()}")
@@ -137,11 +137,13 @@ def run(
     with ExitStack() as stack:
         logs = stack.enter_context(Logs(log)) if log is not None else None
         topology = load_topology(target)
-        options = running.options_of(max_pending, attempts_max, drains=until_drained, closes=close_windows)
+        options = running.collect_options(max_pending, attempts_max, drains=until_drained, closes=close_windows)
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
-        output = running.spark_log_of(spark_log, logs)
-        observers = running.observers_of(stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics)
+        output = running.choose_spark_log(spark_log, logs)
+        observers = running.make_observers(
+            stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics
+        )
         coordinator_store = stack.enter_context(closing(open_store(store)))
         if ui:
             stack.enter_context(console_of_run(topology, store, None, plain_line))
@@ -172,27 +174,24 @@ def status(
 ) -> None:
     """Show the topologies of a store: owner, progress, since when one has been failing, how the last run ended."""
     with closing(open_for_reading(store)) as reader:
-        found = statuses_of(reader, topology_id)
-        steps = {each.topology_id: steps_of(reader, each.topology_id) for each in found}
-        waits = {each.topology_id: waits_of(reader, each) for each in found}
-        set_aside = {each.topology_id: set_aside_of(reader, each) for each in found}
-        retries = {each.topology_id: retry_at_stop(reader, each) for each in found}
-        windows = {each.topology_id: windows_of(reader, each) for each in found}
-        processing = {each.topology_id: processing_of(reader, each.topology_id) for each in found}
-        upkeep = {each.topology_id: upkeep_of(reader, each.topology_id) for each in found}
+        statuses = read_statuses(reader, topology_id)
+        steps = {current.topology_id: read_step_executors(reader, current.topology_id) for current in statuses}
+        waits = {current.topology_id: read_awaited_partitions(reader, current) for current in statuses}
+        set_aside = {current.topology_id: set_aside_of(reader, current) for current in statuses}
+        retries = {current.topology_id: retry_at_stop(reader, current) for current in statuses}
+        windows = {current.topology_id: read_open_windows(reader, current) for current in statuses}
+        processing = {
+            current.topology_id: read_processing_executor(reader, current.topology_id) for current in statuses
+        }
+        upkeep = {current.topology_id: read_maintenance_failures(reader, current.topology_id) for current in statuses}
     if as_json:
-        for each in found:
-            its = each.topology_id
-            plain_line(
-                json.dumps(
-                    status_json(
-                        each, steps[its], waits[its], processing[its], windows[its], upkeep[its], set_aside[its]
-                    )
-                )
-            )
+        for current in statuses:
+            name = current.topology_id
+            facts = steps[name], waits[name], processing[name], windows[name], upkeep[name], set_aside[name]
+            plain_line(json.dumps(status_json(current, *facts)))
         return
-    print_statuses(found)
-    for line in (*troubles_of(found, retries), *upkeep_lines(upkeep)):
+    print_statuses(statuses)
+    for line in (*troubles_of(statuses, retries), *upkeep_lines(upkeep)):
         plain_line(line)
     for topology, executor in processing.items():
         if ": " in executor:
@@ -220,17 +219,17 @@ def txns(
     from transactional.operations.cli.output.display import print_attempts
 
     with closing(open_for_reading(store)) as reader:
-        statuses_of(reader, topology_id)
+        read_statuses(reader, topology_id)
         attempts = reader.attempts(topology_id, limit=limit)
     if as_json:
-        for each in attempts:
-            plain_line(json.dumps(attempt_json(each)))
+        for record in attempts:
+            plain_line(json.dumps(attempt_json(record)))
         return
     print_attempts(attempts)
     for record in attempts if errors else ():
         if record.error:
-            shown = without_controls(record.error)
-            plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {shown}")
+            error = without_controls(record.error)
+            plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {error}")
 
 
 class Format(StrEnum):

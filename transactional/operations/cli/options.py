@@ -1,4 +1,4 @@
-"""What the commands share: common options, and finding a topology in a store."""
+"""Options that several commands have, and the look-up of topologies in a store."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def refuse_unused(context: typer.Context, names: Iterable[str], reason: str) -> 
             raise ConfigError(f"{parameter.opts[0]} {reason}")
 
 
-def statuses_of(store: StoreReader, topology_id: str | None) -> list[TopologyStatus]:
-    """All topologies, or the one named. Raises `ConfigError` if it does not exist."""
-    found = store.status(topology_id)
-    if topology_id is not None and not found:
-        known = [status.topology_id for status in store.status()]
+def read_statuses(store: StoreReader, topology_id: str | None) -> list[TopologyStatus]:
+    """Read the statuses of all topologies, or of the one named. Raises `ConfigError` if it does not exist."""
+    statuses = store.status(topology_id)
+    if topology_id is not None and not statuses:
+        topology_ids = [status.topology_id for status in store.status()]
         raise ConfigError(
-            f"there is no topology {topology_id!r} in the store; it has: {', '.join(known) or '(none)'}"
-            f"{did_you_mean(topology_id, known)}"
+            f"there is no topology {topology_id!r} in the store; it has: {', '.join(topology_ids) or '(none)'}"
+            f"{did_you_mean(topology_id, topology_ids)}"
         )
-    return found
+    return statuses

@@ -33,11 +33,11 @@ def query(
 
     topology = load_topology(target)
     with QueryClient(topology, store) as client:
-        known = client.queries
-        if name not in known:
-            shown = ", ".join(f"{each.name}({each.fields})" for each in known.values()) or "(none)"
-            raise ConfigError(f"there is no query {name!r}; there are: {shown}{did_you_mean(name, known)}")
-        answer = client.execute(name, *values_of(known[name], values or ()))
+        queries = client.queries
+        if name not in queries:
+            signatures = ", ".join(f"{declared.name}({declared.fields})" for declared in queries.values()) or "(none)"
+            raise ConfigError(f"there is no query {name!r}; there are: {signatures}{did_you_mean(name, queries)}")
+        answer = client.execute(name, *values_of(queries[name], values or ()))
     _print_rows(answer.table.to_pylist())
     if not topology.has_queries_alone:
         _print_txid(answer.txid)
@@ -60,15 +60,15 @@ def read(
     from transactional.operations.queries.as_of import as_of
 
     topology = load_topology(target)
-    known = [component.id for component in topology.committers]
-    for each in table or ():
-        if each not in known:
-            raise ConfigError(f"there is no table {each!r}; there are: {', '.join(known)}{did_you_mean(each, known)}")
+    tables = [component.id for component in topology.committers]
+    for name in table or ():
+        if name not in tables:
+            raise ConfigError(f"there is no table {name!r}; there are: {', '.join(tables)}{did_you_mean(name, tables)}")
     with as_of(topology, store, txid) as snapshot:
-        wanted = table or known
-        for each in wanted:
-            rows = snapshot[each].to_pylist()
-            _print_rows(rows if len(wanted) == 1 else [{"table": each, "row": row} for row in rows])
+        chosen = table or tables
+        for name in chosen:
+            rows = snapshot[name].to_pylist()
+            _print_rows(rows if len(chosen) == 1 else [{"table": name, "row": row} for row in rows])
         _print_txid(snapshot.txid)
 
 

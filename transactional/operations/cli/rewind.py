@@ -1,4 +1,4 @@
-"""`transactional rewind` and `savepoint`: take a topology and its tables back, and keep what that takes."""
+"""`transactional rewind` and `savepoint`: takes a topology and its tables back, and keeps what a rewind needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transactional.core.store import CoordinatorStore
 from transactional.model.attempt import TxId
 from transactional.model.errors import ConfigError
 from transactional.model.schema import did_you_mean
-from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, refuse_unused, statuses_of
+from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, read_statuses, refuse_unused
 from transactional.operations.cli.output.lines import plain_line
 from transactional.operations.loading import load_topology, open_existing_store
 
@@ -54,8 +54,8 @@ def rewind(
             plain_line("nothing was changed. Pass --yes to do it")
             return
         owner = f"transactional rewind {socket.gethostname()}:{os.getpid()}"
-        written = None if journal is None else opened.enter_context(closing(JournalWriter(journal)))
-        for line in carry_out(topology, coordinator_store, txid, owner=owner, journal=written).lines():
+        journal_writer = None if journal is None else opened.enter_context(closing(JournalWriter(journal)))
+        for line in carry_out(topology, coordinator_store, txid, owner=owner, journal=journal_writer).lines():
             plain_line(line)
         plain_line(f"done: the next run begins with transaction {txid + 1}")
 
@@ -82,20 +82,22 @@ def savepoint(
         refuse_unused(context, ("txid",), "is for a new savepoint, and --drop ends one: leave out one of the two")
     topology = load_topology(target)
     with closing(open_existing_store(store)) as coordinator_store:
-        [status] = statuses_of(coordinator_store, topology.id)
+        [status] = read_statuses(coordinator_store, topology.id)
         if name is None:
-            for each in coordinator_store.savepoints(topology.id):
-                plain_line(f"{each.name}: transaction {each.txid}, noted at {_time(each.noted_at_ms)}")
+            for stored in coordinator_store.savepoints(topology.id):
+                plain_line(f"{stored.name}: transaction {stored.txid}, noted at {_format_time(stored.noted_at_ms)}")
         elif drop:
             if not coordinator_store.drop_savepoint(topology.id, name):
-                raise _unknown(coordinator_store, topology.id, name)
+                raise _no_such_savepoint(coordinator_store, topology.id, name)
             plain_line(f"savepoint {name!r} of topology {topology.id!r} is dropped")
         else:
-            wanted = TxId(status.committed_txid if txid is None else txid)
-            plan_rewind(topology, coordinator_store, wanted)
-            if not coordinator_store.note_savepoint(topology.id, name, wanted):
-                raise ConfigError(f"transaction {wanted} of topology {topology.id!r} is no longer known to the store")
-            plain_line(f"savepoint {name!r} of topology {topology.id!r}: transaction {wanted}")
+            target_txid = TxId(status.committed_txid if txid is None else txid)
+            plan_rewind(topology, coordinator_store, target_txid)
+            if not coordinator_store.note_savepoint(topology.id, name, target_txid):
+                raise ConfigError(
+                    f"transaction {target_txid} of topology {topology.id!r} is no longer known to the store"
+                )
+            plain_line(f"savepoint {name!r} of topology {topology.id!r}: transaction {target_txid}")
 
 
 def _txid_of(store: CoordinatorStore, topology_id: str, txid: int | None, name: str | None) -> TxId:
@@ -103,17 +105,17 @@ def _txid_of(store: CoordinatorStore, topology_id: str, txid: int | None, name: 
         raise ConfigError("pass --to-txid or --to-savepoint, one of them")
     if txid is not None:
         return TxId(txid)
-    for each in store.savepoints(topology_id):
-        if each.name == name:
-            return each.txid
-    raise _unknown(store, topology_id, name or "")
+    for stored in store.savepoints(topology_id):
+        if stored.name == name:
+            return stored.txid
+    raise _no_such_savepoint(store, topology_id, name or "")
 
 
-def _unknown(store: CoordinatorStore, topology_id: str, name: str) -> ConfigError:
-    known = [each.name for each in store.savepoints(topology_id)]
-    has = ", ".join(map(repr, known)) or "(none)"
-    return ConfigError(f"topology {topology_id!r} has no savepoint {name!r}; it has: {has}{did_you_mean(name, known)}")
+def _no_such_savepoint(store: CoordinatorStore, topology_id: str, name: str) -> ConfigError:
+    names = [stored.name for stored in store.savepoints(topology_id)]
+    has = ", ".join(map(repr, names)) or "(none)"
+    return ConfigError(f"topology {topology_id!r} has no savepoint {name!r}; it has: {has}{did_you_mean(name, names)}")
 
 
-def _time(at_ms: int) -> str:
+def _format_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

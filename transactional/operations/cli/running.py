@@ -29,20 +29,20 @@ _log = logging.getLogger(LOGGER)
 SPARK_LOG = Path("transactional-spark.log")
 
 
-def options_of(
+def collect_options(
     max_pending: int | None, attempts_max: int | None, *, drains: bool, closes: bool
 ) -> dict[str, tuple[str, int | bool]]:
-    """Options of `TopologyConfig` that the command line has set, each with the name that it has there."""
-    given = {
+    """Return the options of `TopologyConfig` that the command line sets, each with its name and value there."""
+    arguments = {
         "max_spout_pending": ("--max-pending", max_pending),
         "stop_when_drained": ("--until-drained", drains or None),
         "close_windows": ("--close-windows", closes or None),
         "attempts_max": ("--attempts-max", attempts_max),
     }
-    return {option: (name, value) for option, (name, value) in given.items() if value is not None}
+    return {option: (name, argument) for option, (name, argument) in arguments.items() if argument is not None}
 
 
-def observers_of(
+def make_observers(
     stack: ExitStack,
     topology: Topology,
     *,
@@ -51,10 +51,10 @@ def observers_of(
     standby: bool,
     metrics: str | None,
 ) -> list[Observer]:
-    """What is notified of all that happens in a run. `stack` closes it."""
+    """Return the observers that are notified of everything in a run. `stack` closes them."""
     observers: list[Observer] = []
     if logs is not None:
-        observers.append(logs.of_run(topology.id))
+        observers.append(logs.observe_run(topology.id))
     else:
         observers.append(stack.enter_context(Display(topology)))
     if journal is not None:
@@ -68,33 +68,32 @@ def observers_of(
 
 
 class Settling:
-    """An observer: once a process that runs a topology is set up, and does nothing else until it ends, collections of
-    garbage do not look through what it has loaded."""
+    """An observer that excludes everything loaded so far from garbage collections, once a run has been set up."""
 
     def __init__(self) -> None:
         self._has_settled = False
 
     def notice(self, at_ms: int, notice: Notice) -> None:
-        """Spark has started by now."""
+        """Exclude the loaded objects when the run leads or stands by: Spark has started by then."""
         if isinstance(notice, StandingBy | Leading) and not self._has_settled:
             self._has_settled = True
             keep_what_is_loaded()
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Nothing else."""
+        """Events of the run are of no interest here."""
 
 
 def _report_metrics(line: str) -> None:
     _log.info("%s", line, extra={"_event": "metrics", "url": line.rpartition(" ")[2]})
 
 
-def spark_log_of(given: Path | None, logs: Logs | None) -> Path | None:
-    """Where Spark's own output goes; None: to stderr."""
-    return SPARK_LOG if given is None and logs is not None else given
+def choose_spark_log(path: Path | None, logs: Logs | None) -> Path | None:
+    """Return the file of Spark's own output, or None if it goes to stderr."""
+    return SPARK_LOG if path is None and logs is not None else path
 
 
 def print_summary(summary: RunSummary, logs: Logs | None) -> None:
-    """What a run ends with, unless it is among the logs."""
+    """Print how many transactions a run has committed, unless the run is logged."""
     if logs is None:
         plain_line(
             f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
@@ -103,7 +102,7 @@ def print_summary(summary: RunSummary, logs: Logs | None) -> None:
 
 
 def stop_on_signals(driver: TopologyDriver) -> None:
-    """A second signal of the same kind kills the process: a bolt that hangs would block the orderly end."""
+    """Let the first signal end the run after its commit phase, and a second one of the same kind kill the process."""
 
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)

@@ -16,8 +16,8 @@ from transactional.operations.cli.options import (
     HostNames,
     StoreUrl,
     TokenFile,
+    read_statuses,
     refuse_unused,
-    statuses_of,
 )
 from transactional.operations.cli.output.lines import plain_line
 from transactional.operations.console.needs import require_console
@@ -42,9 +42,9 @@ def ui(
         typer.Option(metavar="MODULE:TOPOLOGY", help="A topology whose tables are to be shown and examined, too."),
     ] = None,
     host_name: HostNames = None,
-    out: Annotated[
+    page_file: Annotated[
         Path | None,
-        typer.Option(help="Write the overview of a topology to this file, for a ticket or to keep, and end."),
+        typer.Option("--out", help="Write the overview of a topology to this file, for a ticket or to keep, and end."),
     ] = None,
 ) -> None:
     """Show the topologies of a store as pages in a browser, live while they run.
@@ -53,13 +53,13 @@ def ui(
     Open the printed address. Ctrl-C ends it.
     """
     require_console()
-    if out is not None:
+    if page_file is not None:
         refuse_unused(
             context,
             ("host", "port", "token_file", "allow_actions", "app", "host_name"),
             "is for pages that are served, and --out writes one to a file: leave out one of the two",
         )
-        _write_page(store, topology_id, out)
+        _write_page(store, topology_id, page_file)
         return
     if topology_id is not None:
         raise ConfigError(f"{topology_id} is for --out, which writes its page; without --out all topologies are shown")
@@ -70,7 +70,7 @@ def ui(
 
     address = Address(host, port)
     access = access_of(address, token_file, host_name or ())
-    known = {topology.id: topology for topology in map(load_topology, app or ())}
+    topologies = {topology.id: topology for topology in map(load_topology, app or ())}
     with ExitStack() as opened:
         reader = opened.enter_context(closing(open_for_reading(store)))
         reader.status()  # a store that can't be used is reported before anybody looks
@@ -84,25 +84,25 @@ def ui(
             plain_line(f"the console is at {url_of(listening, access.token)}")
         else:
             plain_line(f"the console is at {url_of(listening)}?token=TOKEN, with the token of {token_file}")
-        console = Console(reader, access, writable=writable, topologies=known, store_url=store)
+        console = Console(reader, access, writable=writable, topologies=topologies, store_url=store)
         serve_alone(application(console), listening)
 
 
-def _write_page(store: str, topology_id: str | None, out: Path) -> None:
+def _write_page(store: str, topology_id: str | None, page_file: Path) -> None:
     """Write the overview of a topology as one file that needs nothing else."""
     from transactional.operations.console.export import exported
 
     with closing(open_for_reading(store)) as reader:
-        statuses = statuses_of(reader, topology_id)
+        statuses = read_statuses(reader, topology_id)
         if len(statuses) != 1:
             ids = ", ".join(status.topology_id for status in statuses) or "none"
             raise ConfigError(
                 f"--out writes the page of one topology, and the store has: {ids}; name one: transactional ui ID --out "
-                f"{out}"
+                f"{page_file}"
             )
         page = exported(reader, statuses[0], SystemClock().wall_ms())
     try:
-        out.write_text(page, encoding="utf-8")
+        page_file.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{out} can't be written: {error.strerror}") from error
-    plain_line(f"{out} has the overview of {statuses[0].topology_id}, {len(page) // 1024} KB")
+        raise ConfigError(f"{page_file} can't be written: {error.strerror}") from error
+    plain_line(f"{page_file} has the overview of {statuses[0].topology_id}, {len(page) // 1024} KB")

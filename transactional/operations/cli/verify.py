@@ -64,9 +64,9 @@ def verify(
     from verifier.evidence.findings import CheckImpossible
     from verifier.source import KafkaSource
 
-    topology_id, tables, sources, unknown = _places(target, store)
-    tables = _with_paths(tables, _pairs(table or (), "--table"))
-    tables = _with_counts(tables, _pairs(counts or (), "--counts"))
+    topology_id, tables, sources, unknown = _tables_and_sources_of(target, store)
+    tables = _with_paths(tables, _parse_pairs(table or (), "--table"))
+    tables = _with_counts(tables, _parse_pairs(counts or (), "--counts"))
     if bootstrap is not None:
         sources = [replace(source, bootstrap_servers=bootstrap) for source in sources] or [KafkaSource(bootstrap)]
     sources = [replace(source, reads_records=count_records) for source in sources]
@@ -77,12 +77,14 @@ def verify(
     except CheckImpossible as error:
         raise ConfigError(f"{topology_id} can't be verified: {error}") from error
     except OSError as error:
-        options = {name: value for each in tables for name, value in getattr(each, "storage_options", {}).items()}
+        options = {
+            name: option for checked in tables for name, option in getattr(checked, "storage_options", {}).items()
+        }
         raise OperatingError(f"{topology_id} can't be verified: {reason_of(error, options)}") from None
     if windows:
         report = _with_windows(target, store, report)
-    checked = {each.component for each in tables}
-    notes = [text for component, text in unknown.items() if component not in checked]
+    components = {checked.component for checked in tables}
+    notes = [text for component, text in unknown.items() if component not in components]
     report = replace(report, notes=(*report.notes, *notes))
     plain_line(json.dumps(_as_json(report), indent=2) if as_json else "\n".join(_lines(topology_id, report)))
     if not report.is_exact:
@@ -90,7 +92,7 @@ def verify(
 
 
 def _with_windows(target: str, store: str, report: Report) -> Report:
-    """A report, with what windows that are computed again have shown."""
+    """Return a report with the findings of computing the windows a second time."""
     from transactional.operations.doctor.recomputing import recompute_windows
 
     if ":" not in target:
@@ -114,7 +116,7 @@ def _former_spouts(topology: Topology, store: str) -> frozenset[str]:
         return frozenset(stream_names(topology, reader).past_spouts)
 
 
-def _places(target: str, store: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:
+def _tables_and_sources_of(target: str, store: str) -> tuple[str, list[AnyTable], list[KafkaSource], Mapping[str, str]]:
     if ":" not in target:
         return target, [], [], {}
     from transactional.operations.doctor.checked_tables import checked_sources, checked_tables
@@ -124,22 +126,22 @@ def _places(target: str, store: str) -> tuple[str, list[AnyTable], list[KafkaSou
     return topology.id, tables, checked_sources(topology), unknown
 
 
-def _pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    pairs = {component: value for component, _, value in (text.partition("=") for text in given)}
-    for component, value in pairs.items():
-        if not component or not value:
+def _parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    pairs = {component: text for component, _, text in (pair.partition("=") for pair in texts)}
+    for component, text in pairs.items():
+        if not component or not text:
             raise ConfigError(f"{option} takes COMPONENT=…, such as {option} count=tables/counts")
     return pairs
 
 
 def _with_paths(tables: list[AnyTable], paths: Mapping[str, str]) -> list[AnyTable]:
     declared = {table.component: table for table in tables}
-    moved = {component: _placed(component, path, declared.get(component)) for component, path in paths.items()}
+    moved = {component: _table_at(component, path, declared.get(component)) for component, path in paths.items()}
     return list({**declared, **moved}.values())
 
 
-def _placed(component: str, path: str, declared: AnyTable | None) -> AnyTable:
-    """A table at a path, or at `URL#TABLE`, with its declaration."""
+def _table_at(component: str, path: str, declared: AnyTable | None) -> AnyTable:
+    """Return a table at a path, or at `URL#TABLE`, checked as it is declared."""
     from verifier.checker import CheckedTable
     from verifier.sql_tables import CheckedSqlTable
 
@@ -164,12 +166,12 @@ def _with_counts(tables: list[AnyTable], counts: Mapping[str, str]) -> list[AnyT
 
 def _lines(topology_id: str, report: Report) -> Iterable[str]:
     yield from map(str, report.findings)
-    kept = len(report.findings)
+    listed = len(report.findings)
     total = sum(report.counts.values())
-    if total > kept:
-        yield f"and {total - kept} more"
+    if total > listed:
+        yield f"and {total - listed} more"
     yield from (f"note: {text}" for text in report.notes)
-    looked_at = ", ".join(f"{number} {what}" for what, number in report.checked.items())
+    looked_at = ", ".join(f"{number} {kind}" for kind, number in report.checked.items())
     outcome = "nothing is wrong" if report.is_exact else f"{total} things are WRONG"
     yield f"{topology_id}: {outcome}; checked {looked_at}"
 

@@ -16,7 +16,7 @@ from transactional.model.config import TopologyConfig
 from transactional.model.config_sources import ResolvedConfig, load_config
 from transactional.model.errors import ConfigError, brief_errors
 from transactional.model.names import DISTRIBUTION
-from transactional.operations.loading import check_topology, open_store, reader_of
+from transactional.operations.loading import check_topology, open_beside_writer, open_store
 from transactional.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def console_of_run(
     with closing(open_store(store)) as made:
         made.desired("")  # the run is about to make its tables; whoever looks first may be earlier
     where = None if address is None else address_of(address)
-    with console_beside(reader_of(store), where, topology, report, store_url=store):
+    with console_beside(open_beside_writer(store), where, topology, report, store_url=store):
         yield
 
 

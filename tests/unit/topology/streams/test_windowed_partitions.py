@@ -16,7 +16,7 @@ from transactional import RunSummary
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import Listing
-from transactional.operations.cli.output.status_json import status_json, waits_of
+from transactional.operations.cli.output.status_json import read_awaited_partitions, status_json
 from transactional.operations.console.data.reading import partitions_of
 from transactional.operations.console.history import History
 from transactional.operations.console.views import topology as topology_page
@@ -226,13 +226,15 @@ def test_what_is_waited_for_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     world = World(rows("a", 0), [], idle_after="1 hour", away=[1])
     world.run()
     [status] = world.store.status("windows")
-    assert waits_of(world.store, status) == {"s/memory[1]": "no answer"}
-    assert status_json(status, {}, waits_of(world.store, status))["windows_wait_for"] == {"s/memory[1]": "no answer"}
+    assert read_awaited_partitions(world.store, status) == {"s/memory[1]": "no answer"}
+    assert status_json(status, {}, read_awaited_partitions(world.store, status))["windows_wait_for"] == {
+        "s/memory[1]": "no answer"
+    }
     assert partitions_of(world.store, status)[1] == "s/memory[1] (no answer)"
     assert topology_page(world.store, status, NOON_MS, history=History())["waits"] == "s/memory[1] (no answer)"
     world.spout.set_disabled(1, disabled=False)
     world.rows[1].append(row("b", 0))
     world.run()
     [status] = world.store.status("windows")
-    assert waits_of(world.store, status) == {}
+    assert read_awaited_partitions(world.store, status) == {}
     assert "wait" not in caplog.text, "not for a minute"

@@ -1,4 +1,4 @@
-"""What the command line shows of a run and of a topology: a live line per transaction in flight, and tables."""
+"""The display of a run on a terminal, a live line per transaction in flight, and tables of what a store holds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from transactional.topology.describing import in_lines
 from transactional.topology.topology import Topology
 
 WIDE = 160
-"""From this many columns on, attempts are shown with all their times."""
+"""The least number of columns of a terminal on which attempts are shown with all their times."""
 
 REQUESTS: Mapping[type[Event], str] = {
     PauseRequested: "no new transactions are issued until the topology is activated",
@@ -48,11 +48,11 @@ REQUESTS: Mapping[type[Event], str] = {
     DrainRequested: "no new transactions are issued; the run ends once everything in flight is committed",
     StopRequested: "stopping: the running commit phase will finish",
 }
-"""What is printed when the desired state of a running topology changes."""
+"""The line that is printed when the desired state of a running topology changes."""
 
 
 def print_header(topology: Topology, store: str, master: str) -> None:
-    """What a run on a terminal begins with: what runs, and how it is stopped."""
+    """Print on a terminal which topology runs where, and how it is stopped."""
     if sys.stdout.isatty():
         plain_line(f"{topology.id}: store {without_login(store)}, master {master}; Ctrl-C stops it")
 
@@ -67,19 +67,19 @@ def components_tree(topology: Topology) -> Tree:
 
 
 def letters_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Dead letters, as blocks: a line with the letter and its bolt, and below it the tuple and the error."""
+    """Return dead letters as blocks: a line with the letter and its bolt, and below it the tuple and the error."""
     table = Table.grid(padding=(0, 1, 0, 0))
     for row in rows:
         stream = "" if row["stream"] == "default" else f" / {row['stream']}"
-        again = row["tried_again_in"]
-        what = {
+        replay_txid = row["tried_again_in"]
+        lines = {
             f"{row['transaction']}:{row['number']}": f"{row['component']}, from {row['source']}{stream}",
             "  tuple": row["tuple"],
             "  error": first_line(row["error"]),
-            **({} if again is None else {"  tried again": f"in transaction {again}"}),
+            **({} if replay_txid is None else {"  tried again": f"in transaction {replay_txid}"}),
         }
-        for name, value in what.items():
-            table.add_row(Text(name), Text(value))
+        for name, text in lines.items():
+            table.add_row(Text(name), Text(text))
     return table
 
 
@@ -97,9 +97,9 @@ class Spell:
 
 
 def rows_per_second(spells: Iterable[Spell]) -> int:
-    """The rate while at least one of these transactions was in flight: waiting for a source does not count."""
+    """Return the rate while at least one of these transactions was in flight: waiting for a source does not count."""
     busy_ms, until_ms, rows = 0, 0, 0
-    for spell in sorted(spells, key=lambda each: each.began_ms):
+    for spell in sorted(spells, key=lambda spell: spell.began_ms):
         busy_ms += max(0, spell.ended_ms - max(spell.began_ms, until_ms))
         until_ms = max(until_ms, spell.ended_ms)
         rows += spell.rows
@@ -131,27 +131,27 @@ class Display:
             self._live.__exit__(kind, error, trace)
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Process one event."""
+        """Show the transactions in flight after an event, and print a line for what has happened."""
         self._stopping |= isinstance(event, StopRequested) or any(isinstance(action, Halt) for action in actions)
-        at = Moment(at_ms, at_ms)
-        self._timeline.note_event(event, at)
+        moment = Moment(at_ms, at_ms)
+        self._timeline.note_event(event, moment)
         if type(event) in REQUESTS:
-            self._line(REQUESTS[type(event)])
+            self._print_line(REQUESTS[type(event)])
         for action in actions:
-            self._timeline.note_action(action, at)
-            self._show(action, at_ms)
+            self._timeline.note_action(action, moment)
+            self._print_action(action, at_ms)
         if self._live is not None:
-            self._live.update(self._table(at_ms))
+            self._live.update(self._flights_table(at_ms))
 
-    def _show(self, action: Action, at_ms: int) -> None:
+    def _print_action(self, action: Action, at_ms: int) -> None:
         match action:
             case RecordFailure(attempt, phase, reason, retry_in_ms):
                 self._failed = attempt.txid
                 when = f"in {retry_in_ms} ms" if retry_in_ms else "immediately"
-                again = "" if self._stopping else f", retrying {when}"
-                self._line(f"transaction {attempt} failed in {phase.value}{again}: {first_line(reason)}")
+                retry = "" if self._stopping else f", retrying {when}"
+                self._print_line(f"transaction {attempt} failed in {phase.value}{retry}: {first_line(reason)}")
             case RecordCommit(_, batch) if not batch.offset_count and self._failed is None:
-                pass  # a tick: only time has passed
+                pass  # a tick, which reads no record
             case RecordCommit(attempt, batch, report):
                 self._failed = None
                 flight = self._timeline.find(attempt)
@@ -159,23 +159,26 @@ class Display:
                 self._recent.append(Spell(began_ms, at_ms, batch.record_count or 0))
                 took = f" in {at_ms - began_ms} ms" if flight else ""
                 took += f", {flight.limit}" if flight and flight.limit else ""
-                self._line(
-                    f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; {self._pace(batch)}"
+                self._print_line(
+                    f"transaction {attempt} committed: {batch.record_count or 0} rows{took}; "
+                    f"{self._rate_and_lag(batch)}"
                 )
                 if report.letters:
-                    self._line(f"transaction {attempt}: {report.set_aside}; `transactional deadletters` shows them")
+                    self._print_line(
+                        f"transaction {attempt}: {report.set_aside}; `transactional deadletters` shows them"
+                    )
 
-    def _pace(self, batch: BatchMetadata) -> str:
+    def _rate_and_lag(self, batch: BatchMetadata) -> str:
         lag = self._topology.spout.lag(batch)
         return f"{rows_per_second(self._recent)} rows/s" + ("" if lag is None else f", lag {lag}")
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         if self._live is not None:
             self._live.console.print(Text(text), soft_wrap=True)
         else:
             plain_line(text)
 
-    def _table(self, at_ms: int) -> Table:
+    def _flights_table(self, at_ms: int) -> Table:
         table = Table("txid", "attempt", "phase", "offsets", "in phase", box=None)
         for flight in self._timeline:
             txid, attempt_id = str(flight.attempt.txid), str(flight.attempt.attempt_id)
@@ -189,18 +192,20 @@ def settings_table(settings: Sequence[Setting]) -> Table:
     looks = box.HEAVY_HEAD if sys.stdout.isatty() else None
     table = Table("option", "value", "unit", "source", "instead of", box=looks, pad_edge=looks is not None)
     for setting in settings:
-        before = ", ".join(f"{_text(given)} ({given.source})" for given in setting.instead_of)
-        table.add_row(setting.name, _text(setting.given), setting.unit, setting.given.source, before)
+        overridden = ", ".join(f"{_format_value(other)} ({other.source})" for other in setting.instead_of)
+        table.add_row(setting.name, _format_value(setting.given), setting.unit, setting.given.source, overridden)
     return table
 
 
-def _text(given: Given) -> str:
-    """A value as it is written on the command line."""
-    return without_login(given.value) if isinstance(given.value, str) else str(given.value).lower()
+def _format_value(setting_value: Given) -> str:
+    """Return a value as it is written on the command line."""
+    return (
+        without_login(setting_value.value) if isinstance(setting_value.value, str) else str(setting_value.value).lower()
+    )
 
 
 def print_attempts(attempts: Sequence[AttemptRecord]) -> None:
-    """Attempts as wide as the screen: on a narrow one, errors are below the table, each on its own line."""
+    """Print attempts as wide as the screen: on a narrow one, errors are below the table, each on its own line."""
     if not sys.stdout.isatty() or plain_console().width >= WIDE:
         print_table(attempts_table(attempts))
         return
@@ -208,8 +213,8 @@ def print_attempts(attempts: Sequence[AttemptRecord]) -> None:
     for record in attempts:
         if record.error:
             plain_line(f"{record.attempt} {first_line(record.error)}")
-        if found := _messages(record):
-            plain_line(f"{record.attempt} messages: {found}")
+        if messages := _count_messages(record):
+            plain_line(f"{record.attempt} messages: {messages}")
 
 
 def narrow_attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
@@ -222,9 +227,9 @@ def narrow_attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
         table.add_row(
             str(record.attempt),
             record.phase,
-            _rows(record),
-            _short_time(next((at_ms for at_ms in ends if at_ms is not None), None)),
-            *_steps(record),
+            _format_rows(record),
+            _format_short_time(next((at_ms for at_ms in ends if at_ms is not None), None)),
+            *_phase_durations(record),
         )
     return table
 
@@ -234,7 +239,7 @@ def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
     table = Table("txid", "attempt", "phase", "rows", "planned", "processed", "committed")
     for name in ("plan ms", "process ms", "wait ms", "commit ms", "error"):
         table.add_column(name)
-    follows = any(map(_messages, attempts))
+    follows = any(map(_count_messages, attempts))
     if follows:
         table.add_column("messages")
     for record in attempts:
@@ -242,58 +247,58 @@ def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:
             str(record.attempt.txid),
             str(record.attempt.attempt_id),
             record.phase,
-            _rows(record),
-            *(_time(at_ms) for at_ms in (record.planned_at_ms, record.processed_at_ms, record.committed_at_ms)),
-            *_steps(record),
+            _format_rows(record),
+            *(_format_time(at_ms) for at_ms in (record.planned_at_ms, record.processed_at_ms, record.committed_at_ms)),
+            *_phase_durations(record),
             first_line(record.error),
-            *([_messages(record)] if follows else []),
+            *([_count_messages(record)] if follows else []),
         )
     return table
 
 
-def _messages(record: AttemptRecord) -> str:
-    """Where messages are followed one by one: how many it processed again, how many wait after it, how many it lost."""
+def _count_messages(record: AttemptRecord) -> str:
+    """Return how many messages an attempt processed again, left waiting and lost, if they are tracked one by one."""
     batch = record.batch
     counts = {"again": len(batch.again), "waiting": len(batch.pending), "lost": batch.lost}
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
-def _rows(record: AttemptRecord) -> str:
+def _format_rows(record: AttemptRecord) -> str:
     return "-" if record.rows is None else str(record.rows)
 
 
-def _steps(record: AttemptRecord) -> tuple[str, str, str, str]:
-    """The milliseconds that planning, processing, waiting and committing took."""
+def _phase_durations(record: AttemptRecord) -> tuple[str, str, str, str]:
+    """Return the milliseconds that planning, processing, waiting and committing took."""
     return (
-        _between(record.issued_at_ms, record.planned_at_ms),
-        _between(record.planned_at_ms, record.processed_at_ms),
-        _between(record.processed_at_ms, record.commit_started_at_ms),
-        _between(record.commit_started_at_ms, record.committed_at_ms),
+        _milliseconds_between(record.issued_at_ms, record.planned_at_ms),
+        _milliseconds_between(record.planned_at_ms, record.processed_at_ms),
+        _milliseconds_between(record.processed_at_ms, record.commit_started_at_ms),
+        _milliseconds_between(record.commit_started_at_ms, record.committed_at_ms),
     )
 
 
-def _time(at_ms: int | None) -> str:
-    """A time of today in UTC; of another day, with its date."""
+def _format_time(at_ms: int | None) -> str:
+    """Return a time in UTC, with its date unless that is today."""
     if at_ms is None:
         return "-"
-    at, date = _day(at_ms)
-    return f"{date} {at:%H:%M:%S.%f}"[:-3].strip()
+    time, date = _time_and_date(at_ms)
+    return f"{date} {time:%H:%M:%S.%f}"[:-3].strip()
 
 
-def _short_time(at_ms: int | None) -> str:
-    """The same in 11 columns."""
+def _format_short_time(at_ms: int | None) -> str:
+    """Return a time in UTC in at most 11 columns, with its date unless that is today."""
     if at_ms is None:
         return "-"
-    at, date = _day(at_ms)
-    return f"{date[5:]} {at:%H:%M}" if date else f"{at:%H:%M:%S}"
+    time, date = _time_and_date(at_ms)
+    return f"{date[5:]} {time:%H:%M}" if date else f"{time:%H:%M:%S}"
 
 
-def _day(at_ms: int) -> tuple[datetime, str]:
-    """A time in UTC, and its date unless that is today's."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+def _time_and_date(at_ms: int) -> tuple[datetime, str]:
+    """Return a time in UTC, and its date unless that is today."""
+    time = datetime.fromtimestamp(at_ms / 1000, UTC)
     today = datetime.fromtimestamp(SystemClock().wall_ms() / 1000, UTC).date()
-    return at, "" if at.date() == today else f"{at:%Y-%m-%d}"
+    return time, "" if time.date() == today else f"{time:%Y-%m-%d}"
 
 
-def _between(start_ms: int | None, end_ms: int | None) -> str:
+def _milliseconds_between(start_ms: int | None, end_ms: int | None) -> str:
     return "-" if start_ms is None or end_ms is None else str(end_ms - start_ms)

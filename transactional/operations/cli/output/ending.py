@@ -1,4 +1,4 @@
-"""How a command ends with an error, and how warnings are shown."""
+"""Ends a command with an exit code, and shows warnings in one line."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def leave_unexpectedly(error: BaseException) -> NoReturn:
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning of Python's, as one line."""
+    """Write one of Python's warnings as a line on stderr."""
     sys.stderr.write(f"warning: {without_login(str(message))}\n")
 
 
 class WithoutLogins(logging.Formatter):
-    """How records are shown by a command that writes no log."""
+    """Formats log records for a command that writes no log: without the logins in them."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The message and its traceback."""
+        """Return the message and its traceback, without logins."""
         return without_login(super().format(record))
 
 
 def show_warnings_briefly() -> None:
-    """Show Python's warnings as one line each, and what is logged without logins."""
+    """Show each of Python's warnings as one line, and log records without the logins in them."""
     warnings.showwarning = show_warning
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(WithoutLogins())

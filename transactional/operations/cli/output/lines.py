@@ -1,4 +1,4 @@
-"""How every command prints: lines, and tables as wide as the screen. Loads nothing that runs a topology."""
+"""Prints lines, and tables as wide as the screen, for every command. Imports nothing that runs a topology."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH_MAX = 10_000
 
 
 def plain_line(text: str) -> None:
-    """One line on stdout, without colors or wrapping."""
+    """Print a line on stdout, without colors or wrapping."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -25,7 +25,7 @@ def plain_console(width: int | None = None) -> Console:
 
 
 def print_table(table: Table | Tree) -> None:
-    """A table or a tree; if stdout is not a terminal, as wide as necessary, and without trailing blanks."""
+    """Print a table or a tree; if stdout is not a terminal, as wide as necessary, and without trailing blanks."""
     if sys.stdout.isatty():
         plain_console().print(table)
         return
@@ -36,5 +36,5 @@ def print_table(table: Table | Tree) -> None:
 
 
 def first_line(text: str | None) -> str:
-    """The text before a traceback; a value of a tuple may be in it, and controls no terminal."""
+    """Return the text before a traceback, without the control characters that a value of a tuple may have."""
     return without_controls(next(iter((text or "").splitlines()), ""))

@@ -11,27 +11,27 @@ from transactional.operations.cli.output.ending import leave
 from transactional.operations.telemetry.log_format import LogFormat, log_handler
 from transactional.operations.telemetry.run_log import LOGGER, RunLog
 
-OURS = ("transactional", "state", "spouts")
-"""The loggers of which more than warnings are written."""
+LOGGERS = ("transactional", "state", "spouts")
+"""The loggers whose records of level INFO are written, too; of others, only warnings are."""
 
 
 class Logs:
-    """While it is entered everything is logged on stderr, an error that ends the block as well; that ends the process
-    with the error's exit code."""
+    """A context in which everything is logged on stderr. An error that ends it is logged, too, and ends the process
+    with its exit code."""
 
     def __init__(self, format: LogFormat) -> None:
         self._handler = log_handler(sys.stderr, format)
         self._levels: dict[str, int] = {}
         self._run_log: RunLog | None = None
 
-    def of_run(self, topology_id: str) -> RunLog:
-        """The observer that logs a run."""
+    def observe_run(self, topology_id: str) -> RunLog:
+        """Return the observer that logs a run."""
         self._run_log = RunLog(topology_id)
         return self._run_log
 
     def __enter__(self) -> Logs:
         logging.getLogger().addHandler(self._handler)
-        for name in OURS:
+        for name in LOGGERS:
             self._levels[name] = logging.getLogger(name).level
             logging.getLogger(name).setLevel(logging.INFO)
         logging.captureWarnings(True)

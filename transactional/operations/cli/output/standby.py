@@ -17,7 +17,7 @@ class StandbyReporter:
         self.topology_id = topology_id
         plain_line(f"standing by for topology {topology_id}: leads as soon as nobody else does")
 
-    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: object) -> None:
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **details: object) -> None:
         """The lease has been taken, and every table is fenced."""
         plain_line(f"leading topology {self.topology_id} from transaction {progress.committed_txid + 1} on")
 

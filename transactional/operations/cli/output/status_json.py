@@ -14,38 +14,40 @@ from transactional.core.store.rules import state_of, upkeep_in
 from transactional.core.store.set_aside import RecentLetters
 
 NONE: Mapping[str, str] = {}
-LOOKED_AT = 20
-"""So many attempts are looked at for the last commit."""
+ATTEMPTS_MAX = 20
+"""The number of newest attempts among which the last commit is looked for."""
 
 
-def steps_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
-    """Where, in the last transaction commit, those steps ran that may run as jobs, and why."""
-    details = (record.details or {} for record in reader.attempts(topology_id, limit=LOOKED_AT))
-    return next((dict(each["steps"]) for each in details if "steps" in each), {})
+def read_step_executors(reader: StoreReader, topology_id: str) -> dict[str, str]:
+    """Return by step where it ran in the last transaction commit and why, for steps that may run as Spark jobs."""
+    details = (record.details or {} for record in reader.attempts(topology_id, limit=ATTEMPTS_MAX))
+    return next((dict(recorded["steps"]) for recorded in details if "steps" in recorded), {})
 
 
-def processing_of(reader: StoreReader, topology_id: str) -> str:
-    """Where the last transaction commit was processed, and why, if there was a choice."""
-    details = (record.details or {} for record in reader.attempts(topology_id, limit=LOOKED_AT))
-    return next((str(each["processing"]) for each in details if "processing" in each), "")
+def read_processing_executor(reader: StoreReader, topology_id: str) -> str:
+    """Return where the last committed transaction was processed, and why there, if there was a choice."""
+    details = (record.details or {} for record in reader.attempts(topology_id, limit=ATTEMPTS_MAX))
+    return next((str(recorded["processing"]) for recorded in details if "processing" in recorded), "")
 
 
-def upkeep_of(reader: StoreReader, topology_id: str) -> dict[str, str]:
-    """The tables that could not be maintained as of the last transaction commit, by committer, with what fails."""
-    records = reader.attempts(topology_id, limit=LOOKED_AT)
-    return next((upkeep_in(each.details) for each in records if each.committed_at_ms is not None), {})
+def read_maintenance_failures(reader: StoreReader, topology_id: str) -> dict[str, str]:
+    """Return by committer why its table could not be maintained, as of the last transaction commit."""
+    records = reader.attempts(topology_id, limit=ATTEMPTS_MAX)
+    return next((upkeep_in(record.details) for record in records if record.committed_at_ms is not None), {})
 
 
-def waits_of(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
-    """The partitions without a record that windows waited for in the last transaction commit, and why."""
+def read_awaited_partitions(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
+    """Return the partitions without a record that windows waited for in the last transaction commit, and why."""
     records = reader.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else ()
-    return next((awaited(each.batch.listed) for each in records if each.committed_at_ms is not None), {})
+    return next((awaited(record.batch.listed) for record in records if record.committed_at_ms is not None), {})
 
 
 @dataclass(frozen=True, slots=True)
 class UnclosedWindows:
-    """The windows of a component that are open after the last transaction commit: its watermark, when the last of them
-    ends, in milliseconds since 1970, and the partition whose events are furthest behind, if there are several."""
+    """The windows of a component that are open after the last transaction commit, in milliseconds since 1970.
+
+    `slowest` is the partition whose events are furthest behind, if there are several partitions.
+    """
 
     watermark_ms: int | None
     last_end_ms: int
@@ -53,14 +55,16 @@ class UnclosedWindows:
     slowest: str | None
 
 
-def windows_of(reader: StoreReader, status: TopologyStatus) -> dict[str, UnclosedWindows]:
-    """By component, the windows that may be open."""
+def read_open_windows(reader: StoreReader, status: TopologyStatus) -> dict[str, UnclosedWindows]:
+    """Return by component the windows that may be open."""
     records = reader.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else ()
-    record = next((each for each in records if each.committed_at_ms is not None), None)
+    record = next((candidate for candidate in records if candidate.committed_at_ms is not None), None)
     if record is None:
         return {}
-    known = sorted((seen.event_us, str(partition)) for partition, seen in record.batch.event_times.items())
-    slowest = known[0][1] if len(known) > 1 else None
+    partitions_by_time = sorted(
+        (newest.event_us, str(partition)) for partition, newest in record.batch.event_times.items()
+    )
+    slowest = partitions_by_time[0][1] if len(partitions_by_time) > 1 else None
     open_ones = (record.details or {}).get("event_time", {}).get("open_until", {})
     return {
         name: UnclosedWindows(None if us is None else us // 1_000, end_us // 1_000, by_transaction, slowest)
@@ -77,7 +81,7 @@ def status_json(
     upkeep: Mapping[str, str] = NONE,
     set_aside: RecentLetters | None = None,
 ) -> dict[str, Any]:
-    """A topology; times in milliseconds since 1970."""
+    """Return a topology's status as JSON, with times in milliseconds since 1970."""
     trouble = status.trouble
     return {
         "topology": status.topology_id,
@@ -97,7 +101,7 @@ def status_json(
         "processing": processing or None,
         "steps": dict(steps),
         "windows_wait_for": dict(waits),
-        "open_windows": {name: asdict(each) for name, each in windows.items()},
+        "open_windows": {name: asdict(open_windows) for name, open_windows in windows.items()},
         "maintenance_failing": dict(upkeep),
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,
@@ -123,7 +127,8 @@ def _run_json(run: RunRecord) -> dict[str, Any]:
 
 
 def attempt_json(record: AttemptRecord) -> dict[str, Any]:
-    """An attempt; times in milliseconds since 1970, ranges as `[source, partition, start, until]`."""
+    """Return an attempt as JSON, with times in milliseconds since 1970, and ranges as `[source, partition, start,
+    until]`."""
     return {
         "txid": record.attempt.txid,
         "attempt": record.attempt.attempt_id,
@@ -141,7 +146,7 @@ def attempt_json(record: AttemptRecord) -> dict[str, Any]:
         "lost": record.batch.lost,
         "details": None if record.details is None else dict(record.details),
         "ranges": [
-            [partition.source, partition.index, each.start, each.until]
-            for partition, each in sorted(record.batch.ranges.items())
+            [partition.source, partition.index, offsets.start, offsets.until]
+            for partition, offsets in sorted(record.batch.ranges.items())
         ],
     }

@@ -86,7 +86,7 @@ class Screen:
         """Tell the display, and return the rows of its table."""
         self.at_ms += after_ms
         self.display(self.at_ms, event, actions)
-        table = self.display._table(self.at_ms)
+        table = self.display._flights_table(self.at_ms)
         return [list(cells) for cells in zip(*(column.cells for column in table.columns), strict=True)]
 
 

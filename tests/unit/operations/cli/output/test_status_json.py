@@ -15,10 +15,10 @@ from transactional.core.machine.protocol import CommitSucceeded
 from transactional.model.plumbing.failures import LASTING, FailuresInARow
 from transactional.operations.cli.output.status_json import (
     attempt_json,
-    processing_of,
+    read_maintenance_failures,
+    read_processing_executor,
+    read_step_executors,
     status_json,
-    steps_of,
-    upkeep_of,
 )
 from transactional.operations.cli.output.statuses import upkeep_lines
 from transactional.operations.telemetry.metrics import Metrics
@@ -43,8 +43,8 @@ def test_where_a_step_ran(tmp_path: Path) -> None:
 
     said = "job: all steps do that can"
     [status] = store.status(topology.id)
-    assert steps_of(store, topology.id) == {"count": said}
-    assert status_json(status, steps_of(store, topology.id))["steps"] == {"count": said}
+    assert read_step_executors(store, topology.id) == {"count": said}
+    assert status_json(status, read_step_executors(store, topology.id))["steps"] == {"count": said}
     newest = next(record for record in store.attempts(topology.id, limit=9) if record.phase == "committed")
     assert attempt_json(newest)["details"]["steps"] == {"count": said}
     steps = [event.steps for _, event, _ in read_journal(tmp_path / "journal") if isinstance(event, CommitSucceeded)]
@@ -60,7 +60,7 @@ def test_a_transaction_has_its_place_also_where_there_was_no_choice() -> None:
     made.set_committer_bolt("count", counts(MemoryTable("t")).count()).fields_grouping("spout", "word")
     topology = made.build()
     TopologyDriver(topology, store, LocalExecutor(topology), DRAINED).run()
-    assert processing_of(store, topology.id) == "in the driver"
+    assert read_processing_executor(store, topology.id) == "in the driver"
 
 
 def test_where_a_transaction_was_processed() -> None:
@@ -71,13 +71,13 @@ def test_where_a_transaction_was_processed() -> None:
     TopologyDriver(topology, store, executor, DRAINED).run()
     said = "in workers: nothing is measured yet"
     [status] = store.status(topology.id)
-    assert processing_of(store, topology.id) == said
+    assert read_processing_executor(store, topology.id) == said
     assert status_json(status, {}, {}, said)["processing"] == said
 
 
 def test_a_store_that_knows_of_no_steps() -> None:
-    assert steps_of(MemoryCoordinatorStore(), "none") == {}
-    assert processing_of(MemoryCoordinatorStore(), "none") == ""
+    assert read_step_executors(MemoryCoordinatorStore(), "none") == {}
+    assert read_processing_executor(MemoryCoordinatorStore(), "none") == ""
 
 
 def test_a_table_that_is_not_maintained() -> None:
@@ -94,9 +94,11 @@ def test_a_table_that_is_not_maintained() -> None:
     TopologyDriver(topology, store, LocalExecutor(topology), DRAINED, observers=[metrics]).run()
     said = "maintenance has failed 3 times in a row: No space left on device\nTraceback"
     assert store.status(topology.id)[0].committed_txid > LASTING
-    assert upkeep_of(store, topology.id)["count"].startswith("maintenance has failed")
+    assert read_maintenance_failures(store, topology.id)["count"].startswith("maintenance has failed")
     [status] = store.status(topology.id)
-    assert status_json(status, {}, upkeep=upkeep_of(store, topology.id))["maintenance_failing"].keys() == {"count"}
+    assert status_json(status, {}, upkeep=read_maintenance_failures(store, topology.id))[
+        "maintenance_failing"
+    ].keys() == {"count"}
     [line] = upkeep_lines({topology.id: {"count": said}})
     assert line.endswith("open it: maintenance has failed 3 times in a row: No space left on device")
     sample = 'transactional_state_maintenance_failing{component="count",topology="words"} 1.0'
