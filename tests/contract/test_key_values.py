@@ -42,7 +42,7 @@ def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: 
                 assert found == model.get(word, 0)
                 model[word] = (found or 0) + random.randrange(1, 9)
                 values.put(word, model[word])
-    state.put(attempt, values.written)
+    state.put(attempt, values.changes)
     return model
 
 

@@ -120,7 +120,7 @@ def test_what_components_emit_is_returned(take: int | None, failures: list[str])
 
 # --- wrong variants ---------------------------------------------------------------------------------------------------
 
-EMITTED, NOTE, FLUSH = Recorder.emitted, _Stream._note, _Stream.flush
+EMITTED, NOTE, FLUSH = Recorder.emitted, _Stream._record_batch, _Stream.flush
 PLAN: Any = RowsSpout.plan
 
 
@@ -139,7 +139,7 @@ def on_the_default_stream(recorder: Recorder, topology: Topology, attempts: Any)
 def what_is_taken(stream: _Stream, batch: Any) -> None:
     """Only what somebody subscribes to is noted."""
     record = stream.record
-    if not stream.spreaders and not stream.inner and not stream.aggregators:
+    if not stream.routers and not stream.inner and not stream.aggregators:
         stream.record = None
     NOTE(stream, batch)
     stream.record = record
@@ -166,7 +166,7 @@ WRONG: dict[str, tuple[Any, str, Any]] = {
     "attempts that failed count": (Recorder, "emitted", of_all_attempts),
     "only the last transaction counts": (Recorder, "emitted", of_the_last_attempt),
     "only default streams": (Recorder, "emitted", on_the_default_stream),
-    "only what somebody gets": (_Stream, "_note", what_is_taken),
+    "only what somebody gets": (_Stream, "_record_batch", what_is_taken),
     "not what is emitted directly": (_Stream, "flush", not_what_is_direct),
     "not in the commit phase": (testing, "CommitPhase", in_tasks_only),
     "a replay skips its rows": (RowsSpout, "plan", rows_again),

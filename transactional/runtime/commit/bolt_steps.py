@@ -1,4 +1,5 @@
-"""Bolts in the commit phase: they are run over the tuples that have waited for them, and what they put is written."""
+"""Bolts in the commit phase: a bolt runs over the tuples that wait for it, and its new values are written to its
+state."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.tasks.map_state import MapStateView
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.stateful import KeyValues, StatefulOperator, overrides_rollback
-from transactional.runtime.tasks.step_work import StepWork, TaskInput, Waiting, batches_of, bytes_of
+from transactional.runtime.tasks.step_work import StepWork, TaskInput, WaitingTuples, read_batches, read_bytes
 from transactional.runtime.tasks.task_loop import Received, run_through
 from transactional.topology.bolts.bolts import Bolt
 from transactional.topology.bolts.stateful import StatefulBolt
@@ -30,7 +31,7 @@ from transactional.topology.topology import Topology, committer_of
 
 
 class BoltStep(CommitStep):
-    """A bolt, or a function, with a state or without one."""
+    """The step of a bolt or a function, with a state or without one."""
 
     def _size(self, passing: Passing) -> tuple[int, int]:
         component = self.component
@@ -42,19 +43,19 @@ class BoltStep(CommitStep):
         received = self._run_tasks(info, passing)
         if state is None or view is None:
             return
-        written = view.written
+        changes = view.changes
         try:
-            state.put(passing.attempt, written)
-        except SchemaMismatch as refused:
-            raise self._error_of_refused(info, passing, received, refused) from refused
-        passing.written[component.id] = len(written)
-        if not self.plan.driver_reason and (why := view.needs_driver):
-            self.context.executor_chooser.require_driver(self.plan, why)
+            state.put(passing.attempt, changes)
+        except SchemaMismatch as refusal:
+            raise self._find_error(info, passing, received, refusal) from refusal
+        passing.written[component.id] = len(changes)
+        if not self.plan.driver_reason and (reason := view.needs_driver):
+            self.context.executor_chooser.require_driver(self.plan, reason)
         view.close()
 
     def _work(self, passing: Passing) -> StepWork | None:
         component, processed = self.component, passing.processed
-        part = None if component.state is None else self._for_tasks(passing)
+        part = None if component.state is None else self._state_for_tasks(passing)
         if part is None and component.state is not None:
             return None
         instances = processed.parts.get(component.id, ())
@@ -72,41 +73,44 @@ class BoltStep(CommitStep):
     def _run_job(self, work: StepWork, passing: Passing) -> None:
         try:
             super()._run_job(work, passing)
-        except SchemaMismatch as refused:
-            raise self._error_of_refused(self._task_info(passing)[0], passing, {}, refused) from refused
+        except SchemaMismatch as refusal:
+            raise self._find_error(self._task_info(passing)[0], passing, {}, refusal) from refusal
 
-    def _take(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
+    def _write_parts(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
         if self.component.state is not None:
             self.component.state.put_parts(passing.attempt, written)
 
     def _run_tasks(self, info: TaskInfo, passing: Passing) -> Inputs:
-        """Run all tasks; returns what they have received, if it may be needed once more."""
+        """Run all tasks. Returns their tuples if dead letters may have to be found among them."""
         component, sets_aside = self.component, self.context.topology.dead_letters is not None
-        failures, kept = list[tuple[TaskInfo, TaskFailed]](), dict[int, partial[Received]]()
+        failures, inputs = list[tuple[TaskInfo, TaskFailed]](), dict[int, partial[Received]]()
         for task in range(component.parallelism):
-            of_task = replace(info, task=task)
-            make = partial(CommitTask, of_task, component.id, self._instances(task, passing.processed))
+            task_info = replace(info, task=task)
+            make = partial(CommitTask, task_info, component.id, self._instances(task, passing.processed))
             received = partial(self._tuples, passing.inbox.pop((component.id, task), ()))
             if sets_aside:
-                kept[task] = received
-            done, failed = run_through(make, received)
+                inputs[task] = received
+            loop, failed = run_through(make, received)
             if failed is None:
-                passing.letters += done.letters
-                passing.late_counts.update(done.late_counts)
-                passing.counted.update(done.counted)
-                passing.take_over(component.id, done.partials, done.addressed)
-                operators = done.operators.values()
-                passing.stateful += [(of_task, each) for each in operators if isinstance(each, StatefulOperator)]
+                passing.letters += loop.letters
+                passing.late_counts.update(loop.late_counts)
+                passing.counted.update(loop.counted)
+                passing.pass_on(component.id, loop.partials, loop.addressed)
+                passing.stateful += [
+                    (task_info, operator)
+                    for operator in loop.operators.values()
+                    if isinstance(operator, StatefulOperator)
+                ]
                 continue
-            failures.append((of_task, failed))
+            failures.append((task_info, failed))
             if not failed.at_fault:
                 break
         if failures:
             raise error_of_tasks(failures) from failures[-1][1]
-        return kept
+        return inputs
 
     def _task_info(self, passing: Passing) -> tuple[TaskInfo, MapStateView | KeyValues | None]:
-        """The first of all tasks, with the view of the state that they share."""
+        """Return the first of the tasks, with the view of the state that all tasks share."""
         context, component, processed = self.context, self.component, passing.processed
         info = TaskInfo(
             *(context.program, passing.attempt, 0, component.parallelism),
@@ -121,9 +125,9 @@ class BoltStep(CommitStep):
         return with_state(info, component.id, component.state, tuples, replaces=self._replaces(passing))
 
     def _lookups(self, passing: Passing) -> Lookups:
-        """How the bolt looks up the states that it reads: before this transaction, or after it, once they are written.
+        """Return the tables that the bolt looks up: states before this transaction, or after it, once they are written.
 
-        A replay gives the same: by then the states have been brought to this transaction again.
+        A replay reads the same rows, because it brings the states to this transaction again first.
         """
         lookups = dict[str, Lookup]()
         for read in self.component.reads:
@@ -136,48 +140,49 @@ class BoltStep(CommitStep):
         return lookups
 
     def _replaces(self, passing: Passing) -> bool:
-        """Whether an earlier attempt has written the state, where the bolt has to know it."""
+        """Return whether an earlier attempt has written the state, if the bolt has a hook for that."""
         bolt, state = self.component.bolt, self.component.state
         if state is None or not isinstance(bolt, StatefulBolt):
             return False
         return overrides_rollback(bolt) and state.is_replay(passing.attempt)
 
     def _instances(self, task: int, processed: Processed) -> Mapping[str, bytes]:
-        """The bolt as it came out of the processing phase; none if there was nothing to keep."""
+        """Return the pickled bolt that has begun its batch in the processing phase, if there is one."""
         component, context = self.component, self.context
         if component.id not in context.program.plan.early or not isinstance(component.bolt, Bolt):
             return {}
         instances = processed.parts[component.id]
         assert not isinstance(instances, Partials)
-        return {component.id: bytes_of(instances[task], context.scratch)}
+        return {component.id: read_bytes(instances[task], context.scratch)}
 
-    def _tuples(self, received: Sequence[Waiting]) -> Received:
-        return ((batch, *each[1:]) for each in received for batch in batches_of(each, self.context.scratch))
+    def _tuples(self, received: Sequence[WaitingTuples]) -> Received:
+        return ((batch, *waiting[1:]) for waiting in received for batch in read_batches(waiting, self.context.scratch))
 
-    def _error_of_refused(
-        self, info: TaskInfo, passing: Passing, received: Inputs, refused: SchemaMismatch
-    ) -> BaseException:
-        """The error for what a state has refused to store: with the tuples at fault, where tuples are set aside."""
+    def _find_error(self, info: TaskInfo, passing: Passing, inputs: Inputs, refusal: SchemaMismatch) -> BaseException:
+        """Return the error for new values that a state refuses. It names the tuples at fault if they can be set
+        aside."""
         component, topology = self.component, self.context.topology
-        if topology.dead_letters is None or component.state is None or refused.at_fault:
-            return refused
+        if topology.dead_letters is None or component.state is None or refusal.at_fault:
+            return refusal
         if component.id in self.context.program.plan.early:
-            received = _received_before(topology, component.id, passing.processed, info)
-        failures = find_faults(component.id, component.state, info, received)
-        return error_of_tasks(failures) if failures else refused
+            inputs = _process_again(topology, component.id, passing.processed, info)
+        failures = find_faults(component.id, component.state, info, inputs)
+        return error_of_tasks(failures) if failures else refusal
 
 
-def _received_before(topology: Topology, component: str, processed: Processed, info: TaskInfo) -> Inputs:
-    """The tuples of a bolt that were consumed in the processing phase: all is processed once more in this process, up
-    to that bolt. Nothing if that is not possible here."""
+def _process_again(topology: Topology, component: str, processed: Processed, info: TaskInfo) -> Inputs:
+    """Return the tuples that a bolt has had in the processing phase.
+
+    The batch is processed once more in this process, up to that bolt. Returns nothing if that is not possible here.
+    """
     if processed.batch is None:
         return {}
     try:
         executor = LocalExecutor(topology, late=frozenset([component]))
-        again = executor.run(info.attempt, processed.batch)
+        processed_again = executor.run(info.attempt, processed.batch)
     except TransactionalError:
         return {}
     tuples: dict[int, list[tuple[pa.RecordBatch, str, str]]] = {}
-    for late in (late for late in again.deferred if late.target == component):
+    for late in (late for late in processed_again.deferred if late.target == component):
         tuples.setdefault(late.task, []).extend((batch, late.source, late.stream) for batch in late.batches)
-    return {task: lambda of=of_task: of for task, of_task in tuples.items()}  # type: ignore[misc]
+    return {task: lambda batches=batches: batches for task, batches in tuples.items()}  # type: ignore[misc]

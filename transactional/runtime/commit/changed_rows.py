@@ -1,4 +1,4 @@
-"""The rows that a merge of partial aggregates changes, before and after the transaction, and how they are written."""
+"""Computes the rows that a merge of partial aggregates changes, with their values before and after the transaction."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ from transactional.topology.topology import old_name
 
 
 def changed_rows(state: ReadState, attempt: TransactionAttempt, part: pa.Table, aggregator: Aggregator) -> pa.Table:
-    """The rows that a merge of partial aggregates changes, in their order: key, new values, and old ones, NULL in a new
-    row. A replay gives the same, because what it reads is what was before the transaction."""
+    """Return the rows that a merge of partial aggregates changes, in their order: key, new values, and old values.
+
+    Old values are NULL in a new row. A replay gives the same rows, because it reads the values before the transaction.
+    """
     key, values = list(state.key.names), list(state.values.names)
     schema = arrow_schema(Schema((*state.key, *state.values)))
     part = part.select(schema.names).cast(schema)
-    before = state.rows_before(attempt, part.select(key)).select(schema.names).cast(schema)
-    both = aggregator.combine([before, part]).select(schema.names)
-    new, old = (take_rows(each, find_key_positions(part, each, key, is_unique=True)) for each in (both, before))
+    previous_rows = state.rows_before(attempt, part.select(key)).select(schema.names).cast(schema)
+    combined = aggregator.combine([previous_rows, part]).select(schema.names)
+    new, old = (
+        take_rows(rows, find_key_positions(part, rows, key, is_unique=True)) for rows in (combined, previous_rows)
+    )
     for name in values:
         new = new.append_column(old_name(name), old[name])
     return new
 
 
 def kinds_written(combine: Mapping[str, str]) -> Mapping[str, str]:
-    """How a state takes what an update writes: own combiners' values in place of what was there."""
+    """Return how a state combines the rows of an update: values of own combiners replace the stored ones."""
     return combine if can_combine_all(combine) else dict.fromkeys(combine, "last")

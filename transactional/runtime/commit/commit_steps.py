@@ -1,6 +1,7 @@
-"""A step of the commit phase: one component finishes its batch, in the driver or as a Spark job over its tasks.
+"""A step of the commit phase: one component finishes its batch, on the driver or as a Spark job over its tasks.
 
-What the kinds of components do is in `bolt_steps` and `update_steps`; how they run is the same for all.
+This module chooses the executor of a step, runs its tasks and checks their answers. `bolt_steps` and `update_steps`
+have the work of each kind of component.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from transactional.topology.topology import Component, Topology
 
 
 class CommitContext:
-    """What the steps of a topology's commit phase have in common. `choice` says which executors they
+    """The common parts of the steps of a topology's commit phase. `choice` says which executors they
     use, as for `StepExecutorChooser`."""
 
     def __init__(self, topology: Topology, program: TaskProgram, jobs: StepExecutor | None, choice: str) -> None:
@@ -37,7 +38,7 @@ class CommitContext:
 
     @cached_property
     def scratch(self) -> Scratch | None:
-        """Where tasks have left what was too large for the driver."""
+        """The storage for data of steps that is too large for the driver."""
         return scratch_of(self.topology)
 
 
@@ -76,15 +77,15 @@ class CommitStep(ABC):
         """Finish the component on the driver."""
 
     def _size(self, passing: Passing) -> tuple[int, int]:
-        """How many rows its tasks would have to work on, and about how many bytes."""
+        """Return the number of rows that the tasks would work on, and about their size in bytes."""
         return 0, 0
 
     def _work(self, passing: Passing) -> StepWork | None:
-        """What its tasks do as a job; None, and nothing is done, if only the driver can read the state."""
+        """Return the work of a job, or None if only the driver can read the state."""
         return None
 
-    def _take(self, passing: Passing, written: Sequence[WrittenPart]) -> None:  # noqa: B027 - optional
-        """Write what the tasks of a job have kept, once all that they send is passed on."""
+    def _write_parts(self, passing: Passing, written: Sequence[WrittenPart]) -> None:  # noqa: B027 - optional
+        """Write the parts that the tasks of a job have kept, once all their items are passed on."""
 
     def _run_job(self, work: StepWork, passing: Passing) -> None:
         jobs = self.context.jobs
@@ -99,42 +100,45 @@ class CommitStep(ABC):
             passing.take_items(answer.items)
             passing.late_counts.update(answer.late_counts)
             passing.counted.update(answer.counted)
-        self._take(passing, [answer.written for answer in answers if answer.written is not None])
+        self._write_parts(passing, [answer.written for answer in answers if answer.written is not None])
 
-    def _for_tasks(self, passing: Passing) -> TaskState | None:
-        """What tasks read of the state; None: only the driver can."""
+    def _state_for_tasks(self, passing: Passing) -> TaskState | None:
+        """Return the state that tasks read, or None if only the driver can read it."""
         assert self.component.state is not None
         return self.component.state.for_tasks(passing.attempt)
 
     def _check(self, work: StepWork, answers: Sequence[TaskDone]) -> None:
-        """Every task has answered once, none has failed, and nothing was lost on the way."""
+        """Raise if a task has not answered exactly once, has failed, or has not received all its rows."""
         if failures := [answer.failure for answer in answers if answer.failure is not None]:
             for reason in (failure.driver_reason for failure in failures if failure.driver_reason):
                 self.context.executor_chooser.require_driver(self.plan, reason)
             raise _error_of_job(failures)
-        state, given = self.component.state, [each.task for each in work.inputs]
+        state, tasks = self.component.state, [task_input.task for task_input in work.inputs]
         step = f"step {self.component.id!r}" + ("" if state is None else f", which writes the state {state.table}")
-        if [answer.task for answer in answers] != given:
-            raise TuplesLost(f"{len(given)} tasks of {step} were to answer once each, {len(answers)} have answered")
-        received, expected = sum(answer.received for answer in answers), work.rows_of(answers)
+        if [answer.task for answer in answers] != tasks:
+            raise TuplesLost(f"{len(tasks)} tasks of {step} were to answer once each, {len(answers)} have answered")
+        received, expected = sum(answer.received for answer in answers), work.expected_rows(answers)
         if received != expected:
             raise TuplesLost(f"the tasks of {step} have received {received} of {expected} {work.counted}")
 
 
 def error_of_tasks(failures: Sequence[tuple[TaskInfo, TaskFailed]]) -> BaseException:
-    """How tasks in the driver have failed. An error raised by a state inside a bolt is passed on unchanged; tuples are
-    at fault only if all failures can be attributed to some."""
-    info, failed = min(failures, key=lambda each: rank_failure(each[1]))
+    """Return the error for failures of tasks on the driver.
+
+    An error that a state has raised inside a bolt is passed on unchanged. Tuples are at fault only if every failure can
+    be attributed to a tuple.
+    """
+    info, failed = min(failures, key=lambda failure: rank_failure(failure[1]))
     if isinstance(failed.__cause__, TransactionalError) and not failed.at_fault:
         return failed.__cause__
     text = f"{info}, in the commit phase: {failed}"
-    return error_of(failed.code, *summed_up(text, [each.at_fault for _, each in failures]))
+    return error_of(failed.code, *summed_up(text, [failure.at_fault for _, failure in failures]))
 
 
 def _error_of_job(failures: Sequence[StepFailure]) -> TransactionalError:
-    """The same of tasks of a job."""
+    """Return the error for failures of tasks of a job, as `error_of_tasks`."""
     first = min(failures, key=rank_failure)
-    raised = None if first.is_own else by_code(first.code)
-    if raised is not None:
-        return raised(first.text)
+    error_class = None if first.is_own else by_code(first.code)
+    if error_class is not None:
+        return error_class(first.text)
     return error_of(first.code, *summed_up(first.text, [failure.at_fault for failure in failures]))

@@ -1,4 +1,4 @@
-"""One run through a task of one component in the commit phase, and one of an update's emissions, wherever that is."""
+"""Runs a task of one component in the commit phase, or emits the rows of an update, on the driver or in a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transactional.topology.stages import StageEdge
 
 
 class CommitTask(TaskLoop):
-    """One task of one component in the commit phase: keeps what it emits for later components."""
+    """One task of one component in the commit phase. Its output is kept for later components."""
 
     def __init__(self, info: TaskInfo, bolt_id: str, instances: Mapping[str, bytes], *, looks_closer: bool) -> None:
         super().__init__(info, [bolt_id], instances=instances, looks_closer=looks_closer)
@@ -31,23 +31,23 @@ class CommitTask(TaskLoop):
         self.addressed: list[tuple[StageEdge, int, list[pa.RecordBatch]]] = []
 
     def finish(self, operator: Operator) -> None:
-        """Finish the batch."""
+        """Finish the bolt's batch, and take its letters and counts."""
         self.letters += operator.letters
         operator.finish()
         self.late_counts.update(operator.late_counts)
         self.count(operator)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:
-        """Keep it."""
+        """Keep the output."""
         self.addressed += emitter.addressed()
-        if self.goes_well:
+        if self.has_no_failure:
             self.partials += emitter.partials()
 
 
 def with_state(
     info: TaskInfo, component_id: str, state: ReadState, tuples: Iterable[pa.RecordBatch], *, replaces: bool
 ) -> tuple[TaskInfo, MapStateView | KeyValues]:
-    """The task with its view of a state, in which a stateful bolt finds the keys of its tuples."""
+    """Return the task with a view of its state. For a stateful bolt the keys of its tuples are read at once."""
     if isinstance(info.program.bolts[component_id].bolt, StatefulBolt):
         values = KeyValues.of(component_id, state, info.attempt)
         values.read_ahead(tuples)
@@ -59,8 +59,8 @@ def with_state(
 def emit_tables(
     program: TaskProgram, attempt: TransactionAttempt, component_id: str, task: int, tables: Mapping[str, pa.Table]
 ) -> Emitter:
-    """Emit what an update emits, by stream, with what is computed of it when rows are read. Raises `TaskFailed` for
-    what those behind it refuse."""
+    """Emit the rows of an update, by stream, with computed columns. Raises `TaskFailed` if a later component refuses
+    them."""
     emitter, outputs = make_emitter(program, component_id, task), program.outputs_of(component_id)
     if program.record is not None:
         emitter.record_to(partial(program.record, attempt, component_id))

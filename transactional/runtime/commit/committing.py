@@ -26,7 +26,7 @@ from transactional.topology.topology import Topology, WorkPhase
 
 
 def facts_of_write(state: State, rows: int | None) -> dict[str, int]:
-    """What is recorded of a state's write: as far as it is known."""
+    """Return the recorded facts of a state's write, as far as they are known."""
     recorded = {} if rows is None else {"rows": rows}
     try:
         facts = state.last_commit()
@@ -39,8 +39,8 @@ def facts_of_write(state: State, rows: int | None) -> dict[str, int]:
 
 
 class CommitPhase:
-    """The commit phase of one attempt: finishes components one after the other, each after those that it reads from. A
-    committer's table is written before what it has emitted is processed.
+    """Runs commit phases: finishes components one after the other, each after the ones that it reads from. A
+    committer's table is written before its output is processed.
 
     A crash between two tables does no harm: on the replay the first committer reads its state as it was before the
     transaction, so what it emits matches what it writes then.
@@ -62,11 +62,13 @@ class CommitPhase:
             (update_step if component.is_update else BoltStep)(plan, component, self.context)
             for plan, component in components
         ]
-        self.states = {each.id: each.state for each in topology.committers if each.state is not None}
+        self.states = {
+            component.id: component.state for component in topology.committers if component.state is not None
+        }
 
     def run(self, attempt: TransactionAttempt, processed: Processed) -> CommitReport:
-        """Run it, and report what the attempt did. Every committer writes to its table, even if it has nothing to
-        change: so every table's version shows which transaction it is at.
+        """Run the commit phase of an attempt, and return its report. Every committer writes to its table, even if it
+        has nothing to change, so that every table's version shows which transaction it is at.
 
         Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
@@ -96,22 +98,22 @@ class CommitPhase:
             except TaskFailed as failed:
                 raise error_of_tasks([(info, failed)]) from failed
         if self.context.scratch is not None:
-            self.context.scratch.remove(passing.left)
+            self.context.scratch.remove(passing.scratch_files)
         for component_id, facts in states.items():
             facts |= facts_of_write(self.states[component_id], passing.written.get(component_id))
         edges = Counter(processed.edges) + passing.sent
         letters = Counter(letter.exclusion.component for letter in passing.letters)
-        late = Counter(processed.late_counts) + passing.late_counts
+        late_counts = Counter(processed.late_counts) + passing.late_counts
         passing.counted.update(processed.counted)
-        return CommitReport(edges, states, letters, step_executors, late, processed.executor, passing.counted)
+        return CommitReport(edges, states, letters, step_executors, late_counts, processed.executor, passing.counted)
 
     def _is_fed_before(self, component: str) -> bool:
-        """Whether it has had, in the processing phase, whatever does not come from steps."""
+        """Return whether a component had all tuples that do not come from steps in the processing phase."""
         plan = self.program.plan
         return component in plan.early or plan.phases[component] is WorkPhase.PROCESSING
 
     def _make_durable(self) -> None:
-        """The following transaction commit is durable, so everything it refers to must be."""
+        """Sync all tables: the transaction commit that follows is durable, so everything that it refers to must be."""
         paths = {path for state in self.states.values() for path in state.unsynced()}
         try:
             sync(paths)
@@ -132,7 +134,7 @@ class CommitPhase:
 
 
 def _run_step(step: CommitStep, passing: Passing) -> StepExecutorChoice:
-    """Run a step, whose name an error is given that a state raises: the state does not know it."""
+    """Run a step. An error of a state gets the name of the component, which the state does not know."""
     try:
         return step.run(passing)
     except NaiveTime as error:

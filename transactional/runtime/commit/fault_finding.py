@@ -1,7 +1,8 @@
-"""Finds the tuples at fault when a state refuses what a bolt has put: the bolt is run again, and nothing is written.
+"""Finds the tuples at fault when a state refuses the new values of a bolt. The bolt is run again, and nothing is
+written.
 
-A stateful bolt gets all of its tuples again, and each value is checked when it is put. A committer puts when its batch
-ends, so it gets halves of its tuples, and halves of those with which it is refused again (bisection).
+A stateful bolt gets all of its tuples again, and each value is checked when it is put. A committer puts values when its
+batch ends, so it gets halves of its tuples, and halves of those halves that the state refuses again (bisection).
 """
 
 from __future__ import annotations
@@ -24,53 +25,55 @@ from transactional.runtime.tasks.task_loop import Received
 Check = Callable[[Mapping[Any, Any]], None]
 Failures = list[tuple[TaskInfo, TaskFailed]]
 Inputs = Mapping[int, Callable[[], Received]]
-"""The tuples of each task, as often as they are needed."""
+"""By task, a function that returns the task's tuples. It may be called several times."""
 
 
 def find_faults(component: str, state: ReadState, info: TaskInfo, inputs: Inputs) -> Failures:
-    """The failures of the tasks whose tuples were found; none if no single tuple is the cause. `info` is that of the
-    attempt in which the state has refused what was put: nothing is written yet."""
+    """Return the failures of the tasks with tuples at fault, or none if no single tuple is the cause.
+
+    `info` belongs to the attempt in which the state has refused the new values. Nothing is written yet.
+    """
     check, failures = state.check_put, Failures()
     for task, received in inputs.items():
-        of_task = replace(info, task=task)
+        task_info = replace(info, task=task)
         if info.key_values is not None:
-            closer = replace(of_task, key_values=info.key_values.looking_closer(check))
-            failed = CommitTask(closer, component, {}, looks_closer=True).run(received())
+            closer_info = replace(task_info, key_values=info.key_values.looking_closer(check))
+            failed = CommitTask(closer_info, component, {}, looks_closer=True).run(received())
         else:
-            failed = _Halves(of_task, component, state, check, _Rows.of(received())).failure()
+            failed = _Bisection(task_info, component, state, check, _Rows.of(received())).find_failure()
         if failed is not None and failed.at_fault:
-            failures.append((of_task, failed))
+            failures.append((task_info, failed))
     return failures
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Tuples in order, of which a part can be taken."""
+    """Tuples in order, from which parts can be taken."""
 
     batches: Sequence[tuple[pa.RecordBatch, str, str]]
 
     @classmethod
     def of(cls, received: Iterable[tuple[pa.RecordBatch, str, str]]) -> _Rows:
-        """Those of a task."""
-        return cls([each for each in received if each[0].num_rows])
+        """Make them from the tuples of a task."""
+        return cls([entry for entry in received if entry[0].num_rows])
 
     def __len__(self) -> int:
         return sum(batch.num_rows for batch, _, _ in self.batches)
 
-    def part(self, start: int, until: int) -> list[tuple[pa.RecordBatch, str, str]]:
-        """Those from one number to another."""
-        found, at = list[tuple[pa.RecordBatch, str, str]](), 0
+    def part(self, start: int, end: int) -> list[tuple[pa.RecordBatch, str, str]]:
+        """Return the tuples with the numbers `start` to `end`, excluding `end`."""
+        parts, batch_start = list[tuple[pa.RecordBatch, str, str]](), 0
         for batch, source, stream in self.batches:
-            first, last = max(start - at, 0), min(until - at, batch.num_rows)
+            first, last = max(start - batch_start, 0), min(end - batch_start, batch.num_rows)
             if first < last:
-                found.append((batch.slice(first, last - first), source, stream))
-            at += batch.num_rows
-        return found
+                parts.append((batch.slice(first, last - first), source, stream))
+            batch_start += batch.num_rows
+        return parts
 
 
 @dataclass(frozen=True, slots=True)
-class _Halves:
-    """Runs a committer over parts of one task's tuples."""
+class _Bisection:
+    """Runs a committer over halves of one task's tuples."""
 
     info: TaskInfo
     component: str
@@ -78,8 +81,8 @@ class _Halves:
     check: Check
     rows: _Rows
 
-    def failure(self) -> TaskFailed | None:
-        """How it fails, with every tuple that the state refuses by itself; None: there is none."""
+    def find_failure(self) -> TaskFailed | None:
+        """Return a failure with every tuple that the state refuses by itself, or None if there is none."""
         faults = Faults(self.info.program.spout.id)
         try:
             self._search(0, len(self.rows), faults)
@@ -88,28 +91,28 @@ class _Halves:
             return failed
         return None
 
-    def _search(self, start: int, until: int, faults: Faults) -> None:
-        refused = self._refused(start, until)
-        if refused is None:
+    def _search(self, start: int, end: int, faults: Faults) -> None:
+        refusal = self._check_part(start, end)
+        if refusal is None:
             return
-        if until - start == 1:
-            [(batch, source, stream)] = self.rows.part(start, until)
-            faults.name(TaskFailed(refused.code, self.component, str(refused)), next(tuples(batch, source, stream)))
+        if end - start == 1:
+            [(batch, source, stream)] = self.rows.part(start, end)
+            faults.name(TaskFailed(refusal.code, self.component, str(refusal)), next(tuples(batch, source, stream)))
             return
-        middle = (start + until) // 2
+        middle = (start + end) // 2
         self._search(start, middle, faults)
-        self._search(middle, until, faults)
+        self._search(middle, end, faults)
 
-    def _refused(self, start: int, until: int) -> SchemaMismatch | None:
-        """Why the state refuses what these tuples alone lead to."""
-        if start == until:
+    def _check_part(self, start: int, end: int) -> SchemaMismatch | None:
+        """Run the committer over these tuples alone. Returns the error with which the state refuses its new values."""
+        if start == end:
             return None
         view = MapStateView(self.component, self.state, self.info.attempt)
         task = CommitTask(replace(self.info, state=view), self.component, {}, looks_closer=False)
-        if task.run(self.rows.part(start, until)) is not None:
-            return None  # of another cause, which these tuples did not have together with the others
+        if task.run(self.rows.part(start, end)) is not None:
+            return None  # another failure, which these tuples did not cause together with the others
         try:
-            self.check(view.written)
-        except SchemaMismatch as refused:
-            return refused
+            self.check(view.changes)
+        except SchemaMismatch as refusal:
+            return refusal
         return None

@@ -1,4 +1,8 @@
-"""What components of a commit phase pass on to those behind them, wherever they run."""
+"""`Passing`: the tuples and partial aggregates that components of one commit phase pass on to later ones.
+
+It is filled from the results of the processing phase, and then by each step, on the driver or from the items of a job.
+It also collects what the phase reports: counts, dead letters, and the files to remove.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from transactional.core.ports import DeadLetter, Partials, Processed
 from transactional.core.ports.staged import SplitRows, StagedBytes, StagedFile
 from transactional.model.arrow import table_from_ipc
 from transactional.model.attempt import TransactionAttempt
-from transactional.runtime.processing.split_rows import Waits
+from transactional.runtime.processing.split_rows import WaitingRows
 from transactional.runtime.tasks.items import (
     Item,
     PartialAggregates,
@@ -23,86 +27,86 @@ from transactional.runtime.tasks.items import (
 )
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.stateful import StatefulOperator
-from transactional.runtime.tasks.step_work import Waiting
+from transactional.runtime.tasks.step_work import WaitingTuples
 from transactional.topology.stages import StageEdge
 
 Addressed = Iterable[tuple[StageEdge, int, list[pa.RecordBatch]]]
-"""Record batches for the task of a bolt."""
+"""Output of a task: for each edge and target task, the record batches."""
 
 
 @dataclass(slots=True)
 class Passing:
-    """What components pass on to those behind them, in one commit phase."""
+    """The tuples and partial aggregates that wait for components in one commit phase, and the phase's counts."""
 
     attempt: TransactionAttempt
     processed: Processed
-    inbox: dict[tuple[str, int], list[Waiting]] = field(default_factory=dict)
-    """Tuples for the bolts that follow: by component and task."""
+    inbox: dict[tuple[str, int], list[WaitingTuples]] = field(default_factory=dict)
+    """Waiting tuples, by bolt and task."""
     rows: Counter[str] = field(default_factory=Counter)
-    """How many they are, by component."""
-    partials: dict[str, list[Waits]] = field(default_factory=dict)
-    """Partial aggregates for the states' updates that follow, beside those that have come in one piece."""
+    """Number of waiting tuples, by component."""
+    partials: dict[str, list[WaitingRows]] = field(default_factory=dict)
+    """Partial aggregates that wait for states' updates, besides those that the processing phase has combined."""
     staged: dict[str, list[StagedFile]] = field(default_factory=dict)
-    """Those that tasks have staged."""
+    """Files of partial aggregates that tasks have staged, by state's update."""
     letters: list[DeadLetter] = field(default_factory=list)
     stateful: list[tuple[TaskInfo, StatefulOperator]] = field(default_factory=list)
-    """The stateful bolts that have run, to be notified once all states are written."""
+    """The stateful bolts that have run. They are notified once all states are written."""
     sent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """Tuples by source, stream and target."""
+    """Numbers of tuples by source, stream and target."""
     late_counts: Counter[str] = field(default_factory=Counter)
-    """Late tuples, by the component with the windows that have left them out."""
+    """Late tuples, by the component whose windows have left them out."""
     counted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """What bolts count themselves, by component and name."""
+    """The bolts' own counters, by component and name."""
     written: dict[str, int] = field(default_factory=dict)
     """Rows written to states, by component."""
-    left: list[StagedBytes] = field(default_factory=list)
-    """What tasks have left for steps of this attempt."""
+    scratch_files: list[StagedBytes] = field(default_factory=list)
+    """Data that tasks have staged for steps of this attempt. It is removed at the end."""
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, processed: Processed) -> Passing:
-        """What comes out of the processing phase."""
+        """Make the `Passing` that a commit phase begins with, from the results of the processing phase."""
         passing = cls(attempt, processed, letters=list(processed.letters))
         for tuples in processed.deferred:
             data = tuples.batches if tuples.staged is None else tuples.staged
             passing.put(tuples.target, tuples.task, (data, tuples.source, tuples.stream), tuples.rows)
         for parts in processed.parts.values():
             if isinstance(parts, list | tuple):
-                passing.left += [part for part in parts if isinstance(part, StagedBytes)]
+                passing.scratch_files += [part for part in parts if isinstance(part, StagedBytes)]
         for committer, split in processed.split.items():
-            for each in split:
-                passing.put_partial(committer, each)
+            for partial in split:
+                passing.put_partial(committer, partial)
         return passing
 
-    def put(self, target: str, task: int, waiting: Waiting, rows: int) -> None:
+    def put(self, target: str, task: int, waiting: WaitingTuples, rows: int) -> None:
         """Pass tuples on to a task of a bolt."""
         self.inbox.setdefault((target, task), []).append(waiting)
         self.rows[target] += rows
         if isinstance(waiting[0], StagedBytes):
-            self.left.append(waiting[0])
+            self.scratch_files.append(waiting[0])
 
-    def put_partial(self, committer: str, partial: Waits) -> None:
+    def put_partial(self, committer: str, partial: WaitingRows) -> None:
         """Pass partial aggregates on to a state's update."""
         self.partials.setdefault(committer, []).append(partial)
         if isinstance(partial, SplitRows):
-            self.left += partial.parts
+            self.scratch_files += partial.parts
 
     def part_of(self, committer: str) -> Partials:
-        """What has come out of the processing phase for a state's update."""
+        """Return the partial aggregates that the processing phase has combined for a state's update."""
         part = self.processed.parts[committer]
         assert isinstance(part, Partials)
         return part
 
-    def partials_of(self, committer: str) -> list[Waits]:
-        """All that waits for a state's update, in order."""
+    def partials_of(self, committer: str) -> list[WaitingRows]:
+        """Return all partial aggregates that wait for a state's update, in order."""
         return [self.part_of(committer).table, *self.partials.get(committer, ())]
 
     def size_bytes(self, target: str, tasks: int) -> int:
-        """How much waits for all tasks of a bolt."""
-        waiting = [each for task in range(tasks) for each, _, _ in self.inbox.get((target, task), ())]
-        return sum(_size_bytes(each) for each in waiting)
+        """Return the size of the tuples that wait for all tasks of a bolt."""
+        waiting = [tuples for task in range(tasks) for tuples, _, _ in self.inbox.get((target, task), ())]
+        return sum(_size_bytes(tuples) for tuples in waiting)
 
-    def take_over(self, component_id: str, partials: Iterable[tuple[str, pa.Table]], addressed: Addressed) -> None:
-        """Pass on what a component has emitted."""
+    def pass_on(self, component_id: str, partials: Iterable[tuple[str, pa.Table]], addressed: Addressed) -> None:
+        """Pass on the output of a component that ran on the driver."""
         for committer, table in partials:
             self.put_partial(committer, table)
         for edge, task, batches in addressed:
@@ -111,7 +115,7 @@ class Passing:
             self.put(edge.target, task, (batches, component_id, edge.grouping.stream), rows)
 
     def take_items(self, items: Iterable[Item]) -> None:
-        """Pass on what a task of a job has sent."""
+        """Pass on the items of a task of a job."""
         for item in items:
             match item:
                 case TuplesToCommit():
@@ -120,7 +124,7 @@ class Passing:
                 case PartialAggregates():
                     self.put_partial(item.committer, table_from_ipc(item.data))
                 case SplitAggregates():
-                    self.put_partial(item.committer, item.left)
+                    self.put_partial(item.committer, item.rows)
                 case StagedAggregates():
                     self.staged.setdefault(item.committer, []).append(item.file)
                 case SetAside():

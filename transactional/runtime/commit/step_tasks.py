@@ -1,4 +1,8 @@
-"""What tasks of a step do where they run side by side in a Spark job: one class for each kind of step."""
+"""The work of a step's tasks when they run side by side in a Spark job: one class for each kind of step.
+
+Each task works on its part of the keys. Its answer has the tuples for later components, and the rows that it has
+written as a part of the state's table, which the driver commits.
+"""
 
 from __future__ import annotations
 
@@ -27,113 +31,117 @@ from transactional.runtime.tasks.items import Item, PartialAggregates, SetAside,
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.part_of_state import PartOfState
 from transactional.runtime.tasks.program import TaskProgram
-from transactional.runtime.tasks.step_work import StepFailure, StepWork, TaskDone, TaskInput, batches_of, bytes_of
+from transactional.runtime.tasks.step_work import StepFailure, StepWork, TaskDone, TaskInput, read_batches, read_bytes
 from transactional.runtime.tasks.task_loop import run_through
 from transactional.topology.topology import CLOSED
 
 
 @dataclass(frozen=True, slots=True)
 class BoltWork(StepWork):
-    """Run a bolt over the tuples of the task, and keep what it has put. `replaces`: an earlier attempt at the
+    """Runs a bolt over the tuples of the task, and keeps its new values. With `replaces` an earlier attempt at the
     transaction has written the state."""
 
     replaces: bool
     excluded: tuple[Exclusion, ...]
 
-    def _run(self, program: TaskProgram, given: TaskInput) -> TaskDone:
+    def _run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
         component, tasks = self.step.component, self.step.tasks
-        received = [(batch, *each[1:]) for each in given.waiting for batch in batches_of(each, program.scratch)]
+        received = [
+            (batch, *waiting[1:]) for waiting in task_input.waiting for batch in read_batches(waiting, program.scratch)
+        ]
         count = sum(batch.num_rows for batch, _, _ in received)
-        info = TaskInfo(program, self.attempt, given.task, tasks, excluded=self.excluded, facts=self.facts)
+        info = TaskInfo(program, self.attempt, task_input.task, tasks, excluded=self.excluded, facts=self.facts)
         part, view = None, None
         if self.state is not None:
-            part = PartOfState(self.step, self.state, given.task)
+            part = PartOfState(self.step, self.state, task_input.task)
             tuples = (batch for batch, _, _ in received)
             info, view = with_state(info, component, part, tuples, replaces=self.replaces)
-        instances = {} if given.instance is None else {component: bytes_of(given.instance, program.scratch)}
-        done, failed = run_through(partial(CommitTask, info, component, instances), lambda: iter(received))
+        instances = {} if task_input.instance is None else {component: read_bytes(task_input.instance, program.scratch)}
+        loop, failed = run_through(partial(CommitTask, info, component, instances), lambda: iter(received))
         if failed is not None:
-            return TaskDone(given.task, count, failure=_failure(info, failed))
-        sent = _items(given.task, done.emitters[component], done.addressed, done.partials, done.letters)
-        counted = TaskDone(given.task, count, late_counts=done.late_counts, counted=done.counted)
-        answer = _answer(program, self, counted, sent)
+            return TaskDone(task_input.task, count, failure=_failure(info, failed))
+        items = _items(task_input.task, loop.emitters[component], loop.addressed, loop.partials, loop.letters)
+        counted = TaskDone(task_input.task, count, late_counts=loop.late_counts, counted=loop.counted)
+        answer = _with_items(program, self, counted, items)
         if answer.failure is not None or part is None or view is None:
             return answer
         try:
-            return replace(answer, written=part.keep(view.written))
+            return replace(answer, written=part.keep_changes(view.changes))
         except SchemaMismatch:
-            if not program.sets_aside or given.instance is not None:
-                raise  # the driver looks for the tuples that a bolt has had in the processing phase
-            failures = find_faults(component, part, info, {given.task: lambda: iter(received)})
+            if not program.sets_aside or task_input.instance is not None:
+                raise  # the bolt had tuples in the processing phase, too, which only the driver can search
+            failures = find_faults(component, part, info, {task_input.task: lambda: iter(received)})
             if not failures:
                 raise
-            return TaskDone(given.task, count, failure=_failure(*failures[0]))
+            return TaskDone(task_input.task, count, failure=_failure(*failures[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class ClosingWork(StepWork):
-    """Read the rows `between`, and make windows of those of the task, in an order that matters to somebody or, where
-    that is (), in any."""
+    """Reads the rows in `between`, and makes the windows of the task's keys. They are in the order of the columns in
+    `order`, or in any order if it is empty."""
 
     counted: ClassVar[str] = "rows whose windows they close"
     between: tuple[str, int | None, int]
     closer: Closer
     order: tuple[str, ...]
 
-    def _run(self, program: TaskProgram, given: TaskInput) -> TaskDone:
+    def _run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
         assert self.state is not None
         step, rows = self.step, self.state.rows_between(*self.between).combine_chunks()
         parts = [
-            batch.filter(pc.equal(task_of_rows(batch, step.split_by, step.tasks), given.task))
+            batch.filter(pc.equal(task_of_rows(batch, step.split_by, step.tasks), task_input.task))
             for batch in rows.to_batches()
         ]
-        own = pa.Table.from_batches(parts, rows.schema)
-        done = TaskDone(given.task, own.num_rows, of=rows.num_rows)
-        return _emitted(program, self, done, {CLOSED: in_order(self.closer.close_windows(own, self.facts), self.order)})
+        own_rows = pa.Table.from_batches(parts, rows.schema)
+        done = TaskDone(task_input.task, own_rows.num_rows, rows_in_all=rows.num_rows)
+        return _with_emissions(
+            program, self, done, {CLOSED: in_order(self.closer.close_windows(own_rows, self.facts), self.order)}
+        )
 
-    def rows_of(self, answers: Sequence[TaskDone]) -> int:
-        """All have read the same rows, and each has kept some."""
-        return max(answer.of for answer in answers)
+    def expected_rows(self, answers: Sequence[TaskDone]) -> int:
+        """Return the number of rows that every task has read. Each has kept the rows of its keys."""
+        return max(answer.rows_in_all for answer in answers)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangingWork(StepWork):
-    """Combine the partial aggregates of the task's keys, pass on what they change, and keep it."""
+    """Combines the partial aggregates of the task's keys, keeps the changed rows, and passes them on."""
 
-    def _run(self, program: TaskProgram, given: TaskInput) -> TaskDone:
+    def _run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
         assert self.state is not None
         step = self.step
-        waiting = [batches_of(each, program.scratch) for each in given.waiting]
+        waiting = [read_batches(tuples, program.scratch) for tuples in task_input.waiting]
         tables = [pa.Table.from_batches(batches) for batches in waiting if batches]
         aggregator = program.aggregators[step.component]
         part = aggregator.combine(tables)
-        state = PartOfState(self.step, self.state, given.task)
+        state = PartOfState(self.step, self.state, task_input.task)
         changed = changed_rows(state, self.attempt, part, aggregator)
         changed = in_order(changed, step.split_by if step.in_order else ())
         written = state.keep_rows(part if can_combine_all(aggregator.combine_kinds) else changed)
         streams = [stream for stream, fields in program.outputs_of(step.component).items() if fields]
-        done = TaskDone(given.task, sum(table.num_rows for table in tables), written=written)
-        return _emitted(program, self, done, dict.fromkeys(streams, changed))
+        done = TaskDone(task_input.task, sum(table.num_rows for table in tables), written=written)
+        return _with_emissions(program, self, done, dict.fromkeys(streams, changed))
 
 
-def _emitted(program: TaskProgram, work: StepWork, done: TaskDone, tables: Mapping[str, pa.Table]) -> TaskDone:
-    """With what an update emits, by stream."""
+def _with_emissions(program: TaskProgram, work: StepWork, done: TaskDone, tables: Mapping[str, pa.Table]) -> TaskDone:
+    """Return the answer with the rows that an update emits, by stream."""
     try:
         emitter = emit_tables(program, work.attempt, work.step.component, done.task, tables)
-        sent = _items(done.task, emitter, emitter.addressed(), emitter.partials())
+        items = _items(done.task, emitter, emitter.addressed(), emitter.partials())
     except TaskFailed as failed:
         info = TaskInfo(program, work.attempt, done.task, work.step.tasks, facts=work.facts)
         return replace(done, failure=_failure(info, failed))
-    return _answer(program, work, done, sent)
+    return _with_items(program, work, done, items)
 
 
-def _answer(program: TaskProgram, work: StepWork, done: TaskDone, sent: list[Item]) -> TaskDone:
-    """With what it sends on, in files where that is worth it."""
-    items = list(staged(program, work.attempt, sent, work.step.tasks))
-    for item in items:
+def _with_items(program: TaskProgram, work: StepWork, done: TaskDone, items: list[Item]) -> TaskDone:
+    """Return the answer with the items for later components, in files if they are large."""
+    sent_items = list(staged(program, work.attempt, items, work.step.tasks))
+    for item in sent_items:
         if isinstance(item, TaskFailure):
             return replace(done, failure=StepFailure(item.code, item.text, is_own=False))
-    return replace(done, items=tuple(items))
+    return replace(done, items=tuple(sent_items))
 
 
 def _items(
@@ -143,7 +151,7 @@ def _items(
     partials: Iterable[tuple[str, pa.Table]],
     letters: Iterable[DeadLetter] = (),
 ) -> list[Item]:
-    """What a task sends on, in the order in which the driver takes it."""
+    """Return the items of a task for later components, in the order in which the driver takes them."""
     order, source, items = (0, task, 0), emitter.component, list[Item]()
     items += [SetAside(order, letter) for letter in letters]
     for edge, target, batches in addressed:
@@ -157,7 +165,7 @@ def _items(
 
 
 def _failure(info: TaskInfo, failed: TaskFailed) -> StepFailure:
-    """An error raised by a state inside a bolt is passed on unchanged, as it is in the driver."""
+    """Make the failure of a task. An error that a state has raised inside a bolt is passed on unchanged."""
     cause = failed.__cause__
     if isinstance(cause, OperatingError) and not failed.at_fault:
         return StepFailure.of_state(cause)

@@ -1,4 +1,4 @@
-"""Updates of states in the commit phase: partial aggregates are merged, and what an update emits is passed on.
+"""Updates of states in the commit phase: partial aggregates are merged, and emitted rows are passed on.
 
 There is one class for each kind of update; `update_step` chooses it when the commit phase is made.
 """
@@ -26,18 +26,18 @@ from transactional.runtime.commit.commit_steps import CommitContext, CommitStep,
 from transactional.runtime.commit.commit_task import emit_tables
 from transactional.runtime.commit.passing import Passing
 from transactional.runtime.commit.step_tasks import ChangingWork, ClosingWork
-from transactional.runtime.processing.split_rows import in_order_of_tasks, inputs_of, size_of, whole
+from transactional.runtime.processing.split_rows import in_order_of_tasks, inputs_of, read_tables, size_of
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.step_work import StepWork, TaskInput
 from transactional.topology.steps import Step, emitted_by
 from transactional.topology.topology import CLOSED, Component
 
 CLOSING_BYTES = 128
-"""About what a window that closes takes: the row that is read, and what is made of it."""
+"""Approximate size of a window that closes: the row that is read, and the tuple that is made of it."""
 
 
 def update_step(plan: Step, component: Component, context: CommitContext) -> CommitStep:
-    """The step of a state's update."""
+    """Create the step of a state's update."""
     assert component.update is not None
     emitted, kind = set(emitted_by(component)), component.update.update_kind
     if kind is UpdateKind.COMBINED and emitted - {CLOSED}:
@@ -63,40 +63,42 @@ class UpdateStep(CommitStep):
         program, attempt, component = self.context.program, passing.attempt, self.component.id
         try:
             emitter = emit_tables(program, attempt, component, 0, emitted)
-            passing.take_over(component, list(emitter.partials()), emitter.addressed())
+            passing.pass_on(component, list(emitter.partials()), emitter.addressed())
         except TaskFailed as failed:
             raise error_of_tasks([(TaskInfo(program, attempt, 0, 1), failed)]) from failed
 
     def write(self, passing: Passing) -> Mapping[str, pa.Table]:
-        """Write the state; what is emitted, by stream."""
+        """Write the state. Returns the emitted rows by stream."""
         self.merge(passing, self.partials(passing))
         return {}
 
     def partials(self, passing: Passing) -> Partials:
-        """All partial aggregates, in whatever phase they were made."""
+        """Return all partial aggregates, of the processing phase and of steps."""
         part = passing.part_of(self.component.id)
-        if late := passing.partials.get(self.component.id):
-            part = replace(part, table=self.aggregator.combine([part.table, *whole(late, self.context.scratch)]))
+        if from_steps := passing.partials.get(self.component.id):
+            part = replace(
+                part, table=self.aggregator.combine([part.table, *read_tables(from_steps, self.context.scratch)])
+            )
         if staged := passing.staged.get(self.component.id):
             part = replace(part, staged=[*part.staged, *staged])
         return part
 
     def facts(self, passing: Passing) -> BatchFacts | None:
-        """What the update knows of the batch."""
+        """Return the facts of the batch for this update."""
         return passing.processed.facts_of(self.component.id)
 
     def merge(self, passing: Passing, part: Partials) -> None:
-        """Merge them into the state."""
+        """Merge partial aggregates into the state."""
         self.state.merge(passing.attempt, part)
         passing.written[self.component.id] = part.table.num_rows + sum(file.rows for file in part.staged)
 
 
 class ChangingStep(UpdateStep):
-    """An update that emits what it changes, or whose values only its aggregator can combine: new values are computed
-    before they are merged."""
+    """An update that emits its changes, or whose values only its aggregator can combine. New values are computed before
+    they are merged."""
 
     def write(self, passing: Passing) -> Mapping[str, pa.Table]:
-        """Merge what changes, and emit it."""
+        """Merge the changed rows, and emit them."""
         part, plan = self.partials(passing), self.plan
         changed = changed_rows(self.state, passing.attempt, part.table, self.aggregator)
         if plan.in_order:
@@ -112,26 +114,28 @@ class ChangingStep(UpdateStep):
         return rows, size_bytes
 
     def _work(self, passing: Passing) -> StepWork | None:
-        if (part := self._for_tasks(passing)) is None:
+        if (part := self._state_for_tasks(passing)) is None:
             return None
         plan, waiting = self.plan, passing.partials_of(self.component.id)
         inputs = tuple(starmap(TaskInput, enumerate(inputs_of(waiting, plan.split_by, plan.tasks))))
         return ChangingWork(passing.attempt, plan, part, passing.processed.facts, inputs, size_of(waiting)[0])
 
-    def _take(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
+    def _write_parts(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
         part = passing.part_of(self.component.id)
-        none = part.table.slice(0, 0)
-        rows = [each.rows.select(none.schema.names).cast(none.schema) for each in written if each.rows is not None]
-        files = [each.file for each in written if each.file is not None]
-        self.merge(passing, Partials(kinds_written(part.combine), pa.concat_tables([none, *rows]), files))
+        no_rows = part.table.slice(0, 0)
+        rows = [
+            done.rows.select(no_rows.schema.names).cast(no_rows.schema) for done in written if done.rows is not None
+        ]
+        files = [done.file for done in written if done.file is not None]
+        self.merge(passing, Partials(kinds_written(part.combine), pa.concat_tables([no_rows, *rows]), files))
 
 
 class ReplacingStep(UpdateStep):
-    """An update of rows that depend on one another, such as windows that grow together: it says which of them change
-    and which go, and they are put."""
+    """An update of rows that depend on one another, such as windows that grow together. It computes which rows change
+    and which are deleted, and puts them."""
 
     def write(self, passing: Passing) -> Mapping[str, pa.Table]:
-        """Put the rows, and emit those that change; and windows that are filled, if they do not close by time."""
+        """Put the rows, and emit the changed ones, and also full windows if windows do not close by time."""
         merged = self._put(passing.attempt, self.partials(passing).table, self.facts(passing))
         passing.written[self.component.id] = merged.changed.num_rows + merged.removed.num_rows
         emitted = {stream: merged.changed for stream in self.emits if stream != CLOSED}
@@ -140,7 +144,7 @@ class ReplacingStep(UpdateStep):
         return emitted
 
     def _put(self, attempt: TransactionAttempt, part: pa.Table, facts: BatchFacts | None) -> MergedRows:
-        """A replay reads the same rows as before."""
+        """Merge partial aggregates into the stored rows, and put the result. A replay reads the same rows as before."""
         update, state = self.update, self.state
         schema = arrow_schema(Schema((*state.key, *state.values)))
         part = part.select(schema.names).cast(schema)
@@ -158,21 +162,23 @@ class ReplacingStep(UpdateStep):
 
 
 class ClosingStep(UpdateStep):
-    """An update whose state keeps windows that are open, of which those that close are emitted. They are read before
-    the state is written, which is a step `inside` this one. As a job, tasks close the windows, each those of its part
-    of the keys, and the driver writes the state."""
+    """An update whose state keeps open windows, and that emits the windows which close.
+
+    The closing windows are read before the step `inside` writes the state. In a job each task closes the windows of its
+    part of the keys, and the driver writes the state.
+    """
 
     def __init__(self, inside: UpdateStep) -> None:
         super().__init__(inside.plan, inside.component, inside.context)
         self.inside = inside
 
     def write(self, passing: Passing) -> Mapping[str, pa.Table]:
-        """Windows that close come first."""
-        return {CLOSED: self._closed(passing), **self.inside.write(passing)}
+        """Close windows, then write the state."""
+        return {CLOSED: self._closing_windows(passing), **self.inside.write(passing)}
 
-    def _closed(self, passing: Passing) -> pa.Table:
-        """The windows that close in the transaction, as they were before it. A replay of the same batch reads the same
-        rows; one with other facts, which closes others, reads them as before, too."""
+    def _closing_windows(self, passing: Passing) -> pa.Table:
+        """Return the windows that close in the transaction, with their rows before it. A replay reads the same rows,
+        even if other facts close other windows."""
         plan, facts = self.plan, self.facts(passing)
         if (rows := self.update.closing(facts)) is None:
             return arrow_schema(self.update.closed_fields).empty_table()
@@ -187,16 +193,16 @@ class ClosingStep(UpdateStep):
 
     def _work(self, passing: Passing) -> StepWork | None:
         plan, facts = self.plan, self.facts(passing)
-        part, rows = self._for_tasks(passing), self.update.closing(facts)
+        part, rows = self._state_for_tasks(passing), self.update.closing(facts)
         if part is None:
             return None
         order, closer = self.update.window_key if plan.in_order else (), self.update.window_closer()
-        assert rows is not None, "what closes no window is no job"
-        assert closer is not None, "it is split by key"
+        assert rows is not None, "a step that closes no window is no job"
+        assert closer is not None, "the update is split by key"
         inputs = tuple(TaskInput(task, ()) for task in range(plan.tasks))
         return ClosingWork(passing.attempt, plan, part, facts, inputs, 0, rows, closer, order)
 
-    def _take(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
+    def _write_parts(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
         self.inside.write(passing)
 
 

@@ -1,4 +1,8 @@
-"""What the driver makes of the items that an attempt's tasks have sent: checked, combined, independent of Spark."""
+"""Gathers the items of an attempt's tasks on the driver: checks them, and combines them into `Processed`.
+
+The checks compare the counts of senders with those of receivers, the ranges that were read with the batch, and the
+digests of a replay with the recorded ones. The result does not depend on the executor that has run the tasks.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +48,8 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *,
     reports = [item for item in in_order if isinstance(item, TaskReport)]
     _check_reports(program, reports)
     _check_ranges(batch, reports)
-    late = [late_tuples(item) for item in in_order if isinstance(item, TuplesToCommit)]
-    received, edges = _check_counts(program, reports, late)
+    deferred = [to_deferred(item) for item in in_order if isinstance(item, TuplesToCommit)]
+    received, edges = _check_counts(program, reports, deferred)
     digests = _digests(reports)
     _check_digests(batch, digests)
     instances: dict[str, list[bytes | StagedBytes]] = {}
@@ -54,20 +58,20 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *,
     partials, split = _partials(program, in_order)
     parts: dict[str, Partials | Sequence[bytes | StagedBytes]] = {**instances, **partials}
     letters = _letters(batch, [item.letter for item in in_order if isinstance(item, SetAside)])
-    found = [item.what for item in in_order if isinstance(item, NotFinished)]
-    roots = {root: error for each in found for root, error in each.roots.items()}
+    unfinished = [item.unfinished for item in in_order if isinstance(item, NotFinished)]
+    roots = {root: error for messages in unfinished for root, error in messages.roots.items()}
     return Processed(
         digests,
         parts,
         received,
-        late,
+        deferred,
         batch.excluded,
         letters,
         batch.letters,
         batch.facts_for_tasks,
         failed=find_messages(batch, roots) if roots else (),
-        dropped=sum(each.dropped for each in found),
-        reason=next((each.reason for each in found if each.reason), ""),
+        dropped=sum(messages.dropped for messages in unfinished),
+        reason=next((messages.reason for messages in unfinished if messages.reason), ""),
         edges=edges,
         late_counts=sum((Counter(report.late_counts) for report in reports), Counter()),
         counted=_counted(reports),
@@ -78,22 +82,22 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *,
 
 
 def _counted(reports: Iterable[TaskReport]) -> Counter[tuple[str, str]]:
-    """The sums, with those that are 0: a counter is there before it has counted anything."""
+    """Return the sums of the bolts' counters, including those that are 0."""
     counted = Counter[tuple[str, str]]()
     for report in reports:
         counted.update(report.counted)
     return counted
 
 
-def late_tuples(item: TuplesToCommit) -> DeferredTuples:
-    """Tuples for the commit phase, as they have arrived."""
+def to_deferred(item: TuplesToCommit) -> DeferredTuples:
+    """Return tuples for the commit phase as the driver keeps them."""
     if isinstance(item.data, StagedBytes):
         return DeferredTuples(item.target, item.task, item.source, item.stream, (), item.data, item.rows)
     return DeferredTuples(item.target, item.task, item.source, item.stream, from_ipc(item.data))
 
 
 def _raise_failure(failures: list[TaskFailure]) -> None:
-    """Tuples are at fault only if each of the failures can be attributed to one. One that ends the run comes first."""
+    """Raise the most serious failure. Tuples are at fault only if every failure can be attributed to a tuple."""
     if failures:
         failures = sorted(failures, key=rank_failure)
         first = failures[0]
@@ -101,42 +105,44 @@ def _raise_failure(failures: list[TaskFailure]) -> None:
 
 
 def _letters(batch: BatchMetadata, letters: list[DeadLetter]) -> list[DeadLetter]:
-    """With the errors, which tasks do not receive."""
+    """Return the letters with the errors of their exclusions, which tasks do not receive."""
     errors = {exclusion.key: exclusion for exclusion in batch.excluded}
     return [replace(letter, exclusion=errors.get(letter.exclusion.key, letter.exclusion)) for letter in letters]
 
 
 def _check_reports(program: TaskProgram, reports: list[TaskReport]) -> None:
-    """Every task has reported once: nothing was lost, and nothing arrived twice."""
+    """Raise `TuplesLost` unless every task has reported exactly once."""
     stages = [stage for stage in program.plan.stages if not stage.is_dataframe]
     expected = [(stage.index, task) for stage in stages for task in range(stage.task_count)]
-    found = [report.order[:2] for report in reports if not program.plan.stages[report.order[0]].is_dataframe]
-    if found != expected:
-        raise TuplesLost(f"{len(expected)} tasks were to report once each, {len(found)} reports have come")
+    reported = [report.order[:2] for report in reports if not program.plan.stages[report.order[0]].is_dataframe]
+    if reported != expected:
+        raise TuplesLost(f"{len(expected)} tasks were to report once each, {len(reported)} reports have come")
 
 
 def _check_ranges(batch: BatchMetadata, reports: list[TaskReport]) -> None:
-    """The tasks have read the ranges of this batch, and not those of another attempt."""
-    expected, read = Counter(batch.portions()), Counter(portion for report in reports for portion in report.digests)
-    if read != expected:
-        partition, offsets = portion = min((read - expected) | (expected - read))
+    """Raise `TuplesLost` unless the tasks have read the ranges of this batch exactly once."""
+    expected, actual = Counter(batch.portions()), Counter(portion for report in reports for portion in report.digests)
+    if actual != expected:
+        partition, offsets = portion = min((actual - expected) | (expected - actual))
         raise TuplesLost(
-            f"offsets {offsets} of partition {partition} were read {read[portion]} times, and are {expected[portion]} "
-            "times in the batch: what has come belongs to another attempt"
+            f"offsets {offsets} of partition {partition} were read {actual[portion]} times, and are "
+            f"{expected[portion]} times in the batch: what has come belongs to another attempt"
         )
 
 
 def _check_counts(
-    program: TaskProgram, reports: list[TaskReport], late: list[DeferredTuples]
+    program: TaskProgram, reports: list[TaskReport], deferred: list[DeferredTuples]
 ) -> tuple[dict[str, int], Counter[Subscription]]:
-    """Compare, for each subscription, how many tuples were sent with how many arrived; how many each bolt received, and
-    how many were sent."""
+    """Compare the number of sent tuples with the number of arrived ones, for each subscription.
+
+    Returns the number of tuples that each bolt has received, and the number of sent tuples by subscription.
+    """
     sent: Counter[Subscription] = Counter()
     arrived: Counter[Subscription] = Counter()
     for report in reports:
         sent.update(report.sent)
         arrived.update(report.received)
-    for tuples in late:
+    for tuples in deferred:
         arrived[tuples.source, tuples.stream, tuples.target] += tuples.rows
     in_tasks = [bolt for bolt in program.bolts.values() if bolt.bolt is not None and not bolt.is_dataframe]
     received = {bolt.id: 0 for bolt in in_tasks}
@@ -146,23 +152,25 @@ def _check_counts(
             continue
         received[target] += arrived[subscription]
         if sent[subscription] != arrived[subscription]:
-            of = "" if stream == DEFAULT_STREAM else f" on stream {stream!r}"
+            on_stream = "" if stream == DEFAULT_STREAM else f" on stream {stream!r}"
             raise TuplesLost(
                 f"bolt {target!r} received {arrived[subscription]} tuples of {sent[subscription]} that {source!r} has "
-                f"emitted for it{of}"
+                f"emitted for it{on_stream}"
             )
     return received, sent
 
 
 def _digests(reports: list[TaskReport]) -> dict[PartitionId, Digest]:
-    """The digests of each partition; the checksums of one that was read in portions are combined."""
+    """Return the digest of each partition. Digests of a partition that was read in portions are combined."""
     portions: dict[PartitionId, list[Digest]] = {}
     for (partition, _), digest in sorted(part for report in reports for part in report.digests.items()):
         portions.setdefault(partition, []).append(digest)
-    return {partition: parts[0] if len(parts) == 1 else _joined(parts) for partition, parts in portions.items()}
+    return {
+        partition: parts[0] if len(parts) == 1 else _combine_digests(parts) for partition, parts in portions.items()
+    }
 
 
-def _joined(parts: list[Digest]) -> Digest:
+def _combine_digests(parts: list[Digest]) -> Digest:
     checksums = [part.checksum for part in parts]
     checksum = zlib.crc32(repr(checksums).encode()) if any(checksums) else 0
     event_us = max((part.event_us for part in parts if part.event_us is not None), default=None)
@@ -170,28 +178,28 @@ def _joined(parts: list[Digest]) -> Digest:
 
 
 def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) -> None:
-    for partition, known in batch.digests.items():
-        found = digests.get(partition, Digest(0, 0))
-        if found != known:
+    for partition, recorded in batch.digests.items():
+        replayed = digests.get(partition, Digest(0, 0))
+        if replayed != recorded:
             raise ReplayMismatch(
-                f"the replay of partition {partition} {batch.ranges[partition]} read {found.records} records with "
-                f"checksum {found.checksum}, recorded were {known.records} with {known.checksum}: the source does not "
-                "replay exactly; use an opaque spout in front of opaque states"
+                f"the replay of partition {partition} {batch.ranges[partition]} read {replayed.records} records with "
+                f"checksum {replayed.checksum}, recorded were {recorded.records} with {recorded.checksum}: the "
+                "source does not replay exactly; use an opaque spout in front of opaque states"
             )
 
 
 def _partials(
-    program: TaskProgram, sent: Iterable[Item]
+    program: TaskProgram, items: Iterable[Item]
 ) -> tuple[dict[str, Partials], dict[str, list[pa.Table | SplitRows]]]:
     """What was aggregated, combined; and what is not, from the first that was left split by key."""
     split = dict[str, list[pa.Table | SplitRows]]()
     tables: dict[str, list[pa.Table]] = {committer: [] for committer in program.aggregators}
     staged: dict[str, list[StagedFile]] = {committer: [] for committer in program.aggregators}
-    for part in sent:
+    for part in items:
         if isinstance(part, PartialAggregates):
             split.get(part.committer, tables[part.committer]).append(table_from_ipc(part.data))
         elif isinstance(part, SplitAggregates):
-            split.setdefault(part.committer, []).append(part.left)
+            split.setdefault(part.committer, []).append(part.rows)
         elif isinstance(part, StagedAggregates):
             staged[part.committer].append(part.file)
     partials = {

@@ -1,9 +1,9 @@
-"""What is too large for the driver: the Spark task that has it writes it to a file, and sends its place.
+"""Stages data that is too large for the driver: the Spark task writes it to a file, and sends the name of the file.
 
-Partial aggregates are staged in the folder of the state's table, as a part of it to be. Tuples and pickled bolts for
-the commit phase are left where later steps find them, and so are, split by key, the partial aggregates of an update
-that emits what it changes. That is done for all tasks that run in one Spark task together, so that there are few files,
-and with what they send: `run_task` itself writes nothing.
+Partial aggregates are staged in the folder of the state's table, to become a part of it. Tuples and pickled bolts for
+the commit phase are staged in scratch storage for later steps. So are, split by key, the partial aggregates of an
+update that emits its changes. All tasks within one Spark task share the files, so that there are few. Staging is
+applied to the items that tasks send: `run_task` itself writes nothing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from transactional.runtime.tasks.program import TaskProgram
 from transactional.topology.steps import emitted_by, plan_steps
 from transactional.topology.topology import CLOSED, Component, Topology
 
-ForAStep = TuplesToCommit | PickledBolt | PartialAggregates
-"""What later steps read, if not the driver."""
+StepItem = TuplesToCommit | PickledBolt | PartialAggregates
+"""An item that may be read by tasks of a later step instead of the driver."""
 
 
 def stagers_of(topology: Topology) -> dict[str, Stager]:
-    """What writes staged files, by committer, for those whose rows may come from several tasks. Where bolts read what
-    a committer has changed, it is not yet what its table is to hold; windows that close are read elsewhere."""
-    found = dict[str, Stager]()
+    """Return the writers of staged files, for committers whose rows may come from several tasks.
+
+    A committer whose changes are read by bolts has none, because its rows are not computed before the commit phase.
+    Closed windows are no such changes.
+    """
+    stagers = dict[str, Stager]()
     for component in topology.components:
         state = component.state
         if state is None or component.update is None or set(emitted_by(component)) - {CLOSED}:
@@ -50,12 +53,13 @@ def stagers_of(topology: Topology) -> dict[str, Stager]:
         if stager is not None and (
             kinds <= STAGEABLE or (kinds == {"last"} and _has_one_row_per_key(topology, component))
         ):
-            found[component.id] = stager
-    return found
+            stagers[component.id] = stager
+    return stagers
 
 
 def _has_one_row_per_key(topology: Topology, component: Component) -> bool:
-    """Whether no two tuples for a committer have one key, so that there is no last one: it takes windows that close."""
+    """Return whether no two tuples for a committer have the same key, because it takes closed windows with their whole
+    key."""
     if len(component.inputs) > 1 or component.inputs[0].stream != CLOSED or component.state is None:
         return False
     windows = topology.component(component.inputs[0].source).update
@@ -64,86 +68,87 @@ def _has_one_row_per_key(topology: Topology, component: Component) -> bool:
 
 
 def staged(program: TaskProgram, attempt: TransactionAttempt, items: Iterable[Item], tasks: int) -> Iterator[Item]:
-    """What one Spark task sends; what it has aggregated for a committer is in a file, where it is worth it.
+    """Return the items of one Spark task, with large partial aggregates in files.
 
     `tasks` is the number of Spark tasks that share what may go through the driver.
     """
-    sent = list(items)
-    if any(isinstance(item, TaskFailure) for item in sent):
-        return iter(sent)
-    sent = _left(program, attempt, sent, tasks)
+    sent_items = list(items)
+    if any(isinstance(item, TaskFailure) for item in sent_items):
+        return iter(sent_items)
+    sent_items = _with_scratch(program, attempt, sent_items, tasks)
     for committer, stager in program.stagers.items():
-        parts = [item for item in sent if isinstance(item, PartialAggregates) and item.committer == committer]
+        parts = [item for item in sent_items if isinstance(item, PartialAggregates) and item.committer == committer]
         if parts and stager.is_large_enough(sum(len(part.data) for part in parts), tasks):
-            instead = _staged(program, attempt, committer, stager, parts)
-            if instead is not None:
-                gone = set(map(id, parts))
-                sent = [*(item for item in sent if id(item) not in gone), instead]
-    return iter(sent)
+            replacement = _staged(program, attempt, committer, stager, parts)
+            if replacement is not None:
+                replaced_ids = set(map(id, parts))
+                sent_items = [*(item for item in sent_items if id(item) not in replaced_ids), replacement]
+    return iter(sent_items)
 
 
 def stagers_of_steps(topology: Topology) -> dict[str, Stager]:
-    """What tasks of steps write with, by component: where their folders are not seen, a step can't run as a job."""
-    found = dict[str, Stager]()
+    """Return the writers of staged files of steps, by component. Executors must see their folders to run a step as a
+    job."""
+    stagers = dict[str, Stager]()
     for step in plan_steps(topology):
         state = topology.component(step.component).state
         stager = None if state is None else state.stager(owner_of(topology.id, step.component))
         if not step.driver_reason and stager is not None:
-            found[step.component] = stager
-    return found
+            stagers[step.component] = stager
+    return stagers
 
 
 def scratch_of(topology: Topology) -> Scratch | None:
-    """Where tasks of a topology leave something for later steps; None: nowhere, or nobody would take it there."""
+    """Return the storage for data of later steps, or None if there is none or no step would read it."""
     if all(step.driver_reason for step in plan_steps(topology)):
         return None
     for component in topology.components:
         state = component.state
-        found = None if state is None else state.scratch(owner_of(topology.id, component.id))
-        if found is not None:
-            return found
+        scratch = None if state is None else state.scratch(owner_of(topology.id, component.id))
+        if scratch is not None:
+            return scratch
     return None
 
 
-def _left(program: TaskProgram, attempt: TransactionAttempt, sent: list[Item], tasks: int) -> list[Item]:
-    """The same items, with what later steps read in a file, where it is worth it."""
-    large = [(number, item) for number, item in enumerate(sent) if _is_for_a_step(item, program)]
+def _with_scratch(program: TaskProgram, attempt: TransactionAttempt, items: list[Item], tasks: int) -> list[Item]:
+    """Return the items, with large data of later steps in scratch storage."""
+    large = [(number, item) for number, item in enumerate(items) if _is_step_item(item, program)]
     size_bytes = sum(len(item.data) for _, item in large if isinstance(item.data, bytes))
     if program.scratch is None or not program.scratch.is_large_enough(size_bytes, tasks):
-        return sent
+        return items
     parts = [_parts(program, item) for _, item in large]
     try:
-        places = iter(program.scratch.write(attempt, [part for of_item in parts for part in of_item]))
-        for (number, item), of_item in zip(large, parts, strict=True):
-            sent[number] = _instead(item, tuple(islice(places, len(of_item))))
+        staged_parts = iter(program.scratch.write(attempt, [part for item_parts in parts for part in item_parts]))
+        for (number, item), item_parts in zip(large, parts, strict=True):
+            items[number] = _with_staged(item, tuple(islice(staged_parts, len(item_parts))))
     except OperatingError as error:
         source, order = _source(large[0][1]), large[0][1].order
         text = f"component {source!r} of attempt {attempt}: {error}"
-        return [*sent, TaskFailure(order, source, error.code, text)]
-    return sent
+        return [*items, TaskFailure(order, source, error.code, text)]
+    return items
 
 
-def _is_for_a_step(item: Item, program: TaskProgram) -> TypeGuard[ForAStep]:
+def _is_step_item(item: Item, program: TaskProgram) -> TypeGuard[StepItem]:
     is_split = isinstance(item, PartialAggregates) and item.committer in program.split
     return is_split or isinstance(item, TuplesToCommit | PickledBolt)
 
 
-def _parts(program: TaskProgram, item: ForAStep) -> list[bytes]:
-    """What is left of an item: as a whole, or split among the tasks of its step."""
+def _parts(program: TaskProgram, item: StepItem) -> list[bytes]:
+    """Return the data of an item, as a whole or split among the tasks of its step."""
     assert isinstance(item.data, bytes)
     return (
         split_bytes(item.data, *program.split[item.committer]) if isinstance(item, PartialAggregates) else [item.data]
     )
 
 
-def _instead(item: ForAStep, places: tuple[StagedBytes, ...]) -> Item:
+def _with_staged(item: StepItem, parts: tuple[StagedBytes, ...]) -> Item:
     if isinstance(item, PartialAggregates):
-        return SplitAggregates(item.order, item.committer, SplitRows(places, table_from_ipc(item.data).num_rows))
-    [place] = places
-    return replace(item, data=place)
+        return SplitAggregates(item.order, item.committer, SplitRows(parts, table_from_ipc(item.data).num_rows))
+    [part] = parts
+    return replace(item, data=part)
 
 
-def _source(item: ForAStep) -> str:
+def _source(item: StepItem) -> str:
     match item:
         case TuplesToCommit():
             return item.source

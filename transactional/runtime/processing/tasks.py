@@ -1,8 +1,9 @@
-"""What one task does, on an executor or in a thread: read its ranges, run its bolts, address what they emit.
+"""Runs one task of the processing phase: reads its ranges, runs its bolts, and addresses their output.
 
-`run_task` is a pure function of the attempt, the task's slot and the items that reach it. It never raises for a
-failure of a bolt or of the source: a failure is an item like any other and travels to the driver as data, so Spark
-does not retry what the coordinator is going to replay, and no count is taken twice (accumulators would be).
+`run_task` is a pure function of the attempt, the task's slot and the items that reach it. It runs on an executor or in
+a thread. It never raises for a failure of a bolt or of the source: a failure is an item like any other and travels to
+the driver as data. So Spark does not retry a task that the coordinator is going to replay, and no count is taken twice,
+as it would be with accumulators.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from transactional.model.letters import Exclusion, Letter
 from transactional.model.messages import Unfinished
 from transactional.model.user_code.failures import TaskFailed, guarded
 from transactional.runtime.tasks.emitting import Emitter
-from transactional.runtime.tasks.failing.losses import past_losses
-from transactional.runtime.tasks.following import followed
+from transactional.runtime.tasks.failing.losses import skipping_losses
+from transactional.runtime.tasks.following import reading_with_roots
 from transactional.runtime.tasks.items import (
     Incomplete,
     Item,
@@ -48,11 +49,11 @@ from transactional.runtime.tasks.program import AttemptInput, TaskProgram
 from transactional.runtime.tasks.task_loop import Received, TaskLoop, run_through
 from transactional.runtime.tasks.trying_again import (
     batch_of_letter,
-    letter_today,
+    new_letter,
     refused_letters,
-    returned,
     subscription,
     takes_letters,
+    with_current_origin,
 )
 from transactional.runtime.tasks.watching import Report, run_watched
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Stage, StageEdge
@@ -68,17 +69,17 @@ def run_task(
     report: Report | None = None,
 ) -> Iterator[Item]:
     """Run one task of one level: yield the items that it sends. With `report`, its bolts are watched."""
-    mine = sorted((item for item in items if is_for_level(item, level)), key=lambda item: item.order)
+    own_items = sorted((item for item in items if is_for_level(item, level)), key=lambda item: item.order)
     stage, task = program.plan.slots(level)[slot]
-    tuples = [item for item in mine if isinstance(item, Tuples)]
+    tuples = [item for item in own_items if isinstance(item, Tuples)]
 
     def received() -> Received:
         return ((batch, item.source, item.stream) for item in tuples for batch in from_ipc(item.data))
 
     def make(*, looks_closer: bool) -> _Task:
-        made = _Task(program, inputs, stage, task, is_complete=len(tuples) == len(mine), looks_closer=looks_closer)
-        made.watched = None if report is None else partial(run_watched, report, task)
-        return made
+        loop = _Task(program, inputs, stage, task, is_complete=len(tuples) == len(own_items), looks_closer=looks_closer)
+        loop.watch = None if report is None else partial(run_watched, report, task)
+        return loop
 
     return _sent(*run_through(make, received))
 
@@ -86,29 +87,32 @@ def run_task(
 def run_dataframe_task(
     program: TaskProgram, inputs: AttemptInput, stage: Stage, task: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Item]:
-    """Address what Spark has computed for a DataFrame bolt, one partition of it. It arrives only once: it is kept if a
-    state's update takes it, which may refuse some of its tuples."""
+    """Address one partition of the output that Spark has computed for a DataFrame bolt.
+
+    The batches can be read only once. They are kept if a state's update takes them, because it may refuse some tuples,
+    and then the task is run again.
+    """
     received = ((batch, "", "") for batch in batches)
-    if not (program.sets_aside and any(program.plan.aggregated.get(each) for each in stage.components)):
+    if not (program.sets_aside and any(program.plan.aggregated.get(component) for component in stage.components)):
         work = _Task(program, inputs, stage, task)
         return _sent(work, work.run(received))
-    kept = list(received)
+    batches_read = list(received)
 
     def make(*, looks_closer: bool) -> _Task:
         return _Task(program, inputs, stage, task, looks_closer=looks_closer)
 
-    return _sent(*run_through(make, lambda: kept))
+    return _sent(*run_through(make, lambda: batches_read))
 
 
 def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:
     if failed is None:
         return iter(work.sent)
-    handed_on = [item for item in work.sent if is_for_task(item)]
-    return iter([*handed_on, *work.incomplete(), work.failure(failed)])
+    for_tasks = [item for item in work.sent if is_for_task(item)]
+    return iter([*for_tasks, *work.incomplete(), work.failure(failed)])
 
 
 class _Task(TaskLoop):
-    """A task of the processing phase: reads, if it is one of the spout, and addresses what its bolts emit."""
+    """A task of the processing phase: reads if it belongs to the spout, and addresses the output of its bolts."""
 
     def __init__(
         self,
@@ -139,7 +143,7 @@ class _Task(TaskLoop):
         self.letters_sent: Counter[Subscription] = Counter()
 
     def run(self, received: Received) -> TaskFailed | None:
-        """Run the task; times without a zone are those of the topology's."""
+        """Run the task. Times without a zone are taken as the topology declares."""
         with naive_times_in(self.program.naive_times):
             return super().run(received)
 
@@ -150,36 +154,36 @@ class _Task(TaskLoop):
             self._read()
 
     def finish(self, operator: Operator) -> None:
-        """Finish a bolt, or send it to where it is finished."""
+        """Finish a bolt, or send its instance to the commit phase."""
         for letter in operator.letters:
             self._send_letter(letter)
         if self.program.plan.phases[operator.component] is WorkPhase.PROCESSING:
             operator.finish()
             self.late_counts.update(operator.late_counts)
-            if (what := operator.unfinished()) is not None:
-                self.sent.append(NotFinished(self._order(), operator.component, what))
+            if (unfinished := operator.unfinished()) is not None:
+                self.sent.append(NotFinished(self._order(), operator.component, unfinished))
         elif (instance := operator.dump()) is not None:
             self.sent.append(PickledBolt(self._order(), operator.component, instance))
         self.count(operator)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:
-        """Address it to other tasks and to the commit phase."""
+        """Address the output to other tasks and to the commit phase."""
         for edge, task, batches in emitter.addressed():
             stream = edge.grouping.stream
             data = to_ipc(batches, emitter.streams[stream].schema)
             if edge.target_stage == COMMIT_STAGE:
                 rows = sum(batch.num_rows for batch in batches)
                 self.sent.append(TuplesToCommit(self._order(), component_id, stream, edge.target, task, data, rows))
-            elif self.goes_well or self._is_task(edge):
+            elif self.has_no_failure or self._is_task(edge):
                 level, slot = self.program.level_of(edge.target_stage), self.program.slot(edge, task)
                 self.sent.append(Tuples(self._order(), level, slot, component_id, stream, data))
-        if self.goes_well:
+        if self.has_no_failure:
             for committer, partial in emitter.partials():
                 data = to_ipc(partial.to_batches(), partial.schema)
                 self.sent.append(PartialAggregates(self._order(), committer, data))
 
     def end(self) -> None:
-        """Report what was counted; or that the input was incomplete."""
+        """Report the counts, or that the input was incomplete."""
         if not self.is_complete:
             self.sent += self.incomplete()
             return
@@ -192,7 +196,7 @@ class _Task(TaskLoop):
         self.sent.append(TaskReport(self._order(), sent, received, self.digests, self.late_counts, self.counted))
 
     def incomplete(self) -> list[Incomplete]:
-        """Notifies the tasks that this one sends tuples to."""
+        """Return notes for all tasks that this one sends tuples to."""
         edges = [edge for component in self.components for edge in self.program.plan.edges.get(component, ())]
         order = (self.stage.index, self.task, 0)
         return [
@@ -203,18 +207,19 @@ class _Task(TaskLoop):
         ]
 
     def failure(self, failed: TaskFailed) -> TaskFailure:
-        """Notifies the driver."""
+        """Return the failure for the driver."""
         order = (self.stage.index, self.task, 0)
         return TaskFailure(order, failed.component, failed.code, f"{self.info}: {failed}", failed.at_fault)
 
     def _is_task(self, edge: StageEdge) -> bool:
-        """Spark computes a DataFrame bolt, and the commit phase has not started."""
+        """Return whether the target is a task of this phase: Spark computes DataFrame bolts, and the commit phase comes
+        later."""
         stage = edge.target_stage
         return stage != COMMIT_STAGE and not self.program.plan.stages[stage].is_dataframe
 
     def _try_letters_again(self) -> None:
         program = self.program
-        letters = [letter_today(program, letter) for letter in self.inputs.letters]
+        letters = [with_current_origin(program, letter) for letter in self.inputs.letters]
         if self.stage.index == SPOUT_STAGE and self.task == 0:
             for refused in refused_letters(program, letters):
                 self._send_letter(refused)
@@ -231,18 +236,18 @@ class _Task(TaskLoop):
                     self.letters_sent[letter.source, letter.stream, letter.component] += 1
 
     def _read_again(self, letter: Letter) -> None:
-        """A record that was set aside is read again, by the current reader."""
+        """Read a record that was set aside once more, with the current reader."""
         emitter = self.emitters[letter.component]
         try:
             values = values_from_json(letter.values)
         except CorruptRecord as error:
-            self._send_letter(returned(letter, str(error)))
+            self._send_letter(new_letter(letter, str(error)))
             return
-        for read in self.reader.read_again(values, letter.stream):
-            if isinstance(read, RefusedRecord):
-                self._send_letter(returned(letter, read.error))
+        for part in self.reader.read_again(values, letter.stream):
+            if isinstance(part, RefusedRecord):
+                self._send_letter(new_letter(letter, part.error))
             else:
-                emitter.emit_batch(read, stream=letter.stream)
+                emitter.emit_batch(part, stream=letter.stream)
 
     def _set_aside(self, record: RefusedRecord, stream: str) -> None:
         spout = self.program.spout.id
@@ -266,10 +271,10 @@ class _Task(TaskLoop):
 
     def _digest(self, stream: str) -> RecordDigest:
         spout = self.program.spout
-        if (of := spout.event_times.get(stream)) is None:
+        if (event_time := spout.event_times.get(stream)) is None:
             return RecordDigest(with_checksum=spout.with_checksum)
-        latest_us = of.latest_us(self.inputs.facts)
-        return RecordDigest(with_checksum=spout.with_checksum, event_time=of.field, latest_us=latest_us)
+        latest_us = event_time.latest_us(self.inputs.facts)
+        return RecordDigest(with_checksum=spout.with_checksum, event_time=event_time.field, latest_us=latest_us)
 
     def _emit_read(
         self,
@@ -279,26 +284,26 @@ class _Task(TaskLoop):
         offsets: OffsetRange,
         metadata: Any = None,
     ) -> None:
-        """Emit what is read of a range, on the partition's stream. What the reader refuses is set aside."""
+        """Read a range, and emit it on the partition's stream. Records that the reader refuses are set aside."""
         reader, emitter = self.reader, self.emitters[self.program.spout.id]
         schema = emitter.streams[stream].schema
-        read = followed(reader) if self.program.spout.is_followed else reader.read_or_refuse
-        read = past_losses(read, self._note_lost) if self.program.spout.skips_losses else read
+        read = reading_with_roots(reader) if self.program.spout.is_followed else reader.read_or_refuse
+        read = skipping_losses(read, self._report_loss) if self.program.spout.skips_losses else read
         self.faults.reading = f"{partition} {offsets}"
         with guarded(self.program.spout.id):
-            for each in read(partition, offsets, metadata):
-                if isinstance(each, RefusedRecord):
-                    self._set_aside(each, stream)
+            for part in read(partition, offsets, metadata):
+                if isinstance(part, RefusedRecord):
+                    self._set_aside(part, stream)
                     continue
-                for batch in conform(each, schema, component=emitter.component):
+                for batch in conform(part, schema, component=emitter.component):
                     if digest is not None:
                         digest.add(batch)
                     emitter.emit_batch(batch, stream=stream)
         self.faults.reading = ""
 
-    def _note_lost(self, offsets: int, reason: str) -> None:
-        what = Unfinished(dropped=offsets, reason=reason)
-        self.sent.append(NotFinished(self._order(), self.program.spout.id, what))
+    def _report_loss(self, offsets: int, reason: str) -> None:
+        unfinished = Unfinished(dropped=offsets, reason=reason)
+        self.sent.append(NotFinished(self._order(), self.program.spout.id, unfinished))
 
     def _order(self) -> Order:
         return self.stage.index, self.task, len(self.sent)

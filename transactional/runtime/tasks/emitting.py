@@ -1,4 +1,9 @@
-"""What a component emits in one task: collected into record batches, and passed to its targets."""
+"""Collects the output of a component in one task into record batches, and passes them to their targets.
+
+A target is a bolt in the same task, a state's update, or a task of another stage, which `tuple_routing` chooses. An
+emitter is the `OutputCollector` of bolts. It counts every tuple by subscription, so that the driver can compare these
+counts with the tuples that have arrived.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from transactional.model.user_code.failures import guarded
 from transactional.model.user_code.storm_names import StormNames
 from transactional.runtime.tasks.items import Subscription
 from transactional.runtime.tasks.program import TaskProgram
-from transactional.runtime.tasks.spreading import Spreader
+from transactional.runtime.tasks.tuple_routing import TupleRouter
 from transactional.topology.stages import StageEdge
 
 ROWS_PER_BATCH = 10_000
@@ -31,7 +36,7 @@ class Receiver(Protocol):
     component: str
 
     def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Take tuples."""
+        """Process a record batch of a stream of `source`."""
 
 
 class _Stream:
@@ -43,10 +48,10 @@ class _Stream:
         self.aggregators: dict[str, Aggregator] = {}
         self.gates: dict[str, Receiver] = {}
         self.pending: dict[str, list[pa.RecordBatch]] = {}
-        self.spreaders = [Spreader(edge, task) for edge in edges]
-        self.is_direct = any(s.edge.grouping.kind is GroupingKind.DIRECT for s in self.spreaders)
-        self.addressed: dict[StageEdge, dict[int, list[pa.RecordBatch]]] = {s.edge: {} for s in self.spreaders}
-        # Of all tuples one behind the other, until there are as many as a record batch has.
+        self.routers = [TupleRouter(edge, task) for edge in edges]
+        self.is_direct = any(s.edge.grouping.kind is GroupingKind.DIRECT for s in self.routers)
+        self.addressed: dict[StageEdge, dict[int, list[pa.RecordBatch]]] = {s.edge: {} for s in self.routers}
+        # The values of all collected tuples in one list, until they fill a record batch.
         self.values, self.values_max = list[Any](), ROWS_PER_BATCH * len(schema)
         self.direct_values: dict[tuple[str, int], list[Any]] = {}
         self.sent: dict[Subscription, int] = {}
@@ -54,7 +59,7 @@ class _Stream:
         self.record: Callable[[str, pa.RecordBatch], None] | None = None
 
     def refuse(self, values: tuple[object, ...]) -> NoReturn:
-        """There are more values than fields, or fewer."""
+        """Raise `SchemaMismatch` for a tuple with more or fewer values than the stream has fields."""
         with guarded(self.component):
             stream = "" if self.name == DEFAULT_STREAM else f" for stream {self.name!r}"
             place = calling_place()
@@ -64,25 +69,25 @@ class _Stream:
             )
 
     def flush(self) -> None:
-        """Pass on the tuples that were emitted one by one."""
+        """Pass on the collected tuples as record batches."""
         if self.values:
             values, self.values = self.values, []
-            self.hand_on(self._batch(values))
+            self.pass_on(self._batch(values))
         direct, self.direct_values = self.direct_values, {}
         for (target, task), values in direct.items():
-            spreader = next(s for s in self.spreaders if s.edge.target == target)
+            router = next(s for s in self.routers if s.edge.target == target)
             batch = self._batch(values)
-            self.addressed[spreader.edge].setdefault(task, []).append(batch)
+            self.addressed[router.edge].setdefault(task, []).append(batch)
             self._count(target, batch.num_rows)
-            self._note(batch)
+            self._record_batch(batch)
 
     def check(self, values: tuple[object, ...]) -> None:
-        """Fail for values that do not match, or that a state behind would refuse."""
+        """Raise for values that do not match the fields, or that a following state would refuse."""
         with guarded(self.component):
             self.check_batch(batch_from_rows([values], self.schema, component=self.component))
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
-        """Raise what a state behind raises for it, unless a gate does."""
+        """Raise the error of a following state that refuses a batch, unless the state has a gate, which does that."""
         for committer, aggregator in self.aggregators.items():
             if committer not in self.gates:
                 aggregator.partial([batch])
@@ -91,7 +96,7 @@ class _Stream:
         with guarded(self.component, is_of_many=True):
             return batch_from_values(values, self.schema, component=self.component)
 
-    def hand_on(self, batch: pa.RecordBatch) -> None:
+    def pass_on(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
         if self.is_direct:
@@ -100,7 +105,7 @@ class _Stream:
                     f"{self.component!r} emitted to nobody in particular on stream {self.name!r}, whose subscribers "
                     "have direct_grouping: use emit_direct"
                 )
-        self._note(batch)
+        self._record_batch(batch)
         for operator in self.inner:
             self._count(operator.component, batch.num_rows)
             operator.receive(batch, self.component, self.name)
@@ -109,18 +114,18 @@ class _Stream:
                 self.gates[committer].receive(batch, self.component, self.name)
             else:
                 self.keep(committer, batch)
-        for spreader in self.spreaders:
+        for router in self.routers:
             with guarded(self.component):
-                parts = list(spreader.spread(batch))
-            self._count(spreader.edge.target, spreader.copies(batch.num_rows, parts))
+                parts = list(router.route(batch))
+            self._count(router.edge.target, router.expected_tuples(batch.num_rows, parts))
             for task, part in parts:
-                self.addressed[spreader.edge].setdefault(task, []).append(part)
+                self.addressed[router.edge].setdefault(task, []).append(part)
 
     def keep(self, committer: str, batch: pa.RecordBatch) -> None:
         """Keep tuples for a state's update."""
         self.pending.setdefault(committer, []).append(batch)
 
-    def _note(self, batch: pa.RecordBatch) -> None:
+    def _record_batch(self, batch: pa.RecordBatch) -> None:
         self.emitted += batch.num_rows
         if self.record is not None:
             self.record(self.name, batch)
@@ -147,7 +152,7 @@ class Emitter(StormNames):
     ) -> None:
         self.component = component
         edges = list(edges)
-        self._made_of = (component, outputs, task, edges)
+        self._arguments = (component, outputs, task, edges)
         self.streams = {
             name: _Stream(component, name, arrow_schema(schema), task, [e for e in edges if e.grouping.stream == name])
             for name, schema in outputs.items()
@@ -158,8 +163,8 @@ class Emitter(StormNames):
             self.emit_batch = self._emit_batch_checked  # type: ignore[method-assign]
 
     def apart(self) -> Emitter:
-        """An emitter whose output is never passed on: values are checked one by one."""
-        return Emitter(*self._made_of, looks_closer=True)
+        """Return an emitter whose output is never passed on. It checks the values of each tuple."""
+        return Emitter(*self._arguments, looks_closer=True)
 
     def connect(self, operator: Receiver, stream: str) -> None:
         """Connect a bolt in the same task to a stream."""
@@ -181,66 +186,66 @@ class Emitter(StormNames):
         return partial(self.streams[stream].keep, operator.component)
 
     def emit(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Take one tuple."""
-        to = self._default if stream is DEFAULT_STREAM else self._stream(stream)
-        if len(values) != to.width:
-            to.refuse(values)
-        taken = to.values
-        taken += values
-        if len(taken) >= to.values_max:
-            to.flush()
+        """Emit one tuple."""
+        target = self._default if stream is DEFAULT_STREAM else self._stream(stream)
+        if len(values) != target.width:
+            target.refuse(values)
+        collected = target.values
+        collected += values
+        if len(collected) >= target.values_max:
+            target.flush()
 
     def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
-        """Take many tuples."""
-        to = self._stream(stream)
-        to.flush()
+        """Emit many tuples."""
+        target = self._stream(stream)
+        target.flush()
         with guarded(self.component):
-            parts = conform(batch, to.schema, component=self.component)
+            parts = conform(batch, target.schema, component=self.component)
         for part in parts:
-            to.hand_on(part)
+            target.pass_on(part)
 
     def emit_direct(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Take one tuple for one task of a bolt."""
-        to = self._stream(stream)
-        if len(values) != to.width:
-            to.refuse(values)
+        """Emit one tuple to one task of a bolt."""
+        target = self._stream(stream)
+        if len(values) != target.width:
+            target.refuse(values)
         with guarded(self.component):
-            spreader = next((s for s in to.spreaders if s.edge.target == component), None)
-            if spreader is None or not to.is_direct:
+            router = next((s for s in target.routers if s.edge.target == component), None)
+            if router is None or not target.is_direct:
                 raise SchemaMismatch(
                     f"{self.component!r} emitted directly to {component!r} on stream {stream!r}; only a bolt that "
                     "subscribes to this stream with direct_grouping can be chosen"
                 )
-            spreader.check_task(task)
-        to.direct_values.setdefault((component, task), []).extend(values)
+            router.check_task(task)
+        target.direct_values.setdefault((component, task), []).extend(values)
 
     def _emit_checked(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """As `emit`; a value that does not match the declared types fails here, not when many are combined."""
-        to = self._stream(stream)
-        if len(values) == to.width:
-            to.check(values)
+        """Emit one tuple, after checking its values. Without the check a mismatch shows only when many are combined."""
+        target = self._stream(stream)
+        if len(values) == target.width:
+            target.check(values)
         Emitter.emit(self, *values, stream=stream)
 
     def _emit_batch_checked(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
-        to = self._stream(stream)
+        target = self._stream(stream)
         with guarded(self.component):
-            for part in conform(batch, to.schema, component=self.component):
-                to.check_batch(part)
+            for part in conform(batch, target.schema, component=self.component):
+                target.check_batch(part)
         Emitter.emit_batch(self, batch, stream=stream)
 
     def _emit_direct_checked(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        to = self._stream(stream)
-        if len(values) == to.width:
-            to.check(values)
+        target = self._stream(stream)
+        if len(values) == target.width:
+            target.check(values)
         Emitter.emit_direct(self, component, task, *values, stream=stream)
 
     def flush(self) -> None:
-        """Pass on the tuples that were emitted one by one."""
+        """Pass on the collected tuples as record batches."""
         for stream in self.streams.values():
             stream.flush()
 
     def end(self) -> None:
-        """Refuse what is emitted from now on: what was emitted has been passed on."""
+        """Refuse further tuples. All earlier ones have been passed on."""
         self.emit = self.emit_batch = self.emit_direct = self._refuse_late  # type: ignore[method-assign]
 
     def _refuse_late(self, *_: Any, **__: object) -> NoReturn:
@@ -251,13 +256,13 @@ class Emitter(StormNames):
             )
 
     def addressed(self) -> Iterator[tuple[StageEdge, int, list[pa.RecordBatch]]]:
-        """The output for other tasks: edge, task, record batches."""
+        """Yield the output for other tasks: edge, task, record batches."""
         for stream in self.streams.values():
             for edge, by_task in stream.addressed.items():
                 yield from ((edge, task, by_task[task]) for task in sorted(by_task))
 
     def partials(self) -> Iterator[tuple[str, pa.Table]]:
-        """For each state's update that takes this component's output: its partial aggregates of this task."""
+        """Yield the partial aggregates of this task for each state's update that takes the component's output."""
         for stream in self.streams.values():
             for committer, aggregator in stream.aggregators.items():
                 with guarded(committer, is_of_many=True):
@@ -266,7 +271,7 @@ class Emitter(StormNames):
 
     @property
     def sent(self) -> dict[Subscription, int]:
-        """How many tuples went to each subscriber of each stream."""
+        """The number of tuples that went to each subscriber of each stream."""
         return {subscription: rows for s in self.streams.values() for subscription, rows in s.sent.items()}
 
     def _stream(self, name: str) -> _Stream:
@@ -280,8 +285,8 @@ class Emitter(StormNames):
 
 
 def make_emitter(program: TaskProgram, component_id: str, task: int, *, looks_closer: bool = False) -> Emitter:
-    """The emitter of a component in one task, connected to everything but the bolts in the same task. One that looks
-    closer finds the tuple whose values do not match."""
+    """Create the emitter of a component in one task, connected to everything but the bolts in the same task. With
+    `looks_closer` it finds the tuple whose values do not match."""
     outputs, edges = program.outputs_of(component_id), program.plan.edges.get(component_id, ())
     emitter = Emitter(component_id, outputs, task, edges, looks_closer=looks_closer)
     for committer in program.plan.aggregated.get(component_id, ()):

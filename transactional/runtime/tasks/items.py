@@ -1,4 +1,8 @@
-"""What tasks send: one class for each kind of thing, addressed to a task of a later level or meant for the driver."""
+"""The items that tasks send: one class for each kind, for a task of a later level or for the driver.
+
+Items are data: they are pickled, and travel through Spark's shuffle, a worker's pipe or memory. A failure is an item,
+too. The order of an item makes a replay combine the same items in the same order.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,8 @@ from transactional.model.letters import Exclusion
 from transactional.model.messages import Unfinished
 
 Order = tuple[int, int, int]
-"""The stage and the task that have sent an item, and its number among those of this task: makes the received items
-the same on every retry."""
+"""The stage and the task that have sent an item, and its number among the items of that task. Sorted by it, received
+items are the same on every retry."""
 
 Subscription = tuple[str, str, str]
 """A component, one of its streams, and a bolt that subscribes to it."""
@@ -22,7 +26,7 @@ Subscription = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Tuples:
-    """For a task: what a component has emitted on one of its streams, as Arrow IPC."""
+    """Tuples for a task, as Arrow IPC, that a component has emitted on one of its streams."""
 
     order: Order
     level: int
@@ -34,7 +38,7 @@ class Tuples:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """For a task: it receives less than everything, because the sender has failed."""
+    """A note for a task that its input is incomplete, because the sender has failed."""
 
     order: Order
     level: int
@@ -51,7 +55,7 @@ class TuplesToCommit:
     target: str
     task: int
     data: bytes | StagedBytes
-    """As Arrow IPC, or where the task has left that."""
+    """Arrow IPC, or the staged file with it."""
     rows: int
 
 
@@ -65,7 +69,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class PartialAggregates:
-    """What one task has aggregated for a state's update, as Arrow IPC."""
+    """The partial aggregates of one task for a state's update, as Arrow IPC."""
 
     order: Order
     committer: str
@@ -74,7 +78,7 @@ class PartialAggregates:
 
 @dataclass(frozen=True, slots=True)
 class StagedAggregates:
-    """The file that a Spark task has written with what its tasks have aggregated for a state's update."""
+    """A staged file of a Spark task with the partial aggregates of its tasks for a state's update."""
 
     order: Order
     committer: str
@@ -83,17 +87,17 @@ class StagedAggregates:
 
 @dataclass(frozen=True, slots=True)
 class SplitAggregates:
-    """What one task has aggregated for a state's update that emits what it changes, left where the tasks of that step
-    find it."""
+    """The partial aggregates of one task for a state's update that emits its changes, staged for the tasks of that
+    step."""
 
     order: Order
     committer: str
-    left: SplitRows
+    rows: SplitRows
 
 
 @dataclass(frozen=True, slots=True)
 class PickledBolt:
-    """An instance that continues in the commit phase (see `execution.pickling`)."""
+    """An instance that continues in the commit phase (see `pickling`)."""
 
     order: Order
     component: str
@@ -102,7 +106,8 @@ class PickledBolt:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a task has counted: tuples sent and received per subscription, and digests of the portions it has read."""
+    """The counts of a task: tuples sent and received per subscription, and the digests of the portions that it has
+    read."""
 
     order: Order
     sent: Mapping[Subscription, int]
@@ -111,21 +116,22 @@ class TaskReport:
     late_counts: Mapping[str, int] = field(default_factory=dict)
     """Late tuples, by the component with the windows that have left them out."""
     counted: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """What bolts count themselves, by component and name."""
+    """The bolts' own counters, by component and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotFinished:
-    """The messages that a bolt reports as not finished."""
+    """The messages that a bolt reports as unfinished."""
 
     order: Order
     component: str
-    what: Unfinished
+    unfinished: Unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
-    """Why a task has failed: the code of the error to be raised in the driver, and the tuples at fault, if any are."""
+    """The failure of a task: the code of the error to raise in the driver, and the tuples at fault, if any are
+    known."""
 
     order: Order
     component: str
@@ -159,10 +165,10 @@ Item = ToTask | ToDriver
 
 
 def is_for_task(item: Item) -> TypeGuard[ToTask]:
-    """False if it is for the driver."""
+    """Return whether a task receives the item, rather than the driver."""
     return isinstance(item, ToTask)
 
 
 def is_for_level(item: Item, level: int) -> TypeGuard[ToTask]:
-    """True if a task of this level receives it."""
+    """Return whether a task of this level receives the item."""
     return isinstance(item, ToTask) and item.level == level

@@ -1,4 +1,8 @@
-"""A committer bolt's state: a view for the commit phase, and a stand-in before that."""
+"""A committer bolt's view of its state in the commit phase, and the stand-in that refuses every use before that.
+
+A view reads the state as it was before the transaction, and keeps what the bolt puts until the commit phase writes it.
+In the processing phase earlier transactions may not be committed yet, so the stand-in raises `ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReadState(Protocol):
-    """What a bolt reads of its state: the whole table, or the part of one task."""
+    """The readable state of a bolt: the whole table, or the part of one task."""
 
     @property
     def key(self) -> Schema:
@@ -29,16 +33,16 @@ class ReadState(Protocol):
         """The value columns."""
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before the transaction of those keys that exist."""
+        """Return the values before the transaction of those keys that exist."""
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """As `get`, in Arrow; maybe of more rows."""
+        """Return the rows of these keys before the transaction, in Arrow. There may be rows of further keys."""
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
-        """All keys with their values before the transaction."""
+        """Return all keys with their values before the transaction."""
 
     def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
-        """Raise what putting these rows would raise, as far as that is known."""
+        """Raise the errors that putting these rows would raise, as far as they are known before."""
 
 
 class DeferredState:
@@ -49,23 +53,23 @@ class DeferredState:
         self.component = component
 
     def get(self, *key: object) -> Any:
-        """Refused."""
+        """Raise `ConfigError`."""
         self._refuse()
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Refused."""
+        """Raise `ConfigError`."""
         self._refuse()
 
     def put(self, key: object, value: object) -> None:
-        """Refused."""
+        """Raise `ConfigError`."""
         self._refuse()
 
     def delete(self, *key: object) -> None:
-        """Refused."""
+        """Raise `ConfigError`."""
         self._refuse()
 
     def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
-        """Refused."""
+        """Raise `ConfigError`."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -98,56 +102,57 @@ class MapStateView(StormNames):
     """A state as a committer bolt sees it: its content before the transaction, and what this attempt has put."""
 
     needs_driver = ""
-    """As that of `KeyValues`: whatever the bolt has used, it did so in `finish_batch`, whose tuples nobody knows."""
+    """Always empty, unlike `KeyValues.needs_driver`: keys are used in `finish_batch`, and belong to no single tuple."""
 
     def __init__(self, component: str, state: ReadState, attempt: TransactionAttempt) -> None:
-        self.written: dict[Key, tuple[Any, ...] | Absent] = {}
+        self.changes: dict[Key, tuple[Any, ...] | Absent] = {}
         self._component, self._state, self._attempt = component, state, attempt
         self._read: dict[Key, tuple[Any, ...] | None] = {}
-        self._single = len(state.values) == 1
+        self._has_one_value = len(state.values) == 1
         self._has_times = any(field.type == "timestamp" for field in state.key)
         self._puts_times = any("timestamp" in field.type for field in state.values)
 
     def get(self, *key: Any) -> Any:
-        """The value of one key, None if it does not exist. A key of several columns may be given as a tuple."""
+        """Return the value of one key, or None if it does not exist. A key of several columns may be given as a
+        tuple."""
         return self.multi_get([key[0] if len(key) == 1 else key])[0]
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """The values of several keys, read at once."""
-        wanted = [self._as_key(key) for key in keys]
-        unread = [key for key in dict.fromkeys(wanted) if key not in self.written and key not in self._read]
+        """Return the values of several keys, which are read at once."""
+        state_keys = [self._state_key(key) for key in keys]
+        unread = [key for key in dict.fromkeys(state_keys) if key not in self.changes and key not in self._read]
         if unread:
-            found = self._state.get(self._attempt, unread)
-            self._read.update({key: found.get(key) for key in unread})
-        return [self._value(self.written.get(key, self._read.get(key))) for key in wanted]
+            stored = self._state.get(self._attempt, unread)
+            self._read.update({key: stored.get(key) for key in unread})
+        return [self._bolt_value(self.changes.get(key, self._read.get(key))) for key in state_keys]
 
     def put(self, key: object, value: Any) -> None:
         """Set the value of one key."""
-        values = (value,) if self._single else tuple(value)
+        values = (value,) if self._has_one_value else tuple(value)
         if len(values) != len(self._state.values):
             raise SchemaMismatch(
                 f"committer {self._component!r} put {len(values)} values; its state has "
                 f"{', '.join(self._state.values.names)}"
             )
-        self.written[self._as_key(key)] = with_zones(values) if self._puts_times else values
+        self.changes[self._state_key(key)] = with_zones(values) if self._puts_times else values
 
     def delete(self, *key: object) -> None:
         """Delete a key, whether or not it exists."""
-        self.written[self._as_key(key[0] if len(key) == 1 else key)] = ABSENT
+        self.changes[self._state_key(key[0] if len(key) == 1 else key)] = ABSENT
 
     def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
         """Set each key to `update(its value)`; return the new values."""
-        self.multi_get(keys)  # read at once; a key that is given twice is updated twice
-        new = []
+        self.multi_get(keys)  # all keys in one read; a key that is passed twice is updated twice
+        new_values = []
         for key in keys:
-            new.append(update(self.multi_get([key])[0]))
-            self.put(key, new[-1])
-        return new
+            new_values.append(update(self.multi_get([key])[0]))
+            self.put(key, new_values[-1])
+        return new_values
 
     def close(self) -> None:
-        """The state is written."""
+        """Do nothing. The state was written."""
 
-    def _as_key(self, key: object) -> Key:
+    def _state_key(self, key: object) -> Key:
         values = tuple(key) if isinstance(key, tuple) else (key,)  # a `Tuple` is not equal to one of another stream
         if len(values) != len(self._state.key):
             raise SchemaMismatch(
@@ -158,7 +163,7 @@ class MapStateView(StormNames):
             return key_with_zones(values, self._state.key.names, component=self._component)
         return values
 
-    def _value(self, values: tuple[Any, ...] | Absent | None) -> Any:
+    def _bolt_value(self, values: tuple[Any, ...] | Absent | None) -> Any:
         if values is None or values is ABSENT:
             return None
-        return values[0] if self._single else values
+        return values[0] if self._has_one_value else values

@@ -1,4 +1,8 @@
-"""Creates the operator for a component in one task of one attempt, from a bolt or from its pickled instance."""
+"""Creates the operator of a component in one task of one attempt, from a bolt or from its pickled instance.
+
+A class bolt is copied from its prototype for each task and attempt, so that no task sees the changes of another one.
+The operator learns what its task needs: its excluded tuples, its context, and its view of a state.
+"""
 
 from __future__ import annotations
 
@@ -38,26 +42,26 @@ from transactional.topology.bolts.stateful import StatefulBolt
 
 
 class UpdateGate(ArrowOperator):
-    """Stands before a state's update where no bolt does, behind the spout: keeps out the tuples that were set aside,
-    and, when it `looks_closer`, finds those that the state refuses."""
+    """Precedes a state's update that reads from the spout directly. It keeps out the tuples that were set aside, and,
+    with `looks_closer`, finds those that the state refuses."""
 
     def __init__(
         self, committer: str, emitter: Emitter, stream: str, aggregator: Aggregator, *, looks_closer: bool
     ) -> None:
         super().__init__(committer, emitter)
-        self._keep = emitter.gate(self, stream)
+        self._pass_on = emitter.gate(self, stream)
         self._aggregator, self._looks_closer = aggregator, looks_closer
 
     def work(self, batch: pa.RecordBatch) -> None:
-        """Pass tuples on to the update."""
+        """Pass tuples on to the update, after checking them if it looks closer."""
         if self._looks_closer:
             self._aggregator.partial([batch])
-        self._keep(batch)
+        self._pass_on(batch)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """The task of one attempt that an operator runs in. In the commit phase it has a committer's `state`."""
+    """The task of one attempt that an operator runs in. In the commit phase it has the committer's `state`."""
 
     program: TaskProgram
     attempt: TransactionAttempt
@@ -72,21 +76,23 @@ class TaskInfo:
     """Whether an earlier attempt has written that state."""
     shared: dict[str, Any] = field(default_factory=dict)
     lookups: Lookups | None = None
-    """How a bolt looks states up."""
+    """The tables that the bolt looks up."""
 
     def __str__(self) -> str:
         return f"task {self.task} of {self.task_count}"
 
-    def given_to(self, operator: Operator) -> Operator:
-        """Pass an operator the exclusions of its bolt."""
-        operator.excluded = {e.fingerprint: e for e in self.excluded if e.component == operator.component}
+    def configure(self, operator: Operator) -> Operator:
+        """Pass an operator the exclusions and the origins of its bolt. Returns the operator."""
+        operator.excluded = {
+            exclusion.fingerprint: exclusion for exclusion in self.excluded if exclusion.component == operator.component
+        }
         inputs = self.program.bolts[operator.component].inputs
-        operator.silent = [g.origin for g in inputs if not makes_letters(g, self.task)]
-        operator.shown = {g.origin: g.shown_origin for g in inputs if g.spout}
+        operator.silent = [grouping.origin for grouping in inputs if not makes_letters(grouping, self.task)]
+        operator.shown_origins = {grouping.origin: grouping.shown_origin for grouping in inputs if grouping.spout}
         return operator
 
     def context(self, spec: BoltSpec, metrics: BoltMetrics) -> TopologyContext:
-        """What the bolt learns about it."""
+        """Return the context that the bolt gets in `prepare`."""
         program, subscribers = self.program, self.program.subscribers_of(spec.id)
         state = self.state
         if spec.is_committer and state is None and not isinstance(spec.bolt, StatefulBolt):
@@ -107,20 +113,19 @@ class TaskInfo:
 
 
 def make_operator(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
-    """The operator for a component, still to be prepared. Class bolts are copied from their prototype, fresh for this
-    task and attempt."""
+    """Create the operator of a component, which is still to be prepared. A class bolt is copied from its prototype."""
     bolt = spec.bolt
     if isinstance(bolt, BoltFunction):
         operator = _of_function(spec.id, bolt, emitter)
         operator.notes_origin = bolt.kind is FunctionKind.ARROW and len(spec.inputs) > 1
-        return info.given_to(operator)
+        return info.configure(operator)
     operator = _of_instance(info, spec, _copy_of(info.program, spec), emitter, BoltMetrics(spec.id))
-    operator.fresh = partial(_made_again, info, spec)
+    operator.fresh = partial(_recreate, info, spec)
     return operator
 
 
 def _copy_of(program: TaskProgram, spec: BoltSpec) -> Any:
-    """What a task changes of it, no other one sees."""
+    """Return a copy of a bolt, so that no other task sees the changes of one."""
     pickled = program.prototypes.get(spec.id)
     if pickled is None:
         pickled = program.prototypes[spec.id] = cloudpickle.dumps(spec.bolt)
@@ -128,18 +133,18 @@ def _copy_of(program: TaskProgram, spec: BoltSpec) -> Any:
 
 
 def make_gates(info: TaskInfo, source: str, emitter: Emitter, *, looks_closer: bool) -> list[UpdateGate]:
-    """One for each state's update that takes the output of `source`."""
+    """Create a gate for each state's update that takes the output of `source`."""
     program, gates = info.program, list[UpdateGate]()
     for committer in program.plan.aggregated.get(source, ()):
         [grouping] = program.bolts[committer].inputs
         aggregator = program.aggregators[committer]
         gates.append(UpdateGate(committer, emitter, grouping.stream, aggregator, looks_closer=looks_closer))
-        info.given_to(gates[-1])
+        info.configure(gates[-1])
     return gates
 
 
 def load_operator(info: TaskInfo, spec: BoltSpec, pickled: bytes, emitter: Emitter) -> Operator:
-    """The operator for a bolt that comes out of the processing phase (see `Operator.dump`), prepared there."""
+    """Create the operator of a bolt that was prepared in the processing phase (see `Operator.dump`)."""
     metrics = BoltMetrics(spec.id)
     bolt = load_instance(pickled, emitter, info.state, info.lookups, metrics)
     operator = _of_instance(info, spec, bolt, emitter, metrics)
@@ -147,7 +152,7 @@ def load_operator(info: TaskInfo, spec: BoltSpec, pickled: bytes, emitter: Emitt
     return operator
 
 
-def _made_again(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
+def _recreate(info: TaskInfo, spec: BoltSpec, emitter: Emitter) -> Operator:
     operator = make_operator(info, spec, emitter)
     operator.prepare()
     return operator
@@ -166,7 +171,7 @@ def _of_function(component_id: str, bolt: BoltFunction, emitter: Emitter) -> Ope
 def _of_instance(info: TaskInfo, spec: BoltSpec, bolt: Any, emitter: Emitter, metrics: BoltMetrics) -> Operator:
     operator = _of_kind(info, spec, bolt, emitter, info.context(spec, metrics))
     operator.counts = metrics.counts
-    return info.given_to(operator)
+    return info.configure(operator)
 
 
 def _of_kind(info: TaskInfo, spec: BoltSpec, bolt: Any, emitter: Emitter, context: TopologyContext) -> Operator:

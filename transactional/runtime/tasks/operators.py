@@ -1,4 +1,9 @@
-"""A running bolt: feeds it tuples or Arrow batches, in a task of the processing phase or in the commit phase."""
+"""Operators run bolts: they feed a bolt its tuples or Arrow batches, in either phase of a transaction.
+
+There is one class for each kind of bolt. An operator counts what it receives, leaves out excluded tuples, which become
+dead letters, and attributes a failure of the bolt to the tuple at fault where that is possible. If a bolt fails on a
+record batch, the batch is divided until single tuples are left.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +31,13 @@ from transactional.topology.bolts.bolts import ArrowBatchBolt, BasicBolt, BatchB
 from transactional.topology.bolts.following_bolt import FollowingBolt
 
 SEARCHED_PARTS = 16
-"""Into so many parts a record batch is divided to find what a bolt fails on. With two, a bolt is given each tuple of a
-batch of 10,000 three times if one is bad, nine times if one in two hundred is; with sixteen, twice and three times."""
+"""Number of parts into which a record batch is divided to find the tuples that a bolt fails on. With two parts, a bolt
+gets each tuple of a batch of 10,000 three times if one is bad, and nine times if one in two hundred is; with sixteen,
+twice and three times."""
 
 
 class Operator(ABC):
-    """A bolt in one task of one attempt. `faults` are those of the task, shared by its operators."""
+    """A bolt in one task of one attempt. `faults` are shared by all operators of the task."""
 
     def __init__(self, component: str, emitter: Emitter) -> None:
         self.component, self.emitter = component, emitter
@@ -39,62 +45,62 @@ class Operator(ABC):
         self.excluded: dict[str, Exclusion] = {}
         self.letters: list[DeadLetter] = []
         self.silent: Collection[tuple[str, str]] = ()
-        """Whether the same tuples reach task 0 as well, which makes the letters."""
+        """The origins of tuples that reach task 0 as well, which makes their dead letters."""
         self.counts: Mapping[str, int] = {}
-        """What the bolt counts itself, by name."""
+        """The bolt's own counters by name."""
         self.faults = Faults()
         self.fresh: Callable[[Emitter], Operator] | None = None
-        """Creates another one, prepared; None if the bolt keeps nothing from tuple to tuple."""
-        self.shown: Mapping[tuple[str, str], tuple[str, str]] = {}
-        """How the bolt sees where its tuples come from, if it is another way."""
+        """Creates another, prepared operator of the bolt. None if the bolt keeps nothing from tuple to tuple."""
+        self.shown_origins: Mapping[tuple[str, str], tuple[str, str]] = {}
+        """The component and stream that the bolt sees instead of the real ones, by origin."""
         self.notes_origin = False
         """True for a bolt on Arrow data with several inputs: each record batch carries its origin."""
-        self.watched: Callable[[Operator, pa.RecordBatch, str, str], None] | None = None
-        """Runs the bolt in place of `run`, if the task is watched."""
+        self.watch: Callable[[Operator, pa.RecordBatch, str, str], None] | None = None
+        """Runs the bolt instead of `run` if the task is watched."""
         self._has_failed = False
 
     def receive(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Pass the bolt some of its tuples, which `source` has emitted on `stream`."""
+        """Pass the bolt tuples that `source` has emitted on `stream`."""
         subscription = (source, stream, self.component)
         self.received[subscription] = self.received.get(subscription, 0) + batch.num_rows
         is_silent = (source, stream) in self.silent
-        source, stream = self.shown.get((source, stream), (source, stream))
+        source, stream = self.shown_origins.get((source, stream), (source, stream))
         if self.excluded:
             batch = self._without_excluded(batch, source, stream, is_silent=is_silent)
-        if self.watched is None:
+        if self.watch is None:
             self.run(batch, source, stream)
         else:
-            self.watched(self, batch, source, stream)
+            self.watch(self, batch, source, stream)
 
     def run(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Run the bolt over tuples none of which is excluded, with the origin as the bolt sees it."""
+        """Run the bolt over tuples without excluded ones, with the origin that the bolt sees."""
         if self.notes_origin:
             batch = with_origin(batch, source, stream)
         with guarded(self.component, is_of_many=True):
             self.execute(batch, source, stream)
 
     def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str, *, is_silent: bool) -> pa.RecordBatch:
-        kept = []
+        numbers = []
         for number, row in enumerate(tuples(batch, source, stream)):
             exclusion = self.excluded.get(fingerprint(row, self.faults.spout))
             if exclusion is None:
-                kept.append(number)
+                numbers.append(number)
             elif not is_silent:
                 self.letters.append(DeadLetter(exclusion, source, stream, letter_text(row)))
-        return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
+        return batch if len(numbers) == batch.num_rows else batch.take(pa.array(numbers, pa.int64()))
 
     def prepare(self) -> None:  # noqa: B027 - optional
-        """Called once before the first tuple."""
+        """Prepare the bolt. Called once, before the first tuple."""
 
     @abstractmethod
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Run the bolt over a record batch."""
 
     def finish(self) -> None:  # noqa: B027 - optional
-        """Called once after the last tuple."""
+        """Finish the bolt's batch. Called once, after the last tuple."""
 
     def unfinished(self) -> Unfinished | None:
-        """Called after `finish`: what a bolt that follows messages has found."""
+        """Return the unfinished messages of a bolt that follows messages. Called after `finish`."""
         return None
 
     @property
@@ -103,26 +109,27 @@ class Operator(ABC):
         return {}
 
     def dump(self) -> bytes | None:
-        """Called instead of `finish` if the bolt continues in the commit phase: its pickled instance, if any."""
+        """Return the pickled instance of a bolt that continues in the commit phase, or None if it keeps nothing. Called
+        instead of `finish`."""
         return None
 
     def is_cleared(self, work: Callable[[Operator], None], emitter: Emitter) -> bool:
-        """True for a failure that only occurs in an instance that failed before: its verdict about a tuple is then
-        worthless."""
+        """Return whether `work` succeeds in a fresh instance although it failed in this one, which had failed before.
+        Such a failure says nothing about the tuple."""
         if self.fresh is None or not self._has_failed:
             self._has_failed = True
             return False
-        other = self.fresh(emitter)
+        fresh_operator = self.fresh(emitter)
         try:
             with guarded(self.component):
-                work(other)
+                work(fresh_operator)
         except TaskFailed as failed:
             return not can_be_of_a_tuple(failed, self.component)
         return True
 
 
 def late_counts_of(bolt: Bolt) -> Mapping[str, int]:
-    """The late tuples that a bolt has counted; none if it counts none."""
+    """Return the late tuples that a bolt has counted, by component."""
     return bolt.late_counts if isinstance(bolt, LateCounter) else {}
 
 
@@ -130,12 +137,12 @@ class TupleOperator(Operator):
     """A bolt that processes one tuple at a time: a failure is attributed to the tuple that it received."""
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Feed the bolt row by row, and continue after one that it fails on."""
+        """Feed the bolt row by row. After a row that it fails on it continues with the next one."""
         work, rows = self.work(), tuples(batch, source, stream)
-        while self._fails(work, rows):
+        while self._work_until_failure(work, rows):
             pass
 
-    def _fails(self, work: Callable[[Tuple], None], rows: Iterator[Tuple]) -> bool:
+    def _work_until_failure(self, work: Callable[[Tuple], None], rows: Iterator[Tuple]) -> bool:
         row: Tuple | None = None
         try:
             with guarded(self.component):
@@ -153,7 +160,7 @@ class TupleOperator(Operator):
 
     @abstractmethod
     def work(self) -> Callable[[Tuple], None]:
-        """The function that runs the bolt on one tuple."""
+        """Return the function that runs the bolt on one tuple."""
 
 
 def _work_on(row: Tuple, operator: Operator) -> None:
@@ -166,7 +173,7 @@ class ArrowOperator(Operator):
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Feed the bolt the record batch."""
-        failed = self._tried(self, batch)
+        failed = self._try(self, batch)
         if failed is None:
             return
         if batch.num_rows and self.is_cleared(partial(_work_on_batch, batch), self.emitter.apart()):
@@ -174,9 +181,11 @@ class ArrowOperator(Operator):
         if not batch.num_rows or not self._search(batch, source, stream, failed):
             raise failed
 
-    def _tried(self, operator: Operator, batch: pa.RecordBatch) -> TaskFailed | None:
-        """How a record batch fails, if that can be due to its tuples. Returned, so that the next failure does not
-        mention this one as well: it is not raised while this one is handled."""
+    def _try(self, operator: Operator, batch: pa.RecordBatch) -> TaskFailed | None:
+        """Run a record batch. Returns its failure if that may be due to its tuples, and raises any other.
+
+        The failure is returned, because raising the next one while it is handled would mention it as well.
+        """
         try:
             with guarded(self.component):
                 _work_on_batch(batch, operator)
@@ -187,20 +196,20 @@ class ArrowOperator(Operator):
         return None
 
     def _search(self, batch: pa.RecordBatch, source: str, stream: str, failed: TaskFailed) -> bool:
-        """Name the tuples that fail alone. False if there are none: then the batch fails only as a whole."""
+        """Find the tuples that fail alone. Returns False if there are none, so that the batch fails only as a whole."""
         if batch.num_rows == 1:
             [row] = tuples(batch, source, stream)
             self.faults.name(failed, row)
             return True
-        size, found = -(-batch.num_rows // SEARCHED_PARTS), False
+        size, is_found = -(-batch.num_rows // SEARCHED_PARTS), False
         for start in range(0, batch.num_rows, size):
             part = batch.slice(start, size)
-            failed_part = self._tried(self if self.fresh is None else self.fresh(self.emitter), part)
+            failed_part = self._try(self if self.fresh is None else self.fresh(self.emitter), part)
             if failed_part is not None:
                 if not self._search(part, source, stream, failed_part):
                     raise failed_part
-                found = True
-        return found
+                is_found = True
+        return is_found
 
     @abstractmethod
     def work(self, batch: pa.RecordBatch) -> None:
@@ -220,7 +229,7 @@ class TupleFunction(TupleOperator):
         self.function = function
 
     def work(self) -> Callable[[Tuple], None]:
-        """Calls the function, and emits what it returns."""
+        """Return the function that calls the user's function and emits its result."""
         return self._call
 
     def _call(self, row: Tuple) -> None:
@@ -235,13 +244,17 @@ class TupleFunction(TupleOperator):
             raise self._no_tuple(returned)
         for values in returned:
             if not isinstance(values, tuple | list):
-                raise self._no_tuple(values, of=returned)
+                raise self._no_tuple(values, container=returned)
             self.emitter.emit(*values)
 
-    def _no_tuple(self, returned: Any, of: Iterable[Any] | None = None) -> SchemaMismatch:
-        what = "" if of is None else f" in a {type(of).__name__}: for one tuple return (…, …), for several [(…,), (…,)]"
+    def _no_tuple(self, returned: Any, container: Iterable[Any] | None = None) -> SchemaMismatch:
+        hint = (
+            ""
+            if container is None
+            else f" in a {type(container).__name__}: for one tuple return (…, …), for several [(…,), (…,)]"
+        )
         return SchemaMismatch(
-            f"{self.component!r} must return a tuple, an iterable of tuples, or None; got {repr(returned)[:100]}{what}"
+            f"{self.component!r} must return a tuple, an iterable of tuples, or None; got {repr(returned)[:100]}{hint}"
         )
 
 
@@ -258,7 +271,7 @@ class ArrowFunction(ArrowOperator):
 
 
 class PassOn(Operator):
-    """Stands for a DataFrame bolt, whose output Spark has computed: emits what it receives."""
+    """Replaces a DataFrame bolt, whose output Spark has computed: emits the batches that it receives."""
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Emit the record batch."""
@@ -266,30 +279,30 @@ class PassOn(Operator):
 
 
 class BasicOperator(TupleOperator):
-    """A `BasicBolt`."""
+    """Runs a `BasicBolt`."""
 
     def __init__(self, component: str, emitter: Emitter, bolt: BasicBolt, context: TopologyContext) -> None:
         super().__init__(component, emitter)
         self.bolt, self.context = bolt, context
 
     def prepare(self) -> None:
-        """Prepare the bolt."""
+        """Prepare the bolt with its context."""
         with guarded(self.component):
             self.bolt.prepare(self.context)
 
     def work(self) -> Callable[[Tuple], None]:
-        """Passes the bolt a tuple."""
+        """Return the function that passes the bolt a tuple."""
         execute, emitter = self.bolt.execute, self.emitter
         return lambda row: execute(row, emitter)
 
     def dump(self) -> bytes | None:
-        """The bolt with what it keeps of this batch."""
+        """Return the pickled bolt with its data of this batch."""
         with guarded(self.component):
             return dump_instance(self.bolt, self.emitter)
 
 
 class _Batchwise(Operator):
-    """What `BatchBolt` and `ArrowBatchBolt` have in common."""
+    """The common base of the operators of `BatchBolt` and `ArrowBatchBolt`."""
 
     def __init__(
         self,
@@ -303,37 +316,37 @@ class _Batchwise(Operator):
         self.bolt, self.context, self.attempt = bolt, context, attempt
 
     def prepare(self) -> None:
-        """Prepare the bolt."""
+        """Prepare the bolt with its context."""
         with guarded(self.component):
             self.bolt.prepare(self.context, self.emitter, self.attempt)
 
     def finish(self) -> None:
-        """Finish the batch."""
+        """Finish the batch of the bolt."""
         with guarded(self.component):
             self.bolt.finish_batch()
 
     @property
     def late_counts(self) -> Mapping[str, int]:
-        """What the bolt has counted."""
+        """The late tuples that the bolt has counted."""
         return late_counts_of(self.bolt)
 
     def dump(self) -> bytes | None:
-        """The bolt with what it keeps of this batch."""
+        """Return the pickled bolt with its data of this batch."""
         with guarded(self.component):
             return dump_instance(self.bolt, self.emitter)
 
 
 class BatchOperator(_Batchwise, TupleOperator):
-    """A `BatchBolt`."""
+    """Runs a `BatchBolt`."""
 
     def work(self) -> Callable[[Tuple], None]:
-        """Passes the bolt a tuple."""
+        """Return the function that passes the bolt a tuple."""
         assert isinstance(self.bolt, BatchBolt)
         return self.bolt.execute
 
 
 class ArrowBatchOperator(_Batchwise, ArrowOperator):
-    """An `ArrowBatchBolt`."""
+    """Runs an `ArrowBatchBolt`."""
 
     def work(self, batch: pa.RecordBatch) -> None:
         """Pass the bolt the record batch."""
@@ -342,13 +355,13 @@ class ArrowBatchOperator(_Batchwise, ArrowOperator):
 
 
 class FollowingOperator(ArrowBatchOperator):
-    """A `FollowingBolt`."""
+    """Runs a `FollowingBolt`."""
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Feed the bolt the record batch only once, whatever happens."""
+        """Feed the bolt the record batch. Unlike other operators, never search for the tuples at fault."""
         self.work(batch)
 
     def unfinished(self) -> Unfinished:
-        """What the bolt has found."""
+        """Return the unfinished messages of the bolt."""
         assert isinstance(self.bolt, FollowingBolt)
         return self.bolt.unfinished()

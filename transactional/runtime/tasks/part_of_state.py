@@ -1,7 +1,8 @@
-"""The state of a step in one of its tasks, where they run side by side: the part of its keys that is the task's.
+"""The state of a step in one of its tasks, when they run side by side: it only serves the keys of the task.
 
-No task sees what another one writes. So a key belongs to the task that gets the tuples with it, and whoever uses
-another one fails: in the driver, where the tasks share the state, it would have found something else.
+No task sees the writes of another one. Therefore a key belongs to the task that gets the tuples with it, and a task
+that uses another key fails with `NeedsDriver`: on the driver, where the tasks share the state, it might have read
+another value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from transactional.topology.steps import Step
 
 
 class PartOfState:
-    """The keys of one task: reads and writes of others are refused."""
+    """The part of a state with the keys of one task. Reads and writes of other keys are refused."""
 
     def __init__(self, step: Step, state: TaskState, task: int) -> None:
         self._component, self._split_by, self._task_count = step.component, step.split_by, step.tasks
@@ -39,38 +40,40 @@ class PartOfState:
         return self._state.values
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before the transaction of those keys that exist. Raises `NeedsDriver` for another's key."""
+        """Return the values before the transaction of those keys that exist. Raises `NeedsDriver` for a key of another
+        task."""
         self.check(batch_from_rows(keys, arrow_schema(self.key), component=self._component))
         return self._state.get(keys)
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """The rows of keys that have come with tuples of this task."""
+        """Return the rows of keys that have come with tuples of this task."""
         return self._state.rows_before(keys)
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
-        """Refused."""
+        """Raise `NeedsDriver`: a task does not have all keys."""
         raise NeedsDriver(
             f"{self._component!r} called items() in a task that has a part of the state's keys only; a bolt that does "
             "so runs in the driver",
             "it reads all keys of its state",
         )
 
-    def keep(self, written: Mapping[Key, tuple[Any, ...] | Absent]) -> WrittenPart:
-        """Keep what the task has written. Raises `NeedsDriver` for a key of another task, and as `TaskState.keep`."""
-        table = self._state.table(written)
-        return self._kept(table)
+    def keep_changes(self, changes: Mapping[Key, tuple[Any, ...] | Absent]) -> WrittenPart:
+        """Keep the new values of the task until the driver commits them. Raises `NeedsDriver` for a key of another
+        task, and as `TaskState.keep`."""
+        table = self._state.table(changes)
+        return self._keep_table(table)
 
     def keep_rows(self, rows: pa.Table) -> WrittenPart:
-        """As `keep`, with key and value columns; deletes nothing."""
-        return self._kept(self._state.as_written(rows))
+        """Keep new rows with key and value columns, as `keep_changes`. Deletes nothing."""
+        return self._keep_table(self._state.as_written(rows))
 
-    def _kept(self, table: pa.Table) -> WrittenPart:
+    def _keep_table(self, table: pa.Table) -> WrittenPart:
         for rows in table.to_batches():
             self.check(rows)
         return self._state.keep(table, self._task_count)
 
     def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
-        """Raise `SchemaMismatch` for rows that the state refuses; keep nothing."""
+        """Raise `SchemaMismatch` for rows that the state refuses. Nothing is kept."""
         self._state.table(rows)
 
     def check(self, rows: pa.RecordBatch) -> None:

@@ -1,7 +1,7 @@
-"""How a bolt's instance is transferred from its task to the commit phase: without its collector and its state.
+"""Transfers a bolt's instance from its task to the commit phase, without its collector and its state.
 
-Both are stand-ins on the executor. They are pickled by name and replaced by the driver's own when the instance arrives
-(pickle's persistent ids). Only what our own tasks sent in the same Spark job is ever unpickled.
+Both are stand-ins on the executor. They are pickled by name, and replaced by the driver's own when the instance arrives
+(pickle's persistent ids). Only instances that our own tasks sent in the same Spark job are ever unpickled.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def dump_instance(bolt: object, collector: OutputCollector) -> bytes:
 def load_instance(
     data: bytes, collector: OutputCollector, state: object, lookups: object = None, metrics: BoltMetrics | None = None
 ) -> Any:
-    """Unpickle a bolt's instance with the given collector, state and lookups in place of the stand-ins, and with
-    counters that begin at 0: its task has reported what they were."""
+    """Unpickle a bolt's instance with this collector, state and lookups instead of the stand-ins.
+
+    Its counters begin at 0, because its task has reported the earlier counts.
+    """
     replacements = {"collector": collector, "state": state, "lookups": lookups, "metrics": metrics or BoltMetrics()}
     return _Unpickler(io.BytesIO(data), replacements).load()
 

@@ -1,5 +1,8 @@
-"""The program of a topology: what its tasks, and its commit phase, know about its components; and an attempt's
-input."""
+"""The program of a topology, which its tasks and its commit phase run, and the input of an attempt.
+
+A program is a picklable extract of the topology: it has the spout's reader, the bolts, the aggregators and the plan of
+the stages, but no state and no connection. Executors get it once, and an `AttemptInput` for each attempt.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,16 @@ class NoReader(PartitionReader):
     """The reader of a program that reads nothing."""
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
-        """Refused."""
+        """Raise `ProtocolError`: the commit phase reads nothing."""
         raise ProtocolError(f"the commit phase was about to read {partition} {offsets}")
 
 
 @dataclass(frozen=True, slots=True)
 class SpoutSpec:
-    """The spout as its tasks know it: the reader, without what plans and connects in the driver. `outputs` are its
-    fields by stream.
+    """The part of a spout that its tasks need: the reader. `outputs` are its fields by stream.
 
-    The commit phase reads nothing: its `reader` is `NoReader`.
+    Planning and the connections of the driver are left out. In the commit phase, which reads nothing, `reader` is a
+    `NoReader`.
     """
 
     id: str
@@ -50,18 +53,19 @@ class SpoutSpec:
     reader: PartitionReader
     with_checksum: bool
     is_followed: bool = False
-    """Whether its tuples carry what their messages are followed by."""
+    """Whether its tuples have the hidden columns by which their messages are followed."""
     skips_losses: bool = False
-    """Whether what the source has lost of a recorded batch is skipped, which an opaque spout does not plan again."""
+    """Whether records of a recorded batch that the source has lost are skipped. Only if batches are not planned
+    again."""
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
-    """By stream."""
+    """The event times of the tuples, by stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoltSpec:
-    """A bolt as its tasks know it: without its state, which stays in the driver.
+    """The part of a bolt that its tasks need, without its state, which the driver has.
 
-    `bolt` is None for a state's update: for that, tasks have an aggregator. `outputs` are its fields by stream.
+    `bolt` is None for a state's update, for which tasks have an aggregator. `outputs` are its fields by stream.
     """
 
     id: str
@@ -79,20 +83,21 @@ class BoltSpec:
         return isinstance(self.bolt, BoltFunction) and self.bolt.kind is FunctionKind.DATAFRAME
 
     def input(self, source: str, stream: str) -> Grouping | None:
-        """How it receives a stream; None if it does not."""
+        """Return the grouping by which the bolt receives a stream, or None if it does not subscribe to it."""
         return next((grouping for grouping in self.inputs if grouping.origin == (source, stream)), None)
 
 
 Record = Callable[[TransactionAttempt, str, str, pa.RecordBatch], None]
-"""Receives what each component has emitted, with the attempt and the stream."""
+"""Receives the output of each component, with the attempt, the component and the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProgram:
     """Everything that tasks need to know about a topology. Sent to executors once.
 
-    `slot_of` says where in its level a task of a stage stands. `record` receives what components emit, if they run in
-    the process that has made it. `stagers` write partial aggregates that are too large for the driver, by committer.
+    `slot_of` has the slot of each task of a stage within its level. `record` receives the output of components if they
+    run in the process that has made the program. `stagers` write partial aggregates that are too large for the driver,
+    by committer.
     """
 
     topology_id: str
@@ -105,36 +110,37 @@ class TaskProgram:
     record: Record | None = None
     stagers: Mapping[str, Stager] = field(default_factory=dict)
     scratch: Scratch | None = None
-    """Where tasks leave what is too large for the driver, for later steps; None: nowhere."""
+    """Storage for data of later steps that is too large for the driver. None if there is none."""
     is_run_once: bool = False
-    """At most once: a task that Spark runs a second time fails, before a bolt gets anything."""
+    """Whether a task that Spark runs a second time fails before a bolt gets any tuple (at most once)."""
     sets_aside: bool = False
     """Whether the topology has a table of dead letters."""
     split: Mapping[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)
-    """The updates that emit what they change and may run as jobs: the columns that split their keys, and the number of
+    """The updates that emit their changes and may run as jobs: the columns that split their keys, and the number of
     tasks."""
     naive_times: str | None = None
-    """The zone that times without one are taken for; None: they are refused."""
+    """The zone of times without one. None if such times are refused."""
     prototypes: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
-    """Pickled bolts by their ids, as far as tasks have made one from them."""
+    """Pickled bolts by id, added when a task first needs a copy."""
 
     def slot(self, edge: StageEdge, task: int) -> int:
-        """The slot (partition number in its level) of a task of the edge's target."""
+        """Return the slot (partition number in its level) of a task of the edge's target."""
         return self.slot_of[(edge.target_stage, task)]
 
     def level_of(self, stage: int) -> int:
-        """The level of a stage."""
         return self.plan.stages[stage].level
 
     def outputs_of(self, component_id: str) -> Mapping[str, Schema]:
-        """The fields that the spout or a bolt emits, by stream."""
+        """Return the fields of the tuples of the spout or a bolt, by stream."""
         if component_id == self.spout.id:
             return self.spout.outputs
         return self.bolts[component_id].outputs
 
     def subscribers_of(self, component_id: str) -> dict[str, int]:
-        """The bolts that subscribe to a stream of this component, with their numbers of tasks."""
-        subscribers = (b for b in self.bolts.values() if any(g.source == component_id for g in b.inputs))
+        """Return the bolts that subscribe to a stream of this component, with their numbers of tasks."""
+        subscribers = (
+            bolt for bolt in self.bolts.values() if any(grouping.source == component_id for grouping in bolt.inputs)
+        )
         return {bolt.id: bolt.parallelism for bolt in subscribers}
 
 
@@ -146,32 +152,34 @@ def make_program(
     scratch: Scratch | None = None,
     late: frozenset[str] = frozenset(),
 ) -> TaskProgram:
-    """Put a topology's program together, with some components `late` (see `plan_stages`). Reads nothing of the
-    outside."""
+    """Make the program of a topology, with some components `late` (see `plan_stages`). Reads no source and no state."""
     plan = plan_stages(topology, late)
     slots = {
         (stage.index, task): number
         for level in range(plan.depth)
         for number, (stage, task) in enumerate(plan.slots(level))
     }
-    given, count = topology.spout, topology.spout_parallelism
-    with_checksum = given.replays_exactly and topology.guarantee is Guarantee.EXACTLY_ONCE
+    declared, count = topology.spout, topology.spout_parallelism
+    with_checksum = declared.replays_exactly and topology.guarantee is Guarantee.EXACTLY_ONCE
     outputs, followed = topology.outputs_of(topology.spout_id), topology.follows_messages
-    skips = not given.replays_exactly and topology.guarantee is not Guarantee.EXACTLY_ONCE
+    skips = not declared.replays_exactly and topology.guarantee is not Guarantee.EXACTLY_ONCE
     spout = SpoutSpec(topology.spout_id, outputs, count, reader, with_checksum, followed, skips, topology.event_times)
     bolts, aggregators = dict[str, BoltSpec](), dict[str, Aggregator]()
-    for c in topology.components:
-        bolt = c.bolt if isinstance(c.bolt, Bolt | BoltFunction) else None
-        bolts[c.id] = BoltSpec(c.id, bolt, c.parallelism, c.inputs, c.outputs, c.is_committer, c.reads)
-        if not isinstance(c.bolt, Bolt | BoltFunction):
-            aggregators[c.id] = c.bolt.aggregator()
-    once = topology.guarantee is Guarantee.AT_MOST_ONCE
+    for component in topology.components:
+        bolt = component.bolt if isinstance(component.bolt, Bolt | BoltFunction) else None
+        bolts[component.id] = BoltSpec(
+            *(component.id, bolt, component.parallelism, component.inputs, component.outputs, component.is_committer),
+            component.reads,
+        )
+        if not isinstance(component.bolt, Bolt | BoltFunction):
+            aggregators[component.id] = component.bolt.aggregator()
+    is_run_once = topology.guarantee is Guarantee.AT_MOST_ONCE
     options = topology.options
     return TaskProgram(
-        *(topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, scratch, once),
+        *(topology.id, spout, bolts, aggregators, options, plan, slots, record, stagers or {}, scratch, is_run_once),
         sets_aside=topology.dead_letters is not None,
         naive_times=topology.naive_times,
-        split={each.component: (each.split_by, each.tasks) for each in plan_steps(topology) if each.splits_partials},
+        split={step.component: (step.split_by, step.tasks) for step in plan_steps(topology) if step.splits_partials},
     )
 
 
@@ -194,7 +202,7 @@ def check_sendable(program: TaskProgram) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AttemptInput:
-    """The input of every task of an attempt: the attempt, and for each task of the spout what it reads.
+    """The input of every task of an attempt: the attempt, and the portions that each task of the spout reads.
 
     A portion is a partition, a range of its offsets, and the metadata that the batch stores for the partition.
     """
@@ -205,15 +213,18 @@ class AttemptInput:
     letters: tuple[Letter, ...] = ()
     facts: BatchFacts | None = None
     again: tuple[tuple[tuple[PartitionId, OffsetRange], ...], ...] = ()
-    """For each task of the spout: the messages that it reads once more, outside of the batch's ranges."""
+    """By task of the spout, the messages outside of the batch's ranges that it reads once more."""
     lookups: Lookups | None = None
-    """How bolts look states up that are read from outside, in the process that has them open."""
+    """The tables that bolts look up in the process that has them open."""
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, batch: BatchMetadata, spout: SpoutSpec) -> AttemptInput:
-        """Distribute the partitions: partition i of the sorted list always goes to task i mod the number of tasks, so
-        that its reader continues where it stopped. The portions of a split one go to this task and the following ones.
-        Of several spouts those that fewer tasks read go to the first ones."""
+        """Distribute a batch over the tasks of the spout.
+
+        Partition i of the sorted list always goes to task i mod the number of tasks, so that its reader continues where
+        it stopped. The portions of a split partition go to this task and the following ones. If several spouts have
+        different parallelism, the partitions of one with fewer tasks go to the first tasks.
+        """
         task_count = spout.parallelism
         portions: list[list[tuple[PartitionId, OffsetRange, Any]]] = [[] for _ in range(task_count)]
         first_task = {partition: position for position, partition in enumerate(sorted(batch.ranges))}
@@ -226,5 +237,5 @@ class AttemptInput:
         for message in batch.again:
             offsets = OffsetRange(message.offset, Offset(message.offset + 1))
             again[first_task.get(message.partition, 0) % task_count].append((message.partition, offsets))
-        read, reread = tuple(map(tuple, portions)), tuple(map(tuple, again)) if batch.again else ()
-        return cls(attempt, read, excluded, batch.letters, batch.facts_for_tasks, reread)
+        read_portions, reread = tuple(map(tuple, portions)), tuple(map(tuple, again)) if batch.again else ()
+        return cls(attempt, read_portions, excluded, batch.letters, batch.facts_for_tasks, reread)

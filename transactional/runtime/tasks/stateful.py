@@ -1,4 +1,8 @@
-"""A running `StatefulBolt`, and the state that it reads and writes: both only exist in the commit phase."""
+"""A running `StatefulBolt`, and the key-value state that it reads and writes. Both exist only in the commit phase.
+
+`KeyValues` is shared by all tasks of one bolt in one attempt. The keys of the batch are read at once before the first
+tuple; any other key is read when the bolt uses it. New values are kept until the commit phase writes them to the state.
+"""
 
 from __future__ import annotations
 
@@ -23,36 +27,36 @@ from transactional.topology.bolts.stateful import StatefulBolt
 
 
 class KeyValues:
-    """The `KeyValueState` of all tasks of one bolt in one attempt: what was before the transaction, and what was put.
+    """The `KeyValueState` of all tasks of one bolt in one attempt: the values before the transaction, and new ones.
 
-    Keys and values are kept as the bolt gives them: the value itself for a single column.
+    Keys and values have the bolt's form: for a single column the value itself, for several a tuple.
     """
 
     def __init__(self, component: str, state: ReadState, attempt: TransactionAttempt) -> None:
         self._component, self._state, self._attempt = component, state, attempt
-        self._known: dict[Any, Any] = {}
-        self._written: dict[Any, Any] = {}
+        self._values: dict[Any, Any] = {}
+        self._changes: dict[Any, Any] = {}
         self._has_one_value = len(state.values) == 1
         self._puts_times = any("timestamp" in field.type for field in state.values)
-        self._done: set[tuple[str, int]] = set()
-        self._ahead: Mapping[Any, Any] = {}
-        self._reaches = ""
+        self._called_hooks: set[tuple[str, int]] = set()
+        self._preread: Mapping[Any, Any] = {}
+        self._driver_reason = ""
 
     @classmethod
     def of(cls, component: str, state: ReadState, attempt: TransactionAttempt) -> KeyValues:
-        """The one for a state's kind of key."""
+        """Create the `KeyValues` for a state, by the kind of its key."""
         is_plain = len(state.key) == 1 and next(iter(state.key)).type != "timestamp"
         return (cls if is_plain else _NormalizedKeys)(component, state, attempt)
 
     # --- for the bolt -----------------------------------------------------------------------------------------------
 
     def get(self, key: object, default: Any = None) -> Any:
-        """The value of a key, `default` if it does not exist."""
+        """Return the value of a key, or `default` if it does not exist."""
         try:
-            found = self._known[key]
+            value = self._values[key]
         except KeyError:
-            found = self._look_up(key)
-        return default if found is ABSENT else found
+            value = self._look_up(key)
+        return default if value is ABSENT else value
 
     def put(self, key: object, value: object) -> None:
         """Set the value of a key."""
@@ -60,21 +64,21 @@ class KeyValues:
             value = self._checked_values(value)
         if self._puts_times:
             value = with_zones(value)
-        self._known[key] = self._written[key] = value
+        self._values[key] = self._changes[key] = value
 
     def delete(self, key: object) -> Any:
-        """Delete a key, and return its value; None if it does not exist."""
-        old = self.get(key)
-        self._known[key] = self._written[key] = ABSENT
-        return old
+        """Delete a key. Returns its value, or None if it does not exist."""
+        old_value = self.get(key)
+        self._values[key] = self._changes[key] = ABSENT
+        return old_value
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with their values."""
-        self._reaches = "it reads all keys of its state"
-        found = {self._given(key): self._value(values) for key, values in self._state.items(self._attempt)}
-        found.update(self._written)
-        there = [(key, value) for key, value in found.items() if value is not ABSENT]
-        return iter(sorted(there, key=_order))
+        """Return all keys with their values, sorted by key."""
+        self._driver_reason = "it reads all keys of its state"
+        rows = {self._bolt_key(key): self._bolt_value(values) for key, values in self._state.items(self._attempt)}
+        rows.update(self._changes)
+        existing = [(key, value) for key, value in rows.items() if value is not ABSENT]
+        return iter(sorted(existing, key=_sort_key))
 
     def __contains__(self, key: object) -> bool:
         return self.get(key, ABSENT) is not ABSENT
@@ -82,7 +86,7 @@ class KeyValues:
     # --- for the commit phase ---------------------------------------------------------------------------------------
 
     def read_ahead(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Read the keys of these tuples at once, if their fields are those of the key."""
+        """Read the keys of these tuples at once, if the tuples have the key's fields with the same types."""
         names = list(self._state.key.names)
         schema = arrow_schema(self._state.key)
         tables = [
@@ -93,84 +97,88 @@ class KeyValues:
         tables = [table for table in tables if table.schema.equals(schema)]
         if tables:
             keys = pa.concat_tables(tables).group_by(names, use_threads=False).aggregate([])
-            known: dict[Any, Any] = dict.fromkeys(self._all_given(keys), ABSENT)
-            found = self._state.rows_before(self._attempt, keys)
-            values = self._columns(found, self._state.values.names, is_one=self._has_one_value)
-            # There may be rows of more keys.
-            known.update(
-                (key, value) for key, value in zip(self._all_given(found), values, strict=True) if key in known
+            preread: dict[Any, Any] = dict.fromkeys(self._bolt_keys(keys), ABSENT)
+            rows = self._state.rows_before(self._attempt, keys)
+            values = self._columns(rows, self._state.values.names, is_one=self._has_one_value)
+            # There may be rows of further keys.
+            preread.update(
+                (key, value) for key, value in zip(self._bolt_keys(rows), values, strict=True) if key in preread
             )
-            self._known, self._ahead = known | self._known, known
+            self._values, self._preread = preread | self._values, preread
 
     @property
     def needs_driver(self) -> str:
-        """Why the bolt could not have run as a job: it has used more than the keys of its tuples. Empty: it could."""
-        beyond = next((key for key in self._written if key not in self._ahead), ABSENT)
-        return self._reaches or ("" if beyond is ABSENT else _beyond(beyond))
+        """The reason why the bolt could not have run as a job, which is that it has used keys that its tuples do not
+        have. Empty if it could."""
+        other_key = next((key for key in self._changes if key not in self._preread), ABSENT)
+        return self._driver_reason or ("" if other_key is ABSENT else _reason_of_key(other_key))
 
     @property
-    def written(self) -> Mapping[Key, tuple[Any, ...] | Absent]:
-        """What was put and deleted, as the state takes it."""
+    def changes(self) -> Mapping[Key, tuple[Any, ...] | Absent]:
+        """The new values and deletions, in the state's form."""
         if self._has_one_value:
-            return {self._as_key(k): ABSENT if value is ABSENT else (value,) for k, value in self._written.items()}
-        return {self._as_key(key): value for key, value in self._written.items()}
+            return {
+                self._state_key(key): ABSENT if value is ABSENT else (value,) for key, value in self._changes.items()
+            }
+        return {self._state_key(key): value for key, value in self._changes.items()}
 
     def looking_closer(self, check: Callable[[Mapping[Key, tuple[Any, ...] | Absent]], None]) -> KeyValues:
-        """The same, before anything was put: for a second look at the tuples, in which each value is checked when it is
-        put. Hooks that were called are not called again."""
+        """Return a copy without changes, for running the tuples again to find the ones at fault. Each value is checked
+        when it is put. Hooks that were called are not called again."""
         closer = type(self)(self._component, self._state, self._attempt)
-        closer._done, closer._known, put = self._done, dict(self._ahead), closer.put
+        closer._called_hooks, closer._values, put = self._called_hooks, dict(self._preread), closer.put
 
-        def checked(key: Any, value: Any) -> None:
+        def put_checked(key: Any, value: Any) -> None:
             put(key, value)
-            check({closer._as_key(key): (value,) if closer._has_one_value else tuple(value)})
+            check({closer._state_key(key): (value,) if closer._has_one_value else tuple(value)})
 
-        closer.put = checked  # type: ignore[method-assign]
+        closer.put = put_checked  # type: ignore[method-assign]
         return closer
 
     def close(self) -> None:
-        """The state is written: refuse to put any more."""
+        """Refuse further changes, because the state is written."""
         self.put = self._refuse  # type: ignore[method-assign]
         self.delete = self._refuse  # type: ignore[method-assign]
 
     def is_first(self, hook: str, task: int) -> bool:
-        """False if a hook of a task was called in this attempt before: a task may be run again to find out more."""
-        is_first = (hook, task) not in self._done
-        self._done.add((hook, task))
+        """Return whether a hook of a task is called for the first time in this attempt. A task may be run again to find
+        the tuples at fault."""
+        is_first = (hook, task) not in self._called_hooks
+        self._called_hooks.add((hook, task))
         return is_first
 
     # --- details ----------------------------------------------------------------------------------------------------
 
-    def _all_given(self, rows: pa.Table) -> list[Any]:
-        """The keys of rows, as the bolt gives them."""
+    def _bolt_keys(self, rows: pa.Table) -> list[Any]:
+        """Return the keys of rows in the bolt's form."""
         return self._columns(rows, self._state.key.names, is_one=True)
 
     @staticmethod
     def _columns(rows: pa.Table, names: Sequence[str], *, is_one: bool) -> list[Any]:
-        """The values of a column, or of several as tuples."""
+        """Return the values of one column, or tuples of the values of several columns."""
         columns = [rows.column(name).to_pylist() for name in names]
         return columns[0] if is_one else list(zip(*columns, strict=True))
 
     def _look_up(self, key: Any) -> Any:
-        self._reaches = self._reaches or _beyond(key)
-        self._read([self._as_key(key)])
-        return self._known[key]
+        self._driver_reason = self._driver_reason or _reason_of_key(key)
+        self._read([self._state_key(key)])
+        return self._values[key]
 
     def _read(self, keys: Sequence[Key]) -> None:
-        found = self._state.get(self._attempt, keys)
+        rows = self._state.get(self._attempt, keys)
         for key in keys:
-            value = self._value(found[key]) if key in found else ABSENT
-            self._known.setdefault(self._given(key), value)
+            value = self._bolt_value(rows[key]) if key in rows else ABSENT
+            self._values.setdefault(self._bolt_key(key), value)
 
-    def _as_key(self, key: Any) -> Key:
-        """A key as the state takes it."""
+    def _state_key(self, key: Any) -> Key:
+        """Return a key in the state's form."""
         return (key,)
 
-    def _given(self, key: Key) -> Any:
-        """A key as the bolt gives it."""
+    def _bolt_key(self, key: Key) -> Any:
+        """Return a key in the bolt's form."""
         return key[0]
 
-    def _value(self, values: tuple[Any, ...]) -> Any:
+    def _bolt_value(self, values: tuple[Any, ...]) -> Any:
         return values[0] if self._has_one_value else values
 
     def _checked_values(self, value: Any) -> tuple[Any, ...]:
@@ -189,18 +197,18 @@ class KeyValues:
 
 
 class _NormalizedKeys(KeyValues):
-    """For keys of no or several columns, and of timestamps: a key is a tuple of its columns' values, in UTC."""
+    """`KeyValues` for keys with no or several columns, or with timestamps: a key is a tuple of values, in UTC."""
 
     def get(self, key: object, default: Any = None) -> Any:
-        return super().get(self._as_key(key), default)
+        return super().get(self._state_key(key), default)
 
     def put(self, key: object, value: object) -> None:
-        super().put(self._as_key(key), value)
+        super().put(self._state_key(key), value)
 
     def delete(self, key: object) -> Any:
-        return super().delete(self._as_key(key))
+        return super().delete(self._state_key(key))
 
-    def _as_key(self, key: Any) -> Key:
+    def _state_key(self, key: Any) -> Key:
         values = tuple(key) if isinstance(key, tuple) else (key,)  # a `Tuple` is not equal to one of another stream
         names = self._state.key.names
         if len(values) != len(names):
@@ -209,30 +217,30 @@ class _NormalizedKeys(KeyValues):
             )
         return key_with_zones(values, names, component=self._component)
 
-    def _given(self, key: Key) -> Any:
+    def _bolt_key(self, key: Key) -> Any:
         return key
 
-    def _all_given(self, rows: pa.Table) -> list[Any]:
+    def _bolt_keys(self, rows: pa.Table) -> list[Any]:
         return self._columns(rows, self._state.key.names, is_one=False)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """As the bolt gives them."""
+        """Return all keys in the bolt's form, with their values."""
         is_one = len(self._state.key) == 1
         return ((key[0] if is_one else key, value) for key, value in super().items())
 
 
-def _beyond(key: Any) -> str:
+def _reason_of_key(key: Any) -> str:
     return f"it uses keys of its state that its tuples do not have, as {key!r}"
 
 
-def _order(item: tuple[Any, Any]) -> Any:
-    """NULLs come last."""
-    key = item[0] if isinstance(item[0], tuple) else (item[0],)
-    return tuple((value is None, value) for value in key)
+def _sort_key(entry: tuple[Any, Any]) -> Any:
+    """Return the sort key of an entry of `items`: NULLs come last."""
+    key = entry[0] if isinstance(entry[0], tuple) else (entry[0],)
+    return tuple((column is None, column) for column in key)
 
 
 class StatefulOperator(TupleOperator):
-    """A `StatefulBolt` in one task. `replaces`: an earlier attempt at this transaction has written the state."""
+    """A `StatefulBolt` in one task. With `replaces` an earlier attempt at this transaction has written the state."""
 
     def __init__(
         self,
@@ -258,11 +266,11 @@ class StatefulOperator(TupleOperator):
             self.bolt.init_state(self.state)
 
     def work(self) -> Any:
-        """Passes the bolt a tuple."""
+        """Return the function that passes the bolt a tuple."""
         return self.bolt.execute
 
     def finish(self) -> None:
-        """All tuples are processed: the state is written next."""
+        """Call `pre_prepare`: all tuples are processed, and the state is written next."""
         if self.state.is_first("pre_prepare", self.context.task_index):
             try:
                 with guarded(self.component):
@@ -274,16 +282,17 @@ class StatefulOperator(TupleOperator):
 
     @property
     def late_counts(self) -> Mapping[str, int]:
-        """What the bolt has counted."""
+        """The late tuples that the bolt has counted."""
         return late_counts_of(self.bolt)
 
     def pre_commit(self) -> None:
-        """All states are written: the transaction commit is next. Nothing can be emitted or put any more."""
+        """Call the bolt's `pre_commit`: all states are written, and the transaction commit is next."""
         self.emitter.end()
         with guarded(self.component):
             self.bolt.pre_commit(self.attempt.txid)
 
 
 def overrides_rollback(bolt: StatefulBolt) -> bool:
-    """Whether the bolt has to be notified of what it replaces: to find out costs a read."""
+    """Return whether the bolt has a hook for replaced transactions. Finding out whether one is replaced costs a
+    read."""
     return type(bolt).pre_rollback is not StatefulBolt.pre_rollback

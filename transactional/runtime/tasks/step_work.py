@@ -1,4 +1,9 @@
-"""What the tasks of a step are given where they run as a Spark job, and what they answer."""
+"""The inputs and the answers of a step's tasks when the step runs as a Spark job.
+
+`StepWork` describes one step of one attempt: the driver makes it, and executors run it, one `TaskInput` each. The
+answer of a task, `TaskDone`, is all that the task leaves behind: files that it has staged count for nothing until the
+driver commits them. A failure is an answer, too.
+"""
 
 from __future__ import annotations
 
@@ -22,41 +27,42 @@ from transactional.runtime.tasks.items import Item
 from transactional.runtime.tasks.program import TaskProgram
 from transactional.topology.steps import Step
 
-Waiting = tuple[Sequence[pa.RecordBatch] | bytes | StagedBytes, str, str]
-"""Tuples that wait for a task, with their source and stream: here, as Arrow IPC, or where a task has left them."""
+WaitingTuples = tuple[Sequence[pa.RecordBatch] | bytes | StagedBytes, str, str]
+"""Tuples that wait for a task, with their source and stream: record batches, Arrow IPC, or a staged file with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInput:
-    """What one task gets. `instance` is the pickled bolt, if it has begun its batch in the processing phase."""
+    """The input of one task. `instance` is the pickled bolt, if it has begun its batch in the processing phase."""
 
     task: int
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[WaitingTuples, ...]
     instance: bytes | StagedBytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepFailure:
-    """Why a task of a step has failed. `driver_reason` says why the step
+    """The failure of a task of a step. `driver_reason` says why the step
     has to run on the driver, and is empty if the failure has another cause."""
 
     code: str
     text: str
     at_fault: tuple[Exclusion, ...] = ()
     is_own: bool = True
-    """Whether `text` is of the task; otherwise it is the text of an error of the state."""
+    """Whether the task has made `text`. Otherwise it is the text of an error of the state."""
     driver_reason: str = ""
 
     @classmethod
     def of_state(cls, error: TransactionalError) -> StepFailure:
-        """An error that the driver raises as it is."""
+        """Make the failure for an error of the state, which the driver raises unchanged."""
         driver_reason = error.reason if isinstance(error, NeedsDriver) else ""
         return cls(error.code, str(error), error.at_fault, is_own=False, driver_reason=driver_reason)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """The answer of one task: how many rows it has received, what it sends on, what it has written."""
+    """The answer of one task: the number of rows that it has received, its items for later steps, and what it has
+    written."""
 
     task: int
     received: int
@@ -64,21 +70,21 @@ class TaskDone:
     written: WrittenPart | None = None
     failure: StepFailure | None = None
     elapsed_ms: float = 0.0
-    of: int = 0
-    """Of a task that reads its rows itself: how many all tasks together have, as it has read them."""
+    rows_in_all: int = 0
+    """For a task that reads its rows itself: the number of rows that it has read for all tasks together."""
     late_counts: Mapping[str, int] = field(default_factory=dict)
     """Late tuples, by the component with the windows that have left them out."""
     counted: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """What bolts count themselves, by component and name."""
+    """The bolts' own counters, by component and name."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepWork(ABC):
-    """One step of one attempt as the work of tasks, and what each of them gets: one class for each kind of step.
+    """The work of a step's tasks in one attempt, with the input of each task. There is one class for each kind of step.
     Picklable; runs on executors."""
 
     counted: ClassVar[str] = "tuples that were sent to them"
-    """What `received` is the number of."""
+    """The rows that `TaskDone.received` counts, for messages."""
 
     attempt: TransactionAttempt
     step: Step
@@ -86,38 +92,37 @@ class StepWork(ABC):
     facts: BatchFacts | None
     inputs: tuple[TaskInput, ...]
     rows: int
-    """How many its tasks have to receive together."""
+    """Number of rows that the tasks have to receive together."""
 
-    def run(self, program: TaskProgram, given: TaskInput) -> TaskDone:
-        """Run one task. What it answers is all that it leaves behind; what it has staged is nobody's as long as the
-        driver does not commit it."""
-        began = perf_counter()
+    def run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
+        """Run one task. Files that it has staged belong to no table until the driver commits them."""
+        began_s = perf_counter()
         try:
             with naive_times_in(program.naive_times):
-                done = self._run(program, given)
+                done = self._run(program, task_input)
         except TransactionalError as error:
-            done = TaskDone(given.task, 0, failure=StepFailure.of_state(error))
-        return replace(done, elapsed_ms=(perf_counter() - began) * 1e3)
+            done = TaskDone(task_input.task, 0, failure=StepFailure.of_state(error))
+        return replace(done, elapsed_ms=(perf_counter() - began_s) * 1e3)
 
     @abstractmethod
-    def _run(self, program: TaskProgram, given: TaskInput) -> TaskDone:
-        """What one task does. May raise errors of the state."""
+    def _run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
+        """Run one task. May raise errors of the state."""
 
-    def rows_of(self, answers: Sequence[TaskDone]) -> int:
-        """How many rows tasks with these answers have to have received together."""
+    def expected_rows(self, answers: Sequence[TaskDone]) -> int:
+        """Return the number of rows that tasks with these answers must have received together."""
         return self.rows
 
 
-def batches_of(waiting: Waiting, scratch: Scratch | None) -> Sequence[pa.RecordBatch]:
-    """The tuples, wherever they are. Raises `OperatingError`."""
+def read_batches(waiting: WaitingTuples, scratch: Scratch | None) -> Sequence[pa.RecordBatch]:
+    """Return the record batches of waiting tuples, which may have been staged. Raises `OperatingError`."""
     data = waiting[0]
     if isinstance(data, StagedBytes | bytes):
-        return from_ipc(bytes_of(data, scratch))
+        return from_ipc(read_bytes(data, scratch))
     return data
 
 
-def bytes_of(data: bytes | StagedBytes, scratch: Scratch | None) -> bytes:
-    """The bytes, wherever they are. Raises `OperatingError`."""
+def read_bytes(data: bytes | StagedBytes, scratch: Scratch | None) -> bytes:
+    """Return bytes that may have been staged. Raises `OperatingError`."""
     if isinstance(data, bytes):
         return data
     assert scratch is not None, "a task has staged batches, so the topology has scratch storage"
@@ -129,7 +134,7 @@ class StepExecutor(Protocol):
     """Runs the tasks of a step of the commit phase side by side."""
 
     def slots(self) -> int:
-        """How many tasks run at a time. It has to be open."""
+        """Return the number of tasks that run at a time. The executor has to be open."""
 
     def run_step(self, work: StepWork) -> Sequence[TaskDone]:
         """Run all tasks of a step; blocks. Called from the commit thread.

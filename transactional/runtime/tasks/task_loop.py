@@ -1,6 +1,8 @@
-"""How a task runs, in the processing phase or in the commit phase: there is one loop for both.
+"""Runs a task, in the processing phase or in the commit phase: `TaskLoop` is the loop of both.
 
-The bolts of a task are created and prepared, fed with what has arrived, and finished one after the other.
+The bolts of a task are created and prepared, fed with the tuples that have arrived, and finished one after the other. A
+task that has failed continues to look for failing tuples, but finishes nothing. Subclasses say what becomes of the
+output.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ Received = Iterable[tuple[pa.RecordBatch, str, str]]
 
 
 class TaskLoop(ABC):
-    """One run through a task. `components` are fused: what the first emits goes to those behind it without leaving.
+    """One run through a task. `components` are fused: the output of the first goes to the others within the task.
 
-    If it receives less than everything (it is not `is_complete`), because a task before it failed, it continues to look
-    for tuples on which its bolts fail, and finishes nothing. One that `looks_closer` checks what is emitted value by
-    value. `instances` are the pickled bolts that have started their batch in another task.
+    If its input is not complete, because an earlier task has failed, it continues to look for tuples on which its bolts
+    fail, and finishes nothing. With `looks_closer` every emitted value is checked. `instances` are the pickled bolts
+    that have started their batch in another task.
     """
 
     def __init__(
@@ -49,13 +51,13 @@ class TaskLoop(ABC):
         self.late_counts = Counter[str]()
         """Late tuples, by the component with the windows that have left them out."""
         self.counted = Counter[tuple[str, str]]()
-        """What bolts count themselves, by component and name."""
-        self.watched: Callable[[Operator, pa.RecordBatch, str, str], None] | None = None
-        """How bolts are run in a task that is watched."""
+        """The bolts' own counters, by component and name."""
+        self.watch: Callable[[Operator, pa.RecordBatch, str, str], None] | None = None
+        """Runs the bolts of a task that is watched."""
         self._instances = instances or {}
 
     def run(self, received: Received) -> TaskFailed | None:
-        """Run the task on what it has received. Returns how it failed, None if it did not."""
+        """Run the task on the tuples that it has received. Returns its failure, or None."""
         try:
             self._work(received)
         except TaskFailed as failed:
@@ -83,7 +85,8 @@ class TaskLoop(ABC):
         if self.program.record is not None:
             emitter.record_to(partial(self.program.record, self.info.attempt, component_id))
         if component_id == self.program.spout.id:
-            # A bolt is held responsible for what it emits; what a spout emits is a tuple of its own.
+            # A failing update is the fault of the bolt before it. After the spout there is none, so a gate finds the
+            # tuples.
             self._add_gates(component_id, emitter)
             return
         bolt, instance = self.program.bolts[component_id], self._instances.get(component_id)
@@ -91,10 +94,10 @@ class TaskLoop(ABC):
             operator = make_operator(self.info, bolt, emitter)
         else:
             operator = load_operator(self.info, bolt, instance, emitter)
-        operator.faults, operator.watched = self.faults, self.watched
+        operator.faults, operator.watch = self.faults, self.watch
         self.operators[component_id] = operator
         if bolt.is_dataframe and self.program.sets_aside:
-            # So is what Spark has computed: which tuples it was made of is not known.
+            # Spark has computed these tuples, and it is not known from which ones: a gate finds those at fault, too.
             self._add_gates(component_id, emitter)
         if component_id != self.components[0]:
             for grouping in bolt.inputs:
@@ -107,27 +110,28 @@ class TaskLoop(ABC):
             self.operators[gate.component] = gate
 
     def _finish(self, component_id: str) -> None:
-        """One component after another, so that each has all its tuples before its own `finish_batch`.
+        """Finish one component, which has all its tuples by now.
 
-        If the attempt fails, what has been emitted is still passed on: it may reveal more failing tuples."""
+        If the attempt fails, its output is still passed on, because that may reveal more failing tuples.
+        """
         operator, emitter = self.operators.get(component_id), self.emitters[component_id]
-        if operator is not None and self.goes_well:
+        if operator is not None and self.has_no_failure:
             self.finish(operator)
         with guarded(component_id):
             emitter.flush()
             self.send_on(component_id, emitter)
 
     def count(self, operator: Operator) -> None:
-        """Add what a bolt has counted here."""
+        """Add the counters of a bolt."""
         self.counted.update({(operator.component, name): number for name, number in operator.counts.items()})
 
     @property
-    def goes_well(self) -> bool:
-        """False if nothing is to be finished: something has failed, here or before."""
+    def has_no_failure(self) -> bool:
+        """False if a bolt of this task, or an earlier task, has failed. Nothing is finished then."""
         return self.is_complete and not self.faults
 
     def begin(self) -> None:  # noqa: B027 - optional
-        """Called once all bolts are prepared: for input that no other task has sent."""
+        """Read input that no other task has sent. Called once all bolts are prepared."""
 
     @abstractmethod
     def finish(self, operator: Operator) -> None:
@@ -135,10 +139,11 @@ class TaskLoop(ABC):
 
     @abstractmethod
     def send_on(self, component_id: str, emitter: Emitter) -> None:
-        """Take what a component has emitted for other tasks' bolts and for states. Also called if the task fails."""
+        """Take the output of a component for other tasks' bolts and for states. Also called if the task fails."""
 
     def end(self) -> None:  # noqa: B027 - optional
-        """Called once everything is finished, or passed on in an incomplete task; not after a failure."""
+        """Finish the task. Called once all components are finished, or passed on if the input is incomplete; not after
+        a failure."""
 
 
 Loop_co = TypeVar("Loop_co", bound=TaskLoop, covariant=True)
@@ -148,20 +153,20 @@ class MakesLoop(Protocol[Loop_co]):
     """Creates the loop for one more run through the same task."""
 
     def __call__(self, *, looks_closer: bool) -> Loop_co:
-        """One that looks closer, or not."""
+        """Create the loop, which checks every value if it looks closer."""
 
 
 def run_through(make: MakesLoop[Loop_co], received: Callable[[], Received]) -> tuple[Loop_co, TaskFailed | None]:
-    """Run a task: returns the run that counts, and how it failed, if it did.
+    """Run a task. Returns the run that counts, and its failure, if it has failed.
 
-    If many tuples do not match, the task is run once more to find out which. If that finds none, the first run counts.
-
+    If a failure may be due to any of many tuples, the task is run once more to find which. If that finds none, the
+    first run counts.
     """
     loop = make(looks_closer=False)
     failed = loop.run(received())
     if failed is not None and failed.is_of_many:
         closer = make(looks_closer=True)
-        found = closer.run(received())
-        if found is not None and found.at_fault:
-            return closer, found
+        closer_failure = closer.run(received())
+        if closer_failure is not None and closer_failure.at_fault:
+            return closer, closer_failure
     return loop, failed

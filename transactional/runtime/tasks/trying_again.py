@@ -1,4 +1,4 @@
-"""Retried dead letters: from the table to a tuple of the stream as it is declared today, or why not.
+"""Retried dead letters: turns a letter into a tuple of the stream as it is declared now, or says why it can't be one.
 
 The decisions here depend only on the topology and the letter, so every task and every attempt decides alike.
 """
@@ -21,8 +21,8 @@ from transactional.model.letters import Exclusion, Letter
 from transactional.runtime.tasks.program import TaskProgram
 
 
-def letter_today(program: TaskProgram, letter: Letter) -> Letter:
-    """A letter of a recorded batch, with the names that its origin has today."""
+def with_current_origin(program: TaskProgram, letter: Letter) -> Letter:
+    """Return a letter of a recorded batch with the current names of its origin."""
     spout = program.spout
     source, stream = current_origin(letter.source, letter.stream, spout.id, spout.outputs, program.bolts)
     is_record = letter.component == letter.source
@@ -30,7 +30,7 @@ def letter_today(program: TaskProgram, letter: Letter) -> Letter:
 
 
 def batch_of_letter(program: TaskProgram, letter: Letter) -> pa.RecordBatch | str:
-    """The tuple of a dead letter, as its source emits it today; or the reason why there is none."""
+    """Return the tuple of a dead letter with the current fields of its source, or the reason why there is none."""
     name = f"dead letter {letter.txid}:{letter.number}"
     if subscription(program, letter) is None:
         return (
@@ -49,34 +49,36 @@ def batch_of_letter(program: TaskProgram, letter: Letter) -> pa.RecordBatch | st
 
 
 def refused_letters(program: TaskProgram, letters: Iterable[Letter]) -> list[DeadLetter]:
-    """Those that are not tuples today: each becomes a new dead letter, with the reason. The current reader decides
-    about letters of the spout's own records."""
+    """Return a new dead letter, with the reason, for each letter that can't become a tuple of its stream.
+
+    Letters of the spout's own records are left out: the current reader decides about them.
+    """
     refused = []
     for letter in letters:
         reason = "" if letter.component == program.spout.id else batch_of_letter(program, letter)
         if isinstance(reason, str) and reason:
-            refused.append(returned(letter, reason))
+            refused.append(new_letter(letter, reason))
     return refused
 
 
-def returned(letter: Letter, reason: str) -> DeadLetter:
-    """The letter as a new one."""
+def new_letter(letter: Letter, reason: str) -> DeadLetter:
+    """Return a new dead letter with the values of an earlier one."""
     return DeadLetter(Exclusion(letter.component, "", reason), letter.source, letter.stream, letter.values)
 
 
 def subscription(program: TaskProgram, letter: Letter) -> Grouping | None:
-    """How the bolt of a letter receives its stream; None if it does not today."""
+    """Return the grouping by which the bolt of a letter receives its stream, or None if it does not subscribe to it."""
     bolt = program.bolts.get(letter.component)
     return None if bolt is None else bolt.input(letter.source, letter.stream)
 
 
 def makes_letters(grouping: Grouping | None, task: int) -> bool:
-    """Whether this task of a bolt makes the letters of a stream's tuples: with `all_grouping` each of them reaches
-    every task, and is still one letter."""
+    """Return whether this task of a bolt makes the letters of a stream's tuples. With `all_grouping` a tuple reaches
+    every task, and only task 0 makes the letter."""
     return task == 0 or grouping is None or grouping.kind is not GroupingKind.ALL
 
 
 def takes_letters(grouping: Grouping | None, task: int) -> bool:
-    """Whether this task of a bolt receives the letters of a stream: every one with `all_grouping`, otherwise task 0,
-    because the task that set them aside is unknown."""
+    """Return whether this task of a bolt receives the letters of a stream: every task with `all_grouping`, otherwise
+    task 0, because the task that set them aside is unknown."""
     return task == 0 or (grouping is not None and grouping.kind is GroupingKind.ALL)

@@ -1,7 +1,7 @@
-"""Watches bolts: each input is reported before its bolt works on it, so that what ends a process is known.
+"""Watches bolts: each input is reported before its bolt works on it, so that the input which ends a process is known.
 
 A task is watched once a process has died of its transaction. Then a bolt gets its tuples one by one, and a bolt on
-Arrow data its record batches. Whoever receives the reports tries parts of the last input in other processes.
+Arrow data its record batches. The receiver of the reports tries parts of the last input in other processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transactional.runtime.tasks.program import AttemptInput, TaskProgram
 
 @dataclass(frozen=True, slots=True)
 class BoltInput:
-    """Tuples that a task's bolt gets at once, as Arrow IPC. Picklable."""
+    """The tuples that a task's bolt gets at once, as Arrow IPC. Picklable."""
 
     component: str
     task: int
@@ -33,21 +33,20 @@ class BoltInput:
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """The tuples."""
         return from_ipc(self.data)[0]
 
     def part(self, start: int, count: int) -> BoltInput:
-        """The same input with some of its tuples."""
+        """Return the input with `count` of its tuples, beginning with number `start`."""
         rows = self.rows.slice(start, count)
         return replace(self, data=to_ipc([rows], rows.schema))
 
 
 Report = Callable[[BoltInput | None], None]
-"""Receives each input before a bolt works on it, and None when the bolt has: inputs of fused bolts are nested."""
+"""Receives each input before a bolt works on it, and None after that. Inputs of fused bolts are nested."""
 
 
 def run_watched(report: Report, task: int, operator: Operator, batch: pa.RecordBatch, source: str, stream: str) -> None:
-    """Run a bolt over a record batch, which is divided into what the bolt gets at once."""
+    """Run a bolt over a record batch, and report each input that the bolt gets."""
     size = 1 if isinstance(operator, TupleOperator) else max(1, batch.num_rows)
     for start in range(0, max(1, batch.num_rows), size):
         part = batch.slice(start, size)
@@ -58,11 +57,11 @@ def run_watched(report: Report, task: int, operator: Operator, batch: pa.RecordB
             report(None)
 
 
-def run_alone(program: TaskProgram, inputs: AttemptInput, given: BoltInput) -> None:
-    """Run a fresh instance of a bolt over an input. What it emits, or raises, is dropped."""
-    spec = program.bolts[given.component]
-    info = TaskInfo(program, inputs.attempt, given.task, spec.parallelism, facts=inputs.facts)
-    operator = make_operator(info, spec, make_emitter(program, given.component, given.task).apart())
+def run_alone(program: TaskProgram, inputs: AttemptInput, bolt_input: BoltInput) -> None:
+    """Run a fresh instance of a bolt over an input. Its output and its failure are dropped."""
+    spec = program.bolts[bolt_input.component]
+    info = TaskInfo(program, inputs.attempt, bolt_input.task, spec.parallelism, facts=inputs.facts)
+    operator = make_operator(info, spec, make_emitter(program, bolt_input.component, bolt_input.task).apart())
     with naive_times_in(program.naive_times), suppress(TaskFailed):
         operator.prepare()
-        operator.run(given.rows, given.source, given.stream)
+        operator.run(bolt_input.rows, bolt_input.source, bolt_input.stream)

@@ -219,7 +219,7 @@ def test_one_value_is_read_and_put_bare() -> None:
     view.put("cat", 2)
     view.put(("owl",), 3)
     assert view.multi_get([("cat",), ("owl",)]) == [2, 3]
-    assert view.written == {("cat",): (2,), ("owl",): (3,)}
+    assert view.changes == {("cat",): (2,), ("owl",): (3,)}
 
 
 def test_several_values_and_key_columns_are_tuples() -> None:
@@ -234,7 +234,7 @@ def test_a_state_of_one_row_has_the_empty_key() -> None:
     view = view_of({(): (7,)}, "", "count long")
     assert view.get() == 7
     assert view.multi_update([()], lambda count: count + 1) == [8]
-    assert view.written == {(): (8,)}
+    assert view.changes == {(): (8,)}
 
 
 def test_a_key_of_several_columns_is_read_as_it_is_put() -> None:
@@ -253,13 +253,13 @@ def test_keys_are_read_at_once_and_only_once() -> None:
     view.put("ant", 1)
     view.multi_update([("cat",), ("ant",), ("bee",)], lambda count: (count or 0) + 1)
     assert asked(view) == [[("cat",), ("dog",)], [("owl",)], [("bee",)]]
-    assert view.written == {("ant",): (2,), ("cat",): (2,), ("bee",): (1,)}
+    assert view.changes == {("ant",): (2,), ("cat",): (2,), ("bee",): (1,)}
 
 
 def test_a_key_that_is_given_twice_is_updated_twice() -> None:
     view = view_of({("cat",): (1,)})
     assert view.multi_update([("cat",), ("dog",), ("cat",)], lambda count: (count or 0) + 1) == [2, 1, 3]
-    assert view.written == {("cat",): (3,), ("dog",): (1,)}
+    assert view.changes == {("cat",): (3,), ("dog",): (1,)}
 
 
 def test_the_tasks_of_a_committer_see_what_the_ones_before_have_put() -> None:

@@ -31,7 +31,7 @@ def test_a_committer_deletes() -> None:
         view.delete("owl")
         assert view.multi_get([("cat",), ("dog",), ("owl",)]) == [None, None, None]
         view.put("dog", (view.get("dog") or 0) + 5)
-        state.put(attempt(2, attempt_id), view.written)
+        state.put(attempt(2, attempt_id), view.changes)
         assert content(state) == {"dog": 5}
         assert content(state, 1) == {"cat": 2, "dog": 1}
 
@@ -47,5 +47,5 @@ def test_keys_of_one_instant_are_one_key() -> None:
     assert view.multi_get(asked) == [1, 1, 1]
     assert (view.get(aware, "a"), view.get((there, "a"))) == (1, 1)
     assert view.multi_update(asked, lambda value: value + 1) == [2, 3, 4]
-    state.put(attempt(2, 2), view.written)
+    state.put(attempt(2, 2), view.changes)
     assert content(state) == {(aware, "a"): 4}

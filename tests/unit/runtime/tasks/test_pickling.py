@@ -117,7 +117,7 @@ def test_a_class_that_was_defined_in_main_travels_with_what_it_uses(tmp_path: Pa
     view = MapStateView("doubled", state, FIRST)
     bolt = load_instance(done.stdout, Nowhere(), view)
     bolt.finish_batch()
-    assert view.written == {(): (42,)}
+    assert view.changes == {(): (42,)}
 
 
 def test_a_class_that_was_defined_in_a_function_travels() -> None:

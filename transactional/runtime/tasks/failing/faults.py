@@ -1,7 +1,7 @@
-"""Tuples on which the bolts of one task have failed: collected, so that one failed attempt names them all.
+"""Collects the tuples on which the bolts of one task have failed, so that one failed attempt names them all.
 
 A task continues after a tuple on which its bolt has failed, and fails at its end; nothing is finished then. A failure
-that can't be attributed to a tuple ends it at once, and then no tuple is at fault: an outage may be the cause.
+that can't be attributed to a tuple ends the task at once, and then no tuple is at fault: an outage may be the cause.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from transactional.model.user_code.failures import TaskFailed
 from transactional.model.user_code.tuples import Tuple, known_values
 
 NAMED_MAX = 1_001
-"""A task looks for no more: one above the default of `dead_letters_max`."""
+"""Number of tuples after which a task stops looking: one above the default of `dead_letters_max`."""
 
 _SHOWN_CHARACTERS, _ERROR_CHARACTERS = 300, 4_000
-_KAFKA_PLACE = ("topic", "partition", "offset")
+_KAFKA_FIELDS = ("topic", "partition", "offset")
 
 
 class Faults:
-    """What the bolts of one task have failed on so far. `spout` is the id of the topology's spout."""
+    """The tuples that the bolts of one task have failed on so far. `spout` is the id of the topology's spout."""
 
     def __init__(self, spout: str = "") -> None:
         self.spout = spout
         self.reading = ""
-        """What the task is reading, if its tuples come from the source."""
+        """The partition and offsets that the task is reading, if its tuples come from the source."""
         self._named: dict[tuple[str, str], Exclusion] = {}
         self._first: TaskFailed | None = None
 
@@ -38,15 +38,15 @@ class Faults:
         return self._first is not None
 
     def is_named(self, component: str, row: Tuple) -> bool:
-        """True when an equal tuple was named before."""
+        """Return whether an equal tuple was named before."""
         return (component, fingerprint(row, self.spout)) in self._named
 
     def name(self, failed: TaskFailed, row: Tuple) -> None:
-        """Attribute a failure to a tuple. Raises the first one when there are enough."""
-        place = self._place(row)
-        failed.where = place  # the letter has columns of its own for the tuple
+        """Attribute a failure to a tuple. Raises the first failure once `NAMED_MAX` tuples are named."""
+        source = self._source_of(row)
+        failed.where = source  # the letter has its own columns for the tuple
         exclusion = Exclusion(failed.component, fingerprint(row, self.spout), _shortened(without_login(str(failed))))
-        failed.where = _described(row) + place
+        failed.where = _described(row) + source
         self._first = self._first or failed
         self._named.setdefault(exclusion.key, exclusion)
         if len(self._named) >= NAMED_MAX:
@@ -63,8 +63,8 @@ class Faults:
             self._first.at_fault = self.at_fault
             raise self._first
 
-    def _place(self, row: Tuple) -> str:
-        if set(_KAFKA_PLACE) <= set(row.fields):
+    def _source_of(self, row: Tuple) -> str:
+        if set(_KAFKA_FIELDS) <= set(row.fields):
             return f", at offset {row['offset']} of partition {row['partition']} of topic {row['topic']!r}"
         return f", in {self.reading}" if self.reading else ""
 
@@ -77,19 +77,22 @@ def _described(row: Tuple) -> str:
 
 
 def can_be_of_a_tuple(failed: TaskFailed, component: str) -> bool:
-    """Whether a bolt's own code has failed: not one behind it, not the combination of many tuples, not an outage."""
+    """Return whether a single tuple may be at fault: the bolt's own code has failed, not a following bolt, the
+    combination of many tuples, or an external system."""
     is_own = failed.component == component and not failed.is_of_many
     return is_own and not isinstance(failed.__cause__, OperatingError | FatalError)
 
 
 def letter_text(row: Tuple) -> str:
-    """The values of a tuple as a dead letter keeps them."""
+    """Return the values of a tuple as a dead letter stores them."""
     return values_to_json(dict(zip(row.fields, known_values(row), strict=True)))
 
 
 def fingerprint(row: Tuple, spout: str = "") -> str:
-    """Identifies a tuple: equal for equal ones of one stream, in every process, in whatever order the streams of the
-    spout are declared; without the spout's id, in the order of today."""
+    """Return a hash that is equal for equal tuples of one stream, in every process.
+
+    With the spout's id it does not depend on the order in which the streams of the spout are declared.
+    """
     origin = normalize_origin(row.source, row.stream, spout)
     return hashlib.sha256(repr((*origin, known_values(row))).encode()).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Reading on past records that the source has lost: for a topology whose batches come again as they were recorded."""
+"""Reads past records that the source has lost, for topologies that replay batches as they were recorded."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from transactional.model.errors import ReplayMismatch
 Read = Callable[..., Iterator[pa.RecordBatch | RefusedRecord]]
 
 
-def past_losses(read: Read, note: Callable[[int, str], None]) -> Read:
-    """A reading function that continues where the source has records again; `note` is called with how many offsets were
-    lost, and with the reason. Offsets that never held a record may be counted among them."""
+def skipping_losses(read: Read, report_loss: Callable[[int, str], None]) -> Read:
+    """Return a reading function that continues where the source has records again.
+
+    `report_loss` is called with the number of lost offsets and the reason. Offsets that never held a record may be
+    counted among them.
+    """
 
     def reading(
         partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[pa.RecordBatch | RefusedRecord]:
-        at = offsets.start
-        while at < offsets.until:
-            records, wanted = 0, OffsetRange(at, offsets.until)
+        start = offsets.start
+        while start < offsets.until:
+            records, remaining = 0, OffsetRange(start, offsets.until)
             try:
-                for each in read(partition, wanted, metadata):
-                    records += each.num_rows if isinstance(each, pa.RecordBatch) else 1
-                    yield each
+                for part in read(partition, remaining, metadata):
+                    records += part.num_rows if isinstance(part, pa.RecordBatch) else 1
+                    yield part
                 return
             except ReplayMismatch as mismatch:
                 first = mismatch.available_from
-                if first is None or first <= at:
+                if first is None or first <= start:
                     raise
-                at = Offset(min(max(first, mismatch.read_until), offsets.until))
-                lost = min(first - wanted.start, at - wanted.start - records)
-                if lost > 0:
-                    note(lost, str(mismatch))
+                start = Offset(min(max(first, mismatch.read_until), offsets.until))
+                lost_offsets = min(first - remaining.start, start - remaining.start - records)
+                if lost_offsets > 0:
+                    report_loss(lost_offsets, str(mismatch))
 
     return reading

@@ -18,7 +18,7 @@ from transactional.errors import BatchLost, OperatingError, ReplayMismatch
 from transactional.model.batch import BatchMetadata, Offset, OffsetRange, PartitionId
 from transactional.model.user_code.failures import TaskFailed
 from transactional.reliable import TopologyBuilder
-from transactional.runtime.tasks.failing.losses import past_losses
+from transactional.runtime.tasks.failing.losses import skipping_losses
 
 LINES = [("a",), ("b",), ("c",), ("d",), ("e",), ("f",)]
 
@@ -154,7 +154,7 @@ def read_all(losses: dict[int, tuple[int, int, int]]) -> tuple[list[int], list[i
         if first:
             raise ReplayMismatch("gone", available_from=first, read_until=read_until)
 
-    for batch in past_losses(read, lambda count, why: counted.append(count))(PARTITION, span(0, 100)):
+    for batch in skipping_losses(read, lambda count, why: counted.append(count))(PARTITION, span(0, 100)):
         assert isinstance(batch, pa.RecordBatch)
         found += batch.column(0).to_pylist()
     return found, counted
@@ -175,4 +175,4 @@ def test_a_mismatch_that_is_no_loss_stays_one() -> None:
         raise ReplayMismatch("another one")
 
     with pytest.raises(ReplayMismatch, match="another one"):
-        list(past_losses(read, lambda count, why: None)(PARTITION, span(0, 9)))
+        list(skipping_losses(read, lambda count, why: None)(PARTITION, span(0, 9)))

@@ -1,4 +1,9 @@
-"""Applies groupings: which rows of an emitted record batch go to which task."""
+"""Routes tuples: chooses, by the grouping of an edge, which task of the target gets which rows of a record batch.
+
+The kinds of grouping and their checks are in `model/groupings.py`; this module applies them. The choice depends only on
+the record batches and their order, so a replay of the same batches gives every task the same tuples. Fields grouping
+chooses by a hash of the fields' values, which is the same in every process.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,12 @@ from transactional.model.errors import SchemaMismatch
 from transactional.model.groupings import GroupingKind
 from transactional.topology.stages import StageEdge
 
-Part = tuple[int, pa.RecordBatch]
+RoutedPart = tuple[int, pa.RecordBatch]
+"""The number of a task, and the rows that it gets."""
 
 
-class Spreader:
-    """Distributes what one task emits over one edge. The same batches in the same order are always distributed
-    alike."""
+class TupleRouter:
+    """Routes the output of one task over one edge. Equal batches in the same order are always routed alike."""
 
     def __init__(self, edge: StageEdge, task: int) -> None:
         self.edge = edge
@@ -29,8 +34,8 @@ class Spreader:
             self._custom = cloudpickle.loads(cloudpickle.dumps(edge.grouping.custom))
             self._custom.prepare(task, edge.task_count)
 
-    def spread(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        """The parts of the batch with the tasks that they are for."""
+    def route(self, batch: pa.RecordBatch) -> Iterator[RoutedPart]:
+        """Yield the rows of a batch for each task that gets any."""
         match self.edge.grouping.kind:
             case GroupingKind.GLOBAL:
                 yield 0, batch
@@ -40,15 +45,15 @@ class Spreader:
                 tasks = task_of_rows(batch, self.edge.grouping.fields, self.task_count)
                 yield from ((task, batch.take(rows)) for task, rows in rows_by_task(tasks, self.task_count))
             case GroupingKind.PARTIAL_KEY:
-                tasks = pa.array(self._less_loaded(batch), pa.int64())
+                tasks = pa.array(self._less_loaded_tasks(batch), pa.int64())
                 yield from ((task, batch.take(rows)) for task, rows in rows_by_task(tasks, self.task_count))
             case GroupingKind.CUSTOM:
-                yield from self._chosen(batch)
+                yield from self._route_by_user(batch)
             case _:
-                yield from self._evenly(batch)
+                yield from self._route_evenly(batch)
 
-    def copies(self, rows: int, parts: Sequence[Part]) -> int:
-        """How many tuples must arrive if this many rows were emitted: by the rule, not by the actual distribution."""
+    def expected_tuples(self, rows: int, parts: Sequence[RoutedPart]) -> int:
+        """Return how many tuples must arrive if this many rows were emitted, by the rule of the grouping."""
         match self.edge.grouping.kind:
             case GroupingKind.CUSTOM:
                 return sum(part.num_rows for _, part in parts)
@@ -57,28 +62,30 @@ class Spreader:
             case _:
                 return rows
 
-    def _evenly(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        """Slice evenly; the extra rows rotate among the tasks, so that small batches are distributed as well."""
+    def _route_evenly(self, batch: pa.RecordBatch) -> Iterator[RoutedPart]:
+        """Slice a batch evenly. The extra rows rotate among the tasks, so that small batches are distributed as
+        well."""
         size, larger = divmod(batch.num_rows, self.task_count)
         first = self._next_task
         self._next_task = first + larger
         for number in range(self.task_count if size else larger):
-            start, until = (size * n + min(n, larger) for n in (number, number + 1))
-            yield (first + number) % self.task_count, batch.slice(start, until - start)
+            start, end = (size * n + min(n, larger) for n in (number, number + 1))
+            yield (first + number) % self.task_count, batch.slice(start, end - start)
 
-    def _less_loaded(self, batch: pa.RecordBatch) -> Iterator[int]:
-        """The one of a key's two possible tasks to which this task has sent less so far."""
-        one, other = (
+    def _less_loaded_tasks(self, batch: pa.RecordBatch) -> Iterator[int]:
+        """Yield for each row the one of its key's two possible tasks to which this task has sent fewer tuples so
+        far."""
+        first_tasks, second_tasks = (
             task_of_rows(batch, self.edge.grouping.fields, self.task_count, seed=seed).to_pylist() for seed in (0, 1)
         )
-        for task in map(self._lighter, one, other):
+        for task in map(self._less_loaded, first_tasks, second_tasks):
             self._loads[task] += 1
             yield task
 
-    def _lighter(self, one: int, other: int) -> int:
-        return one if self._loads[one] <= self._loads[other] else other
+    def _less_loaded(self, first: int, second: int) -> int:
+        return first if self._loads[first] <= self._loads[second] else second
 
-    def _chosen(self, batch: pa.RecordBatch) -> Iterator[Part]:
+    def _route_by_user(self, batch: pa.RecordBatch) -> Iterator[RoutedPart]:
         assert self._custom is not None
         choose: Callable[[tuple[object, ...]], Sequence[int]] = self._custom.choose_tasks
         rows: dict[int, list[int]] = {}
