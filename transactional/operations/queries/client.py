@@ -35,7 +35,7 @@ from transactional.operations.queries.pinning import Tables
 from transactional.operations.queries.showing import view_of
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.topology.streams.questions import batch_of
+from transactional.topology.streams.questions import make_batch
 from transactional.topology.topology import Query, Topology
 
 
@@ -216,7 +216,7 @@ def _store_of(topology: Topology, given: str | StoreReader | None) -> StoreReade
 
 def _planned(questions: pa.RecordBatch, versions: Mapping[str, StaticVersion]) -> BatchMetadata:
     """The batch of some questions, which looks up tables of others in one version in all of its steps."""
-    batch = batch_of(questions)
+    batch = make_batch(questions)
     return replace(batch, facts=BatchFacts(SystemClock().wall_ms()), static_versions=versions) if versions else batch
 
 

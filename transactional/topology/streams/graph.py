@@ -1,4 +1,7 @@
-"""What the operations on streams add up to: nodes, and the states that they end in. `compiling` reads it."""
+"""The graph of a topology's streams: a node for each operation, and the states that streams end in.
+
+Operations add nodes while a program declares its streams. `compiling` makes components of the graph.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from transactional.topology.streams.pipelines.steps import StreamStep
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A repartition: how tuples are distributed over the tasks behind it."""
+class Repartition:
+    """A repartition: the way in which tuples are distributed over the next tasks."""
 
     kind: GroupingKind
     fields: tuple[str, ...] = ()
@@ -26,66 +29,66 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where tuples come from that no operation has made: a stream of the spout, or of a state."""
+    """The source of tuples that no operation has made: a stream of the spout, or of a state."""
 
     component: str
     stream: str
     is_late: bool
-    """Whether they come in the commit phase."""
+    """True if the tuples come in the commit phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamNode:
-    """One operation. A node without `step`, `cut`, `origin` and `combiner` changes nothing: several parents are
-    merged."""
+    """One operation. A node without `step`, `cut`, `origin` and `combiner` changes nothing; with several parents it
+    merges them."""
 
     schema: Schema
     number: int = -1
     parents: tuple[int, ...] = ()
     step: StreamStep | None = None
-    cut: Cut | None = None
+    cut: Repartition | None = None
     origin: Origin | None = None
     name: str = ""
     combiner: StreamCombiner | None = None
     """Combines the parents, each of which is partitioned by its key."""
     tasks: int | None = None
-    """A hint: the number of tasks, as far back as the last repartition."""
+    """The number of tasks that the user asked for, back to the last repartition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """A committer: what updates a state, and the node that it reads."""
+    """A committer: the update of a state, and the node that it reads."""
 
     id: str
     bolt: Any
     state: State
     source: int
-    cut: Cut
+    cut: Repartition
     output: Schema | None = None
-    """What it emits, if it is a bolt and not a state's update."""
+    """The fields that a bolt emits. None for an update of a state."""
     tasks: int | None = None
-    """A hint: the number of its tasks."""
+    """The number of tasks that the user asked for."""
 
 
 @dataclass(slots=True)
 class StreamGraph:
-    """All nodes and states of a topology, in the order in which they were declared."""
+    """The nodes and states of a topology, in the order in which they were declared."""
 
     nodes: list[StreamNode] = field(default_factory=list)
     persisted: list[Persisted] = field(default_factory=list)
 
     def add(self, node: StreamNode) -> StreamNode:
-        """Number a node, and keep it."""
+        """Number a node and add it."""
         numbered = replace(node, number=len(self.nodes))
         self.nodes.append(numbered)
         return numbered
 
-    def hint(self, persisted: Persisted, tasks: int) -> Persisted:
-        """Give a committer a number of tasks."""
+    def set_tasks(self, persisted: Persisted, tasks: int) -> Persisted:
+        """Set the number of tasks of a committer."""
         hinted = replace(persisted, tasks=tasks)
-        self.persisted = [hinted if each.id == persisted.id else each for each in self.persisted]
+        self.persisted = [hinted if committer.id == persisted.id else committer for committer in self.persisted]
         return hinted
 
-    def consumers(self, number: int) -> int:
-        """How many operations and states read what a node makes."""
+    def count_readers(self, number: int) -> int:
+        """Return the number of operations and states that read a node."""
         return sum(number in n.parents for n in self.nodes) + sum(p.source == number for p in self.persisted)

@@ -1,4 +1,7 @@
-"""`Operations`: what can be done with a stream's tuples on their way, one operation at a time."""
+"""`Operations`: the operations on the tuples of a stream, such as `map`, `filter` and `partition_by`.
+
+Each adds a node to the graph of the topology and returns the stream of its output. Nothing runs here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from transactional.model.groupings import CustomStreamGrouping, GroupingKind
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.storm_names import NamesOfStreams
 from transactional.topology.streams.declarations import Declarations
-from transactional.topology.streams.graph import Cut, StreamNode
+from transactional.topology.streams.graph import Repartition, StreamNode
 from transactional.topology.streams.pipelines import steps
 from transactional.topology.streams.pipelines.expressions import as_expression, check_filter, field
 from transactional.topology.streams.pipelines.functions import check_function, declared_output, parse_output
@@ -23,11 +26,11 @@ from transactional.topology.wiring import check_id, check_parallelism
 
 
 class Operations(NamesOfStreams):
-    """The operations of a `Stream` on its tuples. Each returns the stream of what it makes.
+    """The operations of a `Stream` on its tuples. Each returns the stream of its output.
 
-    A function is called with a row: a `Tuple`, whose values are `t.word` or `t["word"]`. What it makes is declared by
-    its return annotation, a NamedTuple, or by `output="word string"`. Expressions are made with `field`. Every mistake
-    that can be known without tuples is a `ConfigError` at the line that makes it.
+    A function is called with a row, a `Tuple`, whose values are `t.word` or `t["word"]`. Its output is declared by its
+    return annotation, a NamedTuple, or by `output="word string"`. Expressions are made with `field`. Every mistake that
+    can be detected without tuples raises `ConfigError` at its line.
     """
 
     def __init__(self, declarations: Declarations, node: StreamNode) -> None:
@@ -44,36 +47,38 @@ class Operations(NamesOfStreams):
     # --- functions of a row ---------------------------------------------------------------------------------------
 
     def map(self, function: Callable[[Any], Any], output: str | None = None) -> Self:
-        """One tuple for each: what the function returns, a tuple, or the value of the only field.
+        """Replace each tuple by the one that a function returns: a tuple, or the value of the only field.
 
         A function that declares no output keeps the fields.
         """
         label = check_function("map", function)
-        after = declared_output(label, function, output) or self.fields
-        return self._then(steps.Map(label, after, self.fields, function))
+        output_schema = declared_output(label, function, output) or self.fields
+        return self._then(steps.Map(label, output_schema, self.fields, function))
 
     def flat_map(self, function: Callable[[Any], Any], output: str | None = None) -> Self:
-        """Any number of tuples for each: None, a tuple, or an iterable of tuples or of values of the only field.
+        """Replace each tuple by any number of tuples. The function returns None, a tuple, or an iterable of tuples.
 
-        A function that declares no output keeps the fields.
+        With one field, it may return values instead of tuples. A function that declares no output keeps the fields.
         """
         label = check_function("flat_map", function)
-        after = declared_output(label, function, output) or self.fields
-        return self._then(steps.FlatMap(label, after, self.fields, function))
+        output_schema = declared_output(label, function, output) or self.fields
+        return self._then(steps.FlatMap(label, output_schema, self.fields, function))
 
     def each(self, function: Callable[[Any], Any], output: str | None = None) -> Self:
-        """Append fields: the function returns their values, or an iterable of tuples of values, each of which makes a
-        tuple; None drops the tuple."""
+        """Append fields to each tuple. The function returns their values.
+
+        It may also return an iterable of tuples of values, each of which makes a tuple, or None, which drops the tuple.
+        """
         label = check_function("each", function)
-        new = self._declared(label, function, output)
+        new = self._require_output(label, function, output)
         for name in new.names:
             if name in self.fields.names:
                 raise ConfigError(f"{label}: the stream has a field {name!r} already; its fields are: {self._names()}")
-        after = Schema((*self.fields, *new))
-        return self._then(steps.Each(label, after, self.fields, function))
+        output_schema = Schema((*self.fields, *new))
+        return self._then(steps.Each(label, output_schema, self.fields, function))
 
     def filter(self, condition: Expression | Callable[[Any], Any]) -> Self:
-        """The tuples for which an expression, or a function, is true."""
+        """Keep the tuples for which an expression, or a function, is true."""
         if isinstance(condition, Expression):
             check_filter("filter", condition, self.fields)
             return self._then(steps.Where(f"filter({condition})", self.fields, condition))
@@ -81,7 +86,7 @@ class Operations(NamesOfStreams):
         return self._then(steps.Filter(label, self.fields, self.fields, condition))
 
     def peek(self, function: Callable[[Any], Any]) -> Self:
-        """Call a function with every tuple, and change nothing. A batch that is repeated is seen again."""
+        """Call a function with every tuple, and change nothing. If a batch is repeated, it is called again."""
         label = check_function("peek", function)
         return self._then(steps.Peek(label, self.fields, self.fields, function))
 
@@ -91,16 +96,16 @@ class Operations(NamesOfStreams):
         """Append or replace fields by expressions or constants: `with_columns(size=pc.utf8_length(field("word")))`."""
         if not columns:
             raise ConfigError("with_columns() needs a field, for example with_columns(double=field('n') * 2)")
-        made = {name: as_expression(f"with_columns({name}=…)", value) for name, value in columns.items()}
-        types = {name: expression_type(f"with_columns({name}=…)", made[name], self.fields) for name in made}
-        kept = [Field(f.name, types.pop(f.name, f.type)) for f in self.fields]
-        after = Schema((*kept, *(Field(name, type_) for name, type_ in types.items())))
-        all_columns = {name: made[name] if name in made else field(name) for name in after.names}
-        label = f"with_columns({', '.join(f'{name}={value}' for name, value in made.items())})"
-        return self._then(steps.Compute(label, after, all_columns))
+        computed = {name: as_expression(f"with_columns({name}=…)", operand) for name, operand in columns.items()}
+        types = {name: expression_type(f"with_columns({name}=…)", computed[name], self.fields) for name in computed}
+        current_fields = [Field(f.name, types.pop(f.name, f.type)) for f in self.fields]
+        output_schema = Schema((*current_fields, *(Field(name, type_) for name, type_ in types.items())))
+        all_columns = {name: computed[name] if name in computed else field(name) for name in output_schema.names}
+        label = f"with_columns({', '.join(f'{name}={operand}' for name, operand in computed.items())})"
+        return self._then(steps.Compute(label, output_schema, all_columns))
 
     def project(self, *names: str) -> Self:
-        """Only these fields, in this order."""
+        """Keep only these fields, in this order."""
         if not names:
             raise ConfigError(f"project() names no field; the stream's fields are: {self._names()}")
         self._require(names, "project")
@@ -113,67 +118,69 @@ class Operations(NamesOfStreams):
         if len(new_of) < len(names):
             twice = next(old for new, old in names.items() if new_of[old] != new)
             raise ConfigError(f"rename: field {twice!r} is given two names; append one by with_columns(…)")
-        after = Schema(tuple(Field(new_of.get(f.name, f.name), f.type) for f in self.fields))
+        output_schema = Schema(tuple(Field(new_of.get(f.name, f.name), f.type) for f in self.fields))
         label = f"rename({', '.join(f'{new}={old}' for new, old in names.items())})"
-        return self._then(steps.Select(label, after, self.fields.names))
+        return self._then(steps.Select(label, output_schema, self.fields.names))
 
     def arrow(self, function: Callable[[pa.RecordBatch], Any], output: str | None = None) -> Self:
-        """What a function makes of record batches. Without `output` it is tried on an empty one, to learn the
-        fields."""
+        """Apply a function to each record batch.
+
+        Without `output`, the function is called with an empty batch where the stream is declared, to learn its fields.
+        """
         label = check_function("arrow", function)
         if output is not None:
-            after = parse_output(label, output)
+            output_schema = parse_output(label, output)
         else:
             empty = pa.RecordBatch.from_pylist([], arrow_schema(self.fields))
             try:
-                after = declared_schema(function(empty).schema)
+                output_schema = declared_schema(function(empty).schema)
             except Exception as error:
                 raise ConfigError(
                     f"{label} fails on an empty batch of '{self.fields}': {type(error).__name__}: {error}"
                 ) from error
-        return self._then(steps.Apply(label, after, function))
+        return self._then(steps.Apply(label, output_schema, function))
 
     # --- repartitions ---------------------------------------------------------------------------------------------
 
     def partition_by(self, *names: str) -> Self:
-        """Tuples with equal values in these fields go to the same task."""
+        """Send tuples with equal values in these fields to the same task."""
         if not names:
             raise ConfigError(f"partition_by() names no field; the stream's fields are: {self._names()}")
         self._require(names, "partition_by")
-        return self._cut(Cut(GroupingKind.FIELDS, names))
+        return self._cut(Repartition(GroupingKind.FIELDS, names))
 
     def shuffle(self) -> Self:
-        """Tuples are distributed evenly; between equal numbers of tasks they stay where they are."""
-        return self._cut(Cut(GroupingKind.SHUFFLE))
+        """Distribute tuples evenly. Between equal numbers of tasks, they stay in their task."""
+        return self._cut(Repartition(GroupingKind.SHUFFLE))
 
     def broadcast(self) -> Self:
-        """Every task gets every tuple."""
-        return self._cut(Cut(GroupingKind.ALL))
+        """Send every tuple to every task."""
+        return self._cut(Repartition(GroupingKind.ALL))
 
     def global_(self) -> Self:
-        """All tuples go to one task."""
-        return self._cut(Cut(GroupingKind.GLOBAL))
+        """Send all tuples of a batch to one task."""
+        return self._cut(Repartition(GroupingKind.GLOBAL))
 
     def batch_global(self) -> Self:
-        """The same as `global_`: all tuples of a batch go to one task."""
+        """Send all tuples of a batch to one task, as `global_` does."""
         return self.global_()
 
     def partition(self, grouping: CustomStreamGrouping) -> Self:
-        """`grouping` chooses the tasks of each tuple."""
+        """Send each tuple to the tasks that `grouping` chooses."""
         if not isinstance(grouping, CustomStreamGrouping):
             raise ConfigError(f"partition takes an instance of a CustomStreamGrouping; got {grouping!r}")
-        return self._cut(Cut(GroupingKind.CUSTOM, (), grouping))
+        return self._cut(Repartition(GroupingKind.CUSTOM, (), grouping))
 
     def identity_partition(self) -> Self:
-        """No repartition."""
+        """Return the stream as it is. It exists because Trident has it."""
         return self
 
     def local_or_shuffle(self) -> Self:
-        """No repartition."""
+        """Return the stream as it is: tuples stay in their task. It exists because Trident has it."""
         return self
 
     def parallelism_hint(self, tasks: int) -> Self:
-        """The number of tasks of everything since the last repartition, or since the spout."""
+        """Set the number of tasks of all operations since the last repartition, or since the spout."""
         check_parallelism("parallelism_hint", tasks)
         return self._add(StreamNode(self.fields, parents=(self._node.number,), tasks=tasks))
 
@@ -187,7 +194,7 @@ class Operations(NamesOfStreams):
     def _then(self, step: steps.StreamStep) -> Self:
         return self._add(StreamNode(step.output_schema, parents=(self._node.number,), step=step))
 
-    def _cut(self, cut: Cut) -> Self:
+    def _cut(self, cut: Repartition) -> Self:
         return self._add(StreamNode(self.fields, parents=(self._node.number,), cut=cut))
 
     def _add(self, node: StreamNode) -> Self:
@@ -200,10 +207,10 @@ class Operations(NamesOfStreams):
         try:
             self.fields.require(names, of="the stream", used_by=used_by)
         except ConfigError as error:
-            raise ConfigError(f"{error}{self._hint_of_output()}") from None
+            raise ConfigError(f"{error}{self._output_hint()}") from None
 
-    def _hint_of_output(self) -> str:
-        """What is to be done if the stream has the fields that a function was given, because it declares no others."""
+    def _output_hint(self) -> str:
+        """Return a hint for a missing field, if a function without a declared output kept the fields of its input."""
         step = self._node.step
         if not isinstance(step, steps.Map | steps.FlatMap) or step.output_schema is not step.input_schema:
             return ""
@@ -212,14 +219,14 @@ class Operations(NamesOfStreams):
         )
 
     def _require_key(self, names: Iterable[Any], used_by: str) -> None:
-        """Arrow groups and joins by no nested column."""
+        """Raise `ConfigError` unless these fields can be compared. Arrow groups and joins by no nested column."""
         self._require(names, used_by)
         for name in names:
             if pa.types.is_nested(arrow_schema(self.fields).field(name).type):
                 type_ = self.fields[name].type
                 raise ConfigError(f"{used_by}: field {name!r} is a {type_}, which can't be compared: use its parts")
 
-    def _declared(self, label: str, function: Callable[..., Any], output: str | None) -> Schema:
+    def _require_output(self, label: str, function: Callable[..., Any], output: str | None) -> Schema:
         declared = declared_output(label, function, output)
         if declared is None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""`StaticState`: a table of others that streams look up."""
+"""`StaticState`: a table that others write, and streams look up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transactional.topology.streams.declarations import Declarations
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StaticState:
-    """What `TridentTopology.static_state` returns, for `state_query`."""
+    """A static table, as `TridentTopology.static_state` returns it, for `state_query`."""
 
     table: StaticTable
     declarations: Declarations

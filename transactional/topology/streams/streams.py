@@ -1,4 +1,8 @@
-"""`Stream`: the tuples of each batch, on their way from a spout to states; `TridentState`: where they end."""
+"""`Stream`, `GroupedStream` and `TridentState`: the tuples of each batch, from a spout to the states that they end in.
+
+Operations on the way are in `operations`; here are those that group, aggregate, look up, merge and store. A stream is a
+node of the graph: it holds no tuples, and can be read by several operations.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,17 @@ from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.storm_names import OF_STREAMS, NamesOfStreams
 from transactional.topology.streams.aggregates.aggregating import (
-    Extreme,
-    Picked,
+    TakeExtreme,
+    TakeFirst,
     aggregate_step,
-    completed_step,
+    batch_aggregator_step,
     is_associative,
     named_aggregates,
 )
 from transactional.topology.streams.aggregates.committing import OwnUpdate, reducing_bolt, updating_bolt
 from transactional.topology.streams.aggregates.own import BatchAggregator, is_built_in
 from transactional.topology.streams.declarations import Declarations, Update, check_state
-from transactional.topology.streams.graph import Cut, Origin, Persisted, StreamNode
+from transactional.topology.streams.graph import Origin, Persisted, Repartition, StreamNode
 from transactional.topology.streams.operations import Operations
 from transactional.topology.streams.pipelines.functions import check_function
 from transactional.topology.streams.pipelines.looking_up import LookUpStatic, look_up, look_up_static
@@ -39,54 +43,63 @@ R = TypeVar("R")
 
 
 class Stream(Operations):
-    """The tuples of each batch, at one place of a topology. Made by `TridentTopology.new_stream`, and by operations."""
+    """The tuples of each batch, at one point of a topology. `TridentTopology.new_stream` and all operations return
+    one."""
 
     def group_by(self, *names: str) -> GroupedStream:
-        """The tuples by their values in these fields."""
+        """Group the tuples by their values in these fields."""
         if not names:
             raise ConfigError(f"group_by() names no field; the stream's fields are: {self._names()}")
         self._require_key(names, "group_by")
         return GroupedStream(self, names)
 
     def partition_aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
-        """One tuple of each task, even of one without tuples: the aggregates of its tuples of a batch."""
+        """Aggregate the tuples of each task: one tuple per task and batch, even for a task without tuples."""
         return GroupedStream(self, ()).partition_aggregate(aggregate, **aggregates)
 
     def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
-        """One tuple of each batch, even of an empty one: the aggregates of all tuples."""
+        """Aggregate all tuples of a batch: one tuple per batch, even for an empty one."""
         return GroupedStream(self, ()).aggregate(aggregate, **aggregates)
 
     def min_by(self, by: str | Callable[[Any], Any]) -> Stream:
-        """Of each task the tuple with the smallest value of a field, or for which a function of the row returns the
-        least; the first of several. NULL and None are left out."""
-        return self._extreme("min_by", by, is_greatest=False)
+        """Take from each task the tuple with the smallest value of a field, or of a function of the row.
+
+        Of several, the first is taken. NULL and None are left out.
+        """
+        return self._take_extreme("min_by", by, is_greatest=False)
 
     def max_by(self, by: str | Callable[[Any], Any]) -> Stream:
-        """Of each task the tuple with the largest value of a field, or for which a function of the row returns the
-        greatest; the first of several. NULL and None are left out."""
-        return self._extreme("max_by", by, is_greatest=True)
+        """Take from each task the tuple with the largest value of a field, or of a function of the row.
+
+        Of several, the first is taken. NULL and None are left out.
+        """
+        return self._take_extreme("max_by", by, is_greatest=True)
 
     def first_n(self, count: int, by: str | None = None, *, descending: bool = False) -> Stream:
-        """The first tuples of a batch, in the order of a field if one is named; NULL comes last."""
+        """Take the first tuples of a batch, in the order of a field if one is named. NULL comes last."""
         if type(count) is not int or count < 1:
             raise ConfigError(f"first_n takes a number of tuples, at least 1; got {count!r}")
-        of_tasks = self._picked("first_n", count, by, descending=descending, with_null=True)
-        return of_tasks.global_()._picked("first_n", count, by, descending=descending, with_null=True)
+        of_tasks = self._take_first("first_n", count, by, descending=descending, with_null=True)
+        return of_tasks.global_()._take_first("first_n", count, by, descending=descending, with_null=True)
 
-    def _extreme(self, operation: str, by: str | Callable[[Any], Any], *, is_greatest: bool) -> Stream:
-        if isinstance(by, str):
-            return self._picked(operation, 1, by, descending=is_greatest, with_null=False)
-        return self._then(Extreme(check_function(operation, by), self.fields, by, is_greatest))
+    def _take_extreme(self, operation: str, criterion: str | Callable[[Any], Any], *, is_greatest: bool) -> Stream:
+        if isinstance(criterion, str):
+            return self._take_first(operation, 1, criterion, descending=is_greatest, with_null=False)
+        return self._then(TakeExtreme(check_function(operation, criterion), self.fields, criterion, is_greatest))
 
-    def _picked(self, operation: str, count: int, by: str | None, *, descending: bool, with_null: bool) -> Stream:
-        if by is not None:
-            self._require([by], operation)
+    def _take_first(
+        self, operation: str, count: int, sort_field: str | None, *, descending: bool, with_null: bool
+    ) -> Stream:
+        if sort_field is not None:
+            self._require([sort_field], operation)
             try:
-                Min(by).type_for(self.fields[by].type)
+                Min(sort_field).type_for(self.fields[sort_field].type)
             except ConfigError as error:
                 raise ConfigError(f"{operation}: {str(error).replace('min and max need', 'it needs')}") from None
-        shown = ", ".join([*([str(count)] if operation == "first_n" else []), *([by] if by else [])])
-        return self._then(Picked(f"{operation}({shown})", self.fields, count, by, descending, with_null))
+        arguments = ", ".join(
+            [*([str(count)] if operation == "first_n" else []), *([sort_field] if sort_field else [])]
+        )
+        return self._then(TakeFirst(f"{operation}({arguments})", self.fields, count, sort_field, descending, with_null))
 
     def persistent_aggregate(
         self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
@@ -95,11 +108,11 @@ class Stream(Operations):
         return GroupedStream(self, ()).persistent_aggregate(state, aggregate, name=name, **aggregates)
 
     def persist(self, state: Any, *, name: str | None = None) -> TridentState:
-        """Make each tuple a row of a state: its key are the fields that the state names, its values all others.
+        """Store each tuple as a row of a state. Its key are the fields that the state names, its values all others.
 
-        Of several tuples with one key the last is kept: of the task with the highest number, as it arrives there.
+        Of several tuples with one key the last is stored: the last to arrive in the task with the highest number.
         """
-        return persisted_rows(self, state, name)
+        return persist_rows(self, state, name)
 
     def partition_persist(
         self,
@@ -109,10 +122,13 @@ class Stream(Operations):
         *,
         name: str | None = None,
     ) -> TridentState:
-        """Update a state in the commit phase, in the order of transactions: the function is called with the tuples of
-        each task, and with the state as a `MapState`. What it returns, rows with the fields in `output`, is the stream
-        `new_values()`. The state is declared with key and values."""
-        return persisted_by_updater(self, state, updater, output, name)
+        """Update a state by a function, in the commit phase, in the order of transactions.
+
+        The function is called with the tuples of each task, and with the state as a `MapState`. The rows that it
+        returns have the fields in `output`, and are the stream `new_values()`. The state must declare its key and
+        values.
+        """
+        return persist_by_updater(self, state, updater, output, name)
 
     def state_query(
         self,
@@ -122,16 +138,16 @@ class Stream(Operations):
         output: str | Sequence[str] | None = None,
         when: str = "after",
     ) -> Stream:
-        """Append the values that a state has for each tuple, NULL where it has none.
+        """Append the values that a state has for each tuple; NULL where it has none.
 
-        `on` are the fields that are looked up, in the order of the state's key, by default those that are called as
-        its columns are. `output` gives the values other names. In a topology the look-up, and all that is done with its
-        stream, belongs to the commit phase: it sees the state as it is `after` the transaction, or `before` it. A query
-        sees the committed transaction that its answer names. A static state is looked up where the stream is, at the
-        version that is recorded with the batch; in a query at the newest one.
+        `on` are the fields that are looked up, in the order of the state's key. By default they have the names of its
+        columns. `output` gives the values other names. In a topology, the look-up and all that follows belong to the
+        commit phase: it reads the state as it is `after` the transaction, or `before` it. A query reads the committed
+        transaction that its answer names. A static state is looked up in the processing phase, at the version recorded
+        with the batch; in a query, at the newest version.
         """
         if isinstance(state, StaticState):
-            return self._then(self._looked_up_static(state, on, output, when))
+            return self._then(self._look_up_static(state, on, output, when))
         if not isinstance(state, TridentState):
             raise ConfigError(
                 f"state_query takes a state that persistent_aggregate or the like returned; got {state!r}"
@@ -147,23 +163,23 @@ class Stream(Operations):
             )
         return self._then(look_up(self.fields, state, on, output, when))
 
-    def _looked_up_static(self, state: StaticState, on: Any, output: Any, when: str) -> LookUpStatic:
+    def _look_up_static(self, state: StaticState, key_fields: Any, output: Any, when: str) -> LookUpStatic:
         if state.declarations is not (self._declarations.queried or self._declarations):
             raise ConfigError(f"state_query: {state!r} is one of {state.declarations}, not of {self._declarations}")
         if when != "after":
             raise ConfigError(f"state_query: no transaction changes a static state, so there is no {when!r}")
-        return look_up_static(self.fields, state.table, on, output)
+        return look_up_static(self.fields, state.table, key_fields, output)
 
     def merge(self, *others: Stream) -> Stream:
-        """The tuples of this stream and of others."""
-        return merged(self._declarations, (self, *others))
+        """Merge this stream with others that have the same fields."""
+        return merge_streams(self._declarations, (self, *others))
 
     def window(self, window: Window | Session | CountWindow, *, on: str | None = None) -> WindowedStream[Stream]:
-        """The tuples by windows of their time, or of so many: see `GroupedStream.window`."""
+        """Group the tuples by windows: of their time, or of a number of tuples. See `GroupedStream.window`."""
         return GroupedStream(self, ()).window(window, on=on)
 
-    def _by(self, key: tuple[str, ...]) -> GroupedStream:
-        """As `group_by`; without a field all tuples are one group."""
+    def _group_by(self, key: tuple[str, ...]) -> GroupedStream:
+        """Return `group_by`, which here may have no field: all tuples are one group then."""
         return GroupedStream(self, key)
 
     def _check_of(self, used_by: str, declarations: Declarations) -> None:
@@ -174,13 +190,13 @@ class Stream(Operations):
             )
 
     def apply(self, function: Callable[Concatenate[Stream, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What a function of the stream returns: for operations that several streams have in common."""
+        """Return the result of a function of the stream. It serves for operations that several streams share."""
         return function(self, *args, **kwargs)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupedStream(NamesOfStreams):
-    """The tuples of a stream by the values of some of its fields, the key."""
+    """The tuples of a stream, grouped by the values of some fields, the key."""
 
     stream: Stream
     key: tuple[str, ...]
@@ -190,16 +206,17 @@ class GroupedStream(NamesOfStreams):
     }
 
     def partition_aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
-        """One tuple for each key that a task has in a batch: the key and the aggregates."""
+        """Aggregate the tuples of each task: one tuple per key that the task has in a batch, with the key and the
+        aggregates."""
         if isinstance(aggregate, BatchAggregator) and not aggregates:
-            return self._completed(self.stream, "partition_aggregate", aggregate)
+            return self._add_batch_aggregator(self.stream, "partition_aggregate", aggregate)
         columns = named_aggregates(aggregate, aggregates, self.stream.fields)
         return self._then(self.stream, "partition_aggregate", columns)
 
     def aggregate(self, aggregate: Any = None, /, **aggregates: Any) -> Stream:
-        """One tuple for each key of a batch: the key and the aggregates."""
+        """Aggregate the tuples of a batch: one tuple per key, with the key and the aggregates."""
         if isinstance(aggregate, BatchAggregator) and not aggregates:
-            return self._completed(self._repartition(self.stream), "aggregate", aggregate, is_whole=True)
+            return self._add_batch_aggregator(self._repartition(self.stream), "aggregate", aggregate, is_whole=True)
         columns = named_aggregates(aggregate, aggregates, self.stream.fields)
         if not is_associative(columns.aggregates):
             return self._then(self._repartition(self.stream), "aggregate", columns, is_whole=True)
@@ -209,17 +226,19 @@ class GroupedStream(NamesOfStreams):
     def persistent_aggregate(
         self, state: Any, aggregate: Any = None, /, *, name: str | None = None, **aggregates: Any
     ) -> TridentState:
-        """Add the aggregates to a state, a row for each key: what is stored is combined with those of the batch."""
+        """Add the aggregates to a state, with a row for each key: stored values are combined with those of the
+        batch."""
         return self._persisted(state, named_aggregates(aggregate, aggregates, self.stream.fields), name)
 
     def _persisted(
-        self, state: Any, columns: StoredColumns, name: str | None, wrapped: Callable[[Any], Any] | None = None
+        self, state: Any, columns: StoredColumns, name: str | None, wrap: Callable[[Any], Any] | None = None
     ) -> TridentState:
-        """As `persistent_aggregate`, by the state's own update, or by what that is `wrapped` in."""
-        return persisted_aggregates(self.stream, self.key, state, columns, name, wrapped=wrapped)
+        """Add the aggregates to a state by its own update, or by what `wrap` makes of that."""
+        return persist_aggregates(self.stream, self.key, state, columns, name, wrap=wrap)
 
     def window(self, window: Window | Session | CountWindow, *, on: str | None = None) -> WindowedStream[Stream]:
-        """The tuples of each key by windows of their time, `tumbling("5 minutes")`, or of so many, `count(100)`.
+        """Group the tuples of each key by windows: of their time, `tumbling("5 minutes")`, or of a number,
+        `count(100)`.
 
         Their time is the event time of the stream that they come from, or the field `on`.
         """
@@ -233,35 +252,37 @@ class GroupedStream(NamesOfStreams):
         output: str | Sequence[str] | None = None,
         when: str = "after",
     ) -> Stream:
-        """As `Stream.state_query`; `on` are by default the grouped fields. The stream that it returns is not
+        """Append the values of a state, as `Stream.state_query`. `on` defaults to the grouped fields. The result is not
         grouped."""
         return self.stream.state_query(state, self.key if on is None else on, output=output, when=when)
 
     def _repartition(self, stream: Stream) -> Stream:
         return stream.partition_by(*self.key) if self.key else stream.global_()
 
-    def _then(self, stream: Stream, operation: str, columns: StoredColumns, **how: bool) -> Stream:
-        return stream._then(aggregate_step(operation, self.key, columns, self.stream.fields, **how))
+    def _then(self, stream: Stream, operation: str, columns: StoredColumns, **options: bool) -> Stream:
+        return stream._then(aggregate_step(operation, self.key, columns, self.stream.fields, **options))
 
-    def _completed(self, stream: Stream, operation: str, aggregator: BatchAggregator, **how: bool) -> Stream:
-        return stream._then(completed_step(operation, self.key, aggregator, stream.fields, **how))
+    def _add_batch_aggregator(
+        self, stream: Stream, operation: str, aggregator: BatchAggregator, **options: bool
+    ) -> Stream:
+        return stream._then(batch_aggregator_step(operation, self.key, aggregator, stream.fields, **options))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TridentState(NamesOfStreams):
-    """A state of a topology. Its committer is called as its table is, or as `name=` says."""
+    """A state of a topology. Its committer is named after its table, or as `name=` says."""
 
     declarations: Declarations
     persisted: Persisted
 
     @property
     def name(self) -> str:
-        """The id of its committer."""
+        """The id of the committer, which updates the state."""
         return self.persisted.id
 
     @property
     def fields(self) -> Schema:
-        """Key and values, also those that are computed when rows are read."""
+        """The key and the values, including those that are computed when rows are read."""
         return self._computed.fields(Schema((*self.persisted.state.key, *self.persisted.state.values)))
 
     @property
@@ -270,38 +291,42 @@ class TridentState(NamesOfStreams):
         return update.computed if isinstance(update, PersistentAggregate) else ComputedColumns()
 
     def new_values(self, *, old: bool = False) -> Stream:
-        """The rows that each transaction has changed, as they are after it: key and values. With `old`, the values
-        before it as well, as `old_<value>`, NULL in a new row.
+        """Return the rows that each transaction has changed, as they are after it: the key and the values.
 
-        What is done with them is done in the commit phase, in the driver, in the order of transactions; a row is seen
-        once for each transaction that changes it.
+        With `old`, they have the values before the transaction as well, as `old_<value>`, NULL in a new row. Operations
+        on this stream run in the commit phase, in the driver, in the order of transactions. A row appears once for each
+        transaction that changes it.
         """
-        fields, of_bolt = self.fields, self.persisted.output
-        if of_bolt is not None:
-            if old or not of_bolt:
-                what = "old values" if of_bolt else "values, because no output='name type, …' is declared"
-                raise ConfigError(f"new_values: state {self.name!r} is updated by code of yours, which emits no {what}")
-            fields = of_bolt
+        fields, bolt_output = self.fields, self.persisted.output
+        if bolt_output is not None:
+            if old or not bolt_output:
+                missing = "old values" if bolt_output else "values, because no output='name type, …' is declared"
+                raise ConfigError(
+                    f"new_values: state {self.name!r} is updated by code of yours, which emits no {missing}"
+                )
+            fields = bolt_output
         elif old:
             state = self.persisted.state
             olds = (Field(old_name(f.name), f.type) for f in state.values)
             fields = self._computed.fields(Schema((*state.key, *state.values, *olds)))
-        return self._emitted(NEW_AND_OLD if old else DEFAULT_STREAM, fields)
+        return self._update_stream(NEW_AND_OLD if old else DEFAULT_STREAM, fields)
 
     def parallelism_hint(self, tasks: int) -> TridentState:
-        """The number of its tasks: of the function of `partition_persist`, and of a step of the commit phase that runs
-        as a Spark job. What a task adds up before is that of the stream."""
-        check_parallelism("parallelism_hint", tasks)
-        return replace(self, persisted=self.declarations.graph.hint(self.persisted, tasks))
+        """Set the number of tasks of `partition_persist`, and of a step of the commit phase that runs as a Spark job.
 
-    def _emitted(self, stream: str, fields: Schema) -> Stream:
-        """What its update emits on one of its streams."""
+        Partial aggregates are computed by the tasks of the stream.
+        """
+        check_parallelism("parallelism_hint", tasks)
+        return replace(self, persisted=self.declarations.graph.set_tasks(self.persisted, tasks))
+
+    def _update_stream(self, stream: str, fields: Schema) -> Stream:
+        """Return a stream of what the update of the state emits."""
         node = StreamNode(fields, origin=Origin(self.name, stream, is_late=True))
         return Stream(self.declarations, self.declarations.graph.add(node))
 
 
-def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
-    """The tuples of several streams. Raises `ConfigError` unless they have the same fields and topology."""
+def merge_streams(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
+    """Merge several streams. Raises `ConfigError` unless they have the same fields and topology."""
     if len(streams) < 2:
         raise ConfigError(f"merge takes several streams, not {len(streams)}")
     for stream in streams:
@@ -319,36 +344,36 @@ def merged(declarations: Declarations, streams: tuple[Any, ...]) -> Stream:
     return Stream(declarations, declarations.graph.add(StreamNode(streams[0].fields, parents=parents)))
 
 
-def persisted_aggregates(
+def persist_aggregates(
     stream: Stream,
     key: tuple[str, ...],
     state: Any,
     columns: StoredColumns,
     name: str | None,
     *,
-    wrapped: Callable[[Any], Any] | None = None,
+    wrap: Callable[[Any], Any] | None = None,
 ) -> TridentState:
-    """End a stream in a state that it aggregates into, by the state's own update, or what that is `wrapped` in."""
+    """End a stream in a state that it aggregates into: by the state's own update, or by what `wrap` makes of that."""
     operation = "persistent_aggregate"
     check_state(operation, state)
     fields, declarations = stream.fields, stream._declarations
-    cut = Cut(GroupingKind.FIELDS, key) if key else Cut(GroupingKind.GLOBAL)
+    cut = Repartition(GroupingKind.FIELDS, key) if key else Repartition(GroupingKind.GLOBAL)
     if is_associative(columns.aggregates):
         update: Any
         if all(map(is_built_in, columns.aggregates.values())):
             update = state.aggregate(columns.requested).group_by(*key)
         else:
             update = OwnUpdate(state, columns, key)
-        update = update if wrapped is None else wrapped(update)
+        update = update if wrap is None else wrap(update)
         update.check_input(fields, used_by=operation)
         persisted = declarations.persist(operation, Update(update, state), stream._node, cut, name)
     else:
         bolt = reducing_bolt(operation, state, columns.aggregates, key, fields)
-        persisted = declarations.persist(operation, Update(bolt, state, bolt.made), stream._node, cut, name)
+        persisted = declarations.persist(operation, Update(bolt, state, bolt.output_schema), stream._node, cut, name)
     return TridentState(declarations, persisted)
 
 
-def persisted_rows(stream: Stream, state: Any, name: str | None) -> TridentState:
+def persist_rows(stream: Stream, state: Any, name: str | None) -> TridentState:
     """End a stream in a state whose rows are its tuples."""
     check_state("persist", state)
     key = state.known_key_names
@@ -360,17 +385,15 @@ def persisted_rows(stream: Stream, state: Any, name: str | None) -> TridentState
     values = [field.name for field in stream.fields if field.name not in key]
     if not values:
         raise ConfigError("persist: all fields of the stream are the key of the state; there must be another one")
-    columns = StoredColumns.from_aggregates({value: Last(value) for value in values})
-    return persisted_aggregates(stream, tuple(key), state, columns, name)
+    columns = StoredColumns.from_aggregates({value_field: Last(value_field) for value_field in values})
+    return persist_aggregates(stream, tuple(key), state, columns, name)
 
 
-def persisted_by_updater(
-    stream: Stream, state: Any, updater: Any, output: str | None, name: str | None
-) -> TridentState:
-    """End a stream in a state that code of the user updates."""
+def persist_by_updater(stream: Stream, state: Any, updater: Any, output: str | None, name: str | None) -> TridentState:
+    """End a stream in a state that a function of the user updates."""
     operation = "partition_persist"
     check_state(operation, state)
     bolt = updating_bolt(operation, updater, output)
-    cut, declarations = Cut(GroupingKind.LOCAL_OR_SHUFFLE), stream._declarations
-    persisted = declarations.persist(operation, Update(bolt, state, bolt.made), stream._node, cut, name)
+    cut, declarations = Repartition(GroupingKind.LOCAL_OR_SHUFFLE), stream._declarations
+    persisted = declarations.persist(operation, Update(bolt, state, bolt.output_schema), stream._node, cut, name)
     return TridentState(declarations, persisted)

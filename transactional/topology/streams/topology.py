@@ -1,4 +1,4 @@
-"""`TridentTopology`: streams are declared on it, and `build()` makes the topology of them that the engine runs."""
+"""`TridentTopology`: the topology on which streams are declared. `build()` compiles them for the engine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from transactional.topology.streams.compiling import declare, spout_tasks
 from transactional.topology.streams.declarations import Declarations
 from transactional.topology.streams.graph import Origin, StreamNode
 from transactional.topology.streams.pipelines.functions import parse_output
-from transactional.topology.streams.queries import DeclaredQuery, compiled_query, declared_query, queries_alone
+from transactional.topology.streams.queries import DeclaredQuery, compile_query, declare_query, topology_of_queries
 from transactional.topology.streams.static import StaticState
-from transactional.topology.streams.streams import Stream, merged
+from transactional.topology.streams.streams import Stream, merge_streams
 from transactional.topology.streams.windowed_joins import JoinedWindows, WindowOfJoin, joined_windows
 from transactional.topology.topology import Topology
 from transactional.topology.windows.event_times import event_time as declared_time
@@ -38,10 +38,10 @@ F = TypeVar("F", bound=Callable[[Stream], Stream])
 class TridentTopology(NamesOfStreams):
     """A topology of streams, as in Storm's Trident.
 
-    `topology_id` is the name under which progress is stored: a topology started again under the same id continues where
-    it ended. `parallelism` is the number of tasks of the spout and of what follows, unless a stream says otherwise.
-    Times without a time zone, from your code or in questions, are taken for times in the zone `naive_times` ("UTC",
-    "Europe/Berlin"); without it they are refused: they end the run with `NaiveTime`.
+    `topology_id` is the name under which progress is stored: a topology that starts again under the same id continues
+    where it ended. `parallelism` is the number of tasks of the spout and of the operations behind it, unless a stream
+    sets another one. Times without a time zone, from your code or in questions, are read in the zone `naive_times`
+    ("UTC", "Europe/Berlin"). Without `naive_times` they end the run with `NaiveTime`.
     """
 
     def __init__(self, topology_id: str, *, parallelism: int = 1, naive_times: str | None = None) -> None:
@@ -69,15 +69,16 @@ class TridentTopology(NamesOfStreams):
         idle_after: Duration | None = None,
         max_ahead: Duration | None = "1 hour",
     ) -> Stream:
-        """The stream of what a spout reads.
+        """Return the stream of the tuples that a spout reads.
 
-        `event_time` is its field, a timestamp, that says when something happened; windows go by it. A tuple may be
-        older than the newest one of its partition by `max_delay` without being late. A partition without a record for
-        `idle_after` is waited for no longer (None: it always is; but for a minute only as long as it has had none). A
-        time that is further ahead of the clock than `max_ahead` (None: no limit) makes no other tuple late.
+        `event_time` is the timestamp field that says when something happened; windows use it. A tuple may be
+        `max_delay` older than the newest one of its partition without being late. Windows stop waiting for a partition
+        that has had no record for `idle_after`. With None they always wait, but for a partition that never had a record
+        only a minute. A time that is more than `max_ahead` ahead of the clock makes no other tuple late; with None
+        there is no such limit.
 
-        Several streams are read in the same transactions: each has a batch of every spout that has something new. The
-        name of the first becomes the id of the component that reads all of them.
+        The streams of a topology share its transactions: each batch has the new records of every spout. The name of the
+        first stream becomes the id of the component that reads all of them.
         """
         check_id("stream", name)
         if name in self._spouts or (self._spouts and name == DEFAULT_STREAM):
@@ -86,7 +87,7 @@ class TridentTopology(NamesOfStreams):
             )
         checked = checked_spout(name, spout, self.parallelism)
         self._spouts[name] = spout
-        self._as_one(self.parallelism)
+        self._make_spout(self.parallelism)
         first = next(iter(self._spouts))
         stream = DEFAULT_STREAM if name == first else name
         if event_time is not None:
@@ -99,13 +100,13 @@ class TridentTopology(NamesOfStreams):
         node = self._declarations.graph.add(StreamNode(checked.output, origin=Origin(first, stream, is_late=False)))
         return Stream(self._declarations, node)
 
-    def _as_one(self, tasks: int) -> Spout:
-        """The spout that the topology has."""
+    def _make_spout(self, tasks: int) -> Spout:
+        """Return the spout of the topology, which reads the spouts of all streams."""
         return SeveralSpouts({name: checked_spout(name, spout, tasks) for name, spout in self._spouts.items()})
 
     def merge(self, *streams: Stream) -> Stream:
-        """The tuples of several streams, which have the same fields."""
-        return merged(self._declarations_of(streams), streams)
+        """Merge several streams, which must have the same fields."""
+        return merge_streams(self._declarations_of(streams), streams)
 
     @overload
     def join(
@@ -140,17 +141,17 @@ class TridentTopology(NamesOfStreams):
         window: Window | None = None,
         **of_windows: Any,
     ) -> Stream | JoinedWindows:
-        """Tuples of one batch, or of one window, with equal values: `join((orders, "customer"), (payments, "payer"))`.
+        """Join tuples of one batch, or of one window, by equal keys: `join((orders, "customer"), (payments, "payer"))`.
 
-        The fields are those that the first stream is joined on, then all others, stream by stream; with `keep_all` all
-        fields of all streams, in their order. `output` gives them other names. `how` is `inner`, `left`, `right`, or
-        `outer`, for all streams after the first or one for each; NULL stands for a tuple that is missing, and NULL in
-        a field that is compared equals nothing. Floating-point numbers are compared as by `group_by`: 0.0 equals -0.0,
-        and NaN itself.
+        The fields of the result are the key of the first stream, then all other fields, stream by stream; with
+        `keep_all` all fields of all streams, in their order. `output` gives them other names. `how` is `inner`, `left`,
+        `right` or `outer`, for all streams after the first, or a list with one for each. NULL stands for a missing
+        tuple, and NULL in a key equals nothing. Floating-point numbers are compared as by `group_by`: 0.0 equals -0.0,
+        and NaN equals itself.
 
-        With `window=tumbling("5 minutes")` tuples of one window of event time are joined, whenever they arrive.
-        `state` keeps the tuples of open windows. More than `limit` of one key and window raise `TooManyCollected`.
-        `name` is the id of the committer, `on` the field with the time of each stream.
+        With `window=tumbling("5 minutes")`, tuples of one window of event time are joined, whenever they arrive.
+        `state` keeps the tuples of open windows. More than `limit` tuples of one key and window raise
+        `TooManyCollected`. `name` is the id of the committer, `on` the time field of each stream.
         """
         declarations = self._declarations_of(streams)
         join, sides = make_join(declarations, streams, how, keeps_all=keep_all, output=output)
@@ -161,18 +162,18 @@ class TridentTopology(NamesOfStreams):
         return combine_streams(declarations, sides, join)
 
     def multi_reduce(self, *streams: Stream | tuple[Any, ...], reducer: MultiReducer) -> Stream:
-        """What your own code makes of the tuples of one batch of several streams:
-        `multi_reduce((orders, "customer"), (payments, "payer"), reducer=Settle())`.
+        """Reduce the tuples of one batch of several streams by code of yours: `multi_reduce((orders, "customer"),
+        (payments, "payer"), reducer=Settle())`.
 
-        Tuples with equal values in the fields are reduced together, as in `group_by`, and each result is preceded by
-        these values, under their names in the first stream. Without fields the tuples of each task are.
+        Tuples with equal keys are reduced together, as in `group_by`. Each output tuple is preceded by the key, under
+        its names in the first stream. Without keys, the tuples of each task are reduced together.
         """
         return multi_reduce(self._declarations_of(streams), streams, reducer)
 
-    def _declarations_of(self, given: Sequence[Any]) -> Declarations:
-        """Those of the topology, or of the query whose streams are given."""
-        for each in given:
-            stream = each[0] if isinstance(each, tuple | list) and each else each
+    def _declarations_of(self, streams: Sequence[Any]) -> Declarations:
+        """Return the declarations of the topology, or of the query whose streams are passed."""
+        for argument in streams:
+            stream = argument[0] if isinstance(argument, tuple | list) and argument else argument
             if isinstance(stream, Stream) and stream._declarations.queried is self._declarations:
                 return stream._declarations
         return self._declarations
@@ -180,38 +181,38 @@ class TridentTopology(NamesOfStreams):
     def query(self, name: str, fields: str) -> Callable[[F], F]:
         """Declare a query from outside: `@topology.query("count_of", "word string")`.
 
-        The function is given the stream of questions, which have these fields, and returns that of the answers, made by
-        any operations, above all `state_query`. It keeps nothing. `QueryClient` executes it.
+        The function gets the stream of questions, which have these fields, and returns the stream of answers. It may
+        use any operation, above all `state_query`, but keeps no state. `QueryClient` executes the query.
         """
 
-        def declare_query(function: F) -> F:
+        def declare_function(function: F) -> F:
             if name in self._queries:
                 raise ConfigError(f"query: {name!r} is declared twice; the queries are: {', '.join(self._queries)}")
             if not callable(function):
                 raise ConfigError(f"query {name!r} takes a function of the stream of questions; got {function!r}")
             schema = parse_output(f"query {name!r}", fields)
-            self._queries[name] = declared_query(self._declarations, name, schema, function)
+            self._queries[name] = declare_query(self._declarations, name, schema, function)
             return function
 
-        return declare_query
+        return declare_function
 
     def static_state(self, table: StaticTable) -> StaticState:
-        """A table that others write, to be looked up by `state_query`: `static_state(StaticDeltaTable("users", …))`.
+        """Declare a table that others write, for `state_query`: `static_state(StaticDeltaTable("users", …))`.
 
-        The version that is the newest when a batch is planned is recorded with it: all attempts at it, also after a
-        restart, find the same rows.
+        The version that is newest when a batch is planned is recorded with it. So all attempts at the batch read the
+        same rows, even after a restart.
         """
         if not isinstance(table, StaticTable):
             raise ConfigError(f"static_state takes a table such as StaticDeltaTable('tables/users', …); got {table!r}")
-        if any(other.table == table.table and other is not table for other in self._static_tables):
+        if any(declared.table == table.table and declared is not table for declared in self._static_tables):
             raise ConfigError(f"static_state: {table.table} is declared twice; look the first one up")
         self._static_tables[table] = None
         return StaticState(table, self._declarations)
 
     def set_dead_letters(self, state: State) -> None:
-        """Set tuples aside on which a step fails `attempts_max` times, instead of stopping with its error.
+        """Set tuples aside if a step fails on them `attempts_max` times, instead of ending the run with its error.
 
-        `state` is a `DeadLetterTable`; what is written is the tuple that the failing component had received.
+        `state` is a `DeadLetterTable`. Each row has the tuple that the failing component had received.
         """
         check_dead_letters(state)
         self._dead_letters = state
@@ -223,11 +224,13 @@ class TridentTopology(NamesOfStreams):
         options: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> Topology:
-        """Compile the streams to a topology. `strict`, `options` and `config` are those of
-        `TransactionalTopologyBuilder.build`. Without a stream there have to be queries, and there is nothing to run:
-        they look up tables of others. Raises `ConfigError`."""
+        """Compile the streams to a topology. Raises `ConfigError`.
+
+        `strict`, `options` and `config` are those of `TransactionalTopologyBuilder.build`. A topology that has only
+        queries is valid, too: there is nothing to run, and they look up static tables.
+        """
         if not self._spouts and self._queries:
-            return self._with_queries(queries_alone(self.id, next(iter(self._queries.values()))))
+            return self._with_queries(topology_of_queries(self.id, next(iter(self._queries.values()))))
         if not self._spouts:
             raise ConfigError(f"topology {self.id!r} has no stream: begin with new_stream('name', a spout)")
         if not self._declarations.graph.persisted:
@@ -237,7 +240,9 @@ class TridentTopology(NamesOfStreams):
             )
         graph = self._declarations.graph
         tasks, first = spout_tasks(graph, self.parallelism), next(iter(self._spouts))
-        builder = TransactionalTopologyBuilder(self.id, first, self._as_one(tasks), tasks, naive_times=self.naive_times)
+        builder = TransactionalTopologyBuilder(
+            self.id, first, self._make_spout(tasks), tasks, naive_times=self.naive_times
+        )
         declare(graph, builder, self.parallelism)
         builder.event_times.update(self._event_times)
         if self._dead_letters is not None:
@@ -245,5 +250,5 @@ class TridentTopology(NamesOfStreams):
         return self._with_queries(builder.build(strict=strict, options=options, config=config))
 
     def _with_queries(self, topology: Topology) -> Topology:
-        queries = {name: compiled_query(self.id, each, self.naive_times) for name, each in self._queries.items()}
+        queries = {name: compile_query(self.id, query, self.naive_times) for name, query in self._queries.items()}
         return replace(topology, queries=queries, static_tables=tuple(self._static_tables))

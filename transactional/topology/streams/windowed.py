@@ -111,7 +111,8 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
         in_order: Any = stream._then(AddPlaces(f"window({window.label})", schema, window))
         wrapped = partial(CountUpdate, window=window, key=key)
         pane_key = (*key, PANE) if PANE in window.columns else key
-        return WindowedState(in_order._by(pane_key)._persisted(state, columns, name, wrapped), stream, window, None)
+        persisted = in_order._group_by(pane_key)._persisted(state, columns, name, wrapped)
+        return WindowedState(persisted, stream, window, None)
 
 
 def _check_free_names(columns: StoredColumns, names: tuple[str, ...]) -> None:
@@ -163,7 +164,7 @@ class WindowedState(NamesOfStreams, Generic[StreamT]):
         and the number after that of the last one.
         """
         update: WindowedUpdate | SessionUpdate | CountUpdate = self.state.persisted.bolt
-        stream: StreamT = self.state._emitted(CLOSED, update.closed_fields)
+        stream: StreamT = self.state._update_stream(CLOSED, update.closed_fields)
         return stream
 
     def late(self) -> StreamT:

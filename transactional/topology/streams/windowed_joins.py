@@ -26,7 +26,7 @@ from transactional.topology.streams.lineage import nearest_name, source_names
 from transactional.topology.streams.pipelines import steps
 from transactional.topology.streams.pipelines.expressions import field
 from transactional.topology.streams.pipelines.joins import Join
-from transactional.topology.streams.streams import Stream, merged
+from transactional.topology.streams.streams import Stream, merge_streams
 from transactional.topology.streams.windowed import WindowedState, WindowedStream, window_time
 from transactional.topology.streams.windows.times import WINDOW_END, WINDOW_START
 from transactional.topology.windows.windows import Window
@@ -48,7 +48,7 @@ class JoinedWindows(NamesOfStreams):
     windows: WindowedState[Stream]
     output: Schema
     sides: Mapping[Stream, str | None]
-    """Each of the joined streams, and its time field."""
+    """The time field of each joined stream; None if windows use the time of transactions."""
     join: JoinWindow
 
     @property
@@ -108,7 +108,7 @@ def joined_windows(streams: Sequence[Stream], join: Join, arguments: WindowOfJoi
     key = join.sides[0].key
     time = None if window.by_transaction else _free_name(_TIME, key)
     row_key = (*key, *_null_key(join).names)
-    windows = WindowedStream(merged(streams[0]._declarations, tuple(tagged)), row_key, window, time)
+    windows = WindowedStream(merge_streams(streams[0]._declarations, tuple(tagged)), row_key, window, time)
     tuples = CollectSides(_free_name(_TUPLE, key), sides, limit=arguments.limit)
     state_of_windows = windows.persistent_aggregate(state, name=arguments.name, **{_free_name(_TUPLES, key): tuples})
     output = Schema((*join.output_schema, Field(WINDOW_START, "timestamp"), Field(WINDOW_END, "timestamp")))
@@ -176,7 +176,7 @@ class CollectSides(Collect):
     def tuple_fields(self, column: str) -> Mapping[str, Schema]:
         return {side.name: side.fields for side in self._sides}
 
-    def of(self, fields: Schema, used_by: str) -> CollectSides:
+    def bind(self, fields: Schema, used_by: str) -> CollectSides:
         return self
 
     def init(self, row: Tuple) -> str:

@@ -16,7 +16,7 @@ from transactional.bolts import TopologyContext
 from transactional.errors import TransactionalError
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
-from transactional.topology.streams.aggregates.aggregating import completed_step
+from transactional.topology.streams.aggregates.aggregating import batch_aggregator_step
 from transactional.trident import BatchAggregator, Stream, field
 
 Rows = list[tuple[Any, ...]]
@@ -202,7 +202,7 @@ def test_of_nothing_one_task_makes_tuples() -> None:
 
     words = Schema.parse(PAIRS)
     for is_whole, key, rows in (True, (), [1, 0]), (True, ("word",), [0, 0]), (False, (), [1, 1]):
-        step = completed_step("aggregate", key, Ends(), words, is_whole=is_whole)
+        step = batch_aggregator_step("aggregate", key, Ends(), words, is_whole=is_whole)
         found = [sum(batch.num_rows for batch in step.finish([], is_first=is_first)) for is_first in (True, False)]
         assert found == rows
 

@@ -1,4 +1,8 @@
-"""Aggregates of the tuples of a batch: which columns they make, and the steps that compute them."""
+"""Aggregates of the tuples of a batch: the columns that they make, and the steps that compute them.
+
+Each task aggregates its part of a batch; another step combines these parts, unless an aggregate needs all tuples of a
+key one after the other. All checks are made where a stream is declared, and raise `ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,15 @@ from transactional.model.schema import Field, Schema
 from transactional.model.user_code.picklable import check_picklable
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.bolts.bolts import TopologyContext
-from transactional.topology.streams.aggregates.collecting import Collect, bound
+from transactional.topology.streams.aggregates.collecting import Collect, bind_aggregates
 from transactional.topology.streams.aggregates.own import (
     BatchAggregator,
     Combiner,
     OwnAggregator,
     Reducer,
-    groups_of,
+    group_rows,
     is_built_in,
-    rows_of,
+    table_rows,
 )
 from transactional.topology.streams.pipelines.functions import many_rows, parse_output, prepare_function
 from transactional.topology.streams.pipelines.steps import Aggregated, GatheringStep
@@ -33,63 +37,65 @@ from transactional.topology.streams.pipelines.steps import Aggregated, Gathering
 Aggregates = Mapping[str, Any]
 
 
-def named_aggregates(alone: Any, named: Aggregates, fields: Schema) -> StoredColumns:
-    """The aggregates of a stream with these fields by the names of their columns; one that stands alone has the name of
-    its class."""
-    wanted = dict(named)
-    if isinstance(alone, type):
-        raise ConfigError(f"{alone.__name__} is a class; pass an instance: {alone.__name__}(…)")
-    if alone is not None:
-        wanted = {default_name(alone): alone, **named}
-    if not wanted:
+def named_aggregates(single: Any, by_name: Aggregates, fields: Schema) -> StoredColumns:
+    """Return the aggregates by the names of their columns. Raises `ConfigError`.
+
+    A single aggregate, which is passed without a name, is named after its class.
+    """
+    aggregates = dict(by_name)
+    if isinstance(single, type):
+        raise ConfigError(f"{single.__name__} is a class; pass an instance: {single.__name__}(…)")
+    if single is not None:
+        aggregates = {default_name(single): single, **by_name}
+    if not aggregates:
         raise ConfigError("there is nothing to aggregate: pass Count(), or columns such as total=Sum('amount')")
-    for name, aggregate in wanted.items():
-        _check(name, aggregate)
-    return StoredColumns.from_aggregates(bound(wanted.items(), fields))
+    for name, aggregate in aggregates.items():
+        _check_aggregate(name, aggregate)
+    return StoredColumns.from_aggregates(bind_aggregates(aggregates.items(), fields))
 
 
 def is_associative(aggregates: Aggregates) -> bool:
-    """Whether they can be computed in parts."""
-    return not any(isinstance(each, Reducer) for each in aggregates.values())
+    """Return whether aggregates can be computed in parts."""
+    return not any(isinstance(aggregate, Reducer) for aggregate in aggregates.values())
 
 
-def _check(name: str, aggregate: Any) -> None:
+def _check_aggregate(name: str, aggregate: Any) -> None:
     if isinstance(aggregate, type):
         raise ConfigError(f"{name}={aggregate.__name__} is a class; pass an instance: {aggregate.__name__}(…)")
     if isinstance(aggregate, BatchAggregator):
         raise ConfigError(
-            f"{name}={_shown(aggregate)} makes tuples of its own: pass it alone, without a name, to aggregate"
+            f"{name}={_aggregate_text(aggregate)} makes tuples of its own: pass it alone, without a name, to aggregate"
         )
     if isinstance(aggregate, Combiner | Reducer):
-        check_picklable(_shown(aggregate), aggregate, advice="create what it needs in its methods")
-        if len(parse_output(_shown(aggregate), aggregate.output)) != 1:
-            raise ConfigError(f"{_shown(aggregate)}: output={aggregate.output!r} must declare one field")
+        check_picklable(_aggregate_text(aggregate), aggregate, advice="create what it needs in its methods")
+        if len(parse_output(_aggregate_text(aggregate), aggregate.output)) != 1:
+            raise ConfigError(f"{_aggregate_text(aggregate)}: output={aggregate.output!r} must declare one field")
     elif not isinstance(aggregate, Aggregate):
         raise ConfigError(f"{name}={aggregate!r} is no aggregate such as Count(), Sum('amount'), Min(…), Max(…)")
 
 
 def default_name(aggregate: Any) -> str:
-    """`count` for a `Count()`, `sum_amount` for a `Sum("amount")`; for your own what it declares."""
+    """Return the name of a column: `count` for `Count()`, `sum_amount` for `Sum("amount")`, else the declared one."""
     if isinstance(aggregate, Combiner | Reducer):
-        return parse_output(_shown(aggregate), aggregate.output).names[0]
+        return parse_output(_aggregate_text(aggregate), aggregate.output).names[0]
     kind = type(aggregate).__name__.lower()
     field = getattr(aggregate, "field", None)
     return kind if field is None else f"{kind}_{field}"
 
 
-def _shown(aggregate: Any) -> str:
+def _aggregate_text(aggregate: Any) -> str:
     is_own = isinstance(aggregate, Combiner | Reducer | BatchAggregator) and not isinstance(aggregate, Collect)
     return f"{type(aggregate).__name__}()" if is_own else repr(aggregate)
 
 
-def labelled(operation: str, key: tuple[str, ...], aggregates: Aggregates) -> str:
-    """What `describe` shows."""
-    shown = ", ".join(f"{name}={_shown(aggregate)}" for name, aggregate in aggregates.items())
-    return f"group_by({', '.join(key)}).{operation}({shown})" if key else f"{operation}({shown})"
+def operation_label(operation: str, key: tuple[str, ...], aggregates: Aggregates) -> str:
+    """Return the label of an operation, as `describe` shows it."""
+    arguments = ", ".join(f"{name}={_aggregate_text(aggregate)}" for name, aggregate in aggregates.items())
+    return f"group_by({', '.join(key)}).{operation}({arguments})" if key else f"{operation}({arguments})"
 
 
 def column_types(operation: str, key: tuple[str, ...], aggregates: Aggregates, fields: Schema) -> Schema:
-    """The columns that the aggregates make. Raises `ConfigError`."""
+    """Return the columns that the aggregates make. Raises `ConfigError`."""
     values = []
     for name, aggregate in aggregates.items():
         if name in key:
@@ -116,102 +122,103 @@ def aggregate_step(
     is_whole: bool = False,
     finishes: bool = True,
 ) -> Aggregated:
-    """The step that reduces tuples with these fields, or, `is_final`, what tasks have made of them. Without a key it
-    makes a row of nothing: one of the batch if it `is_whole`, which sees all tuples of it, otherwise one in each task.
-    Unless it `finishes`, it makes what another one is to reduce."""
+    """Make the step that aggregates tuples, or, with `is_final`, the partial aggregates of tasks.
+
+    Without a key, the step makes one row even from no tuple: once per batch if it `is_whole`, which sees all tuples of
+    the batch, else in each task. Unless it `finishes`, its output are partial aggregates.
+    """
     aggregates, names = columns.aggregates, list(columns.requested)
     values = column_types(operation, key, aggregates, fields)
-    label, of_key = labelled(operation, key, columns.requested), fields.select(key)
+    label, key_schema = operation_label(operation, key, columns.requested), fields.select(key)
     computed = columns.computed if finishes else ComputedColumns()
-    after = computed.fields(values).select(names) if finishes else values
+    output = computed.fields(values).select(names) if finishes else values
     stored = tuple(aggregates.items())
     aggregator: TableAggregator | OwnAggregator
     if all(map(is_built_in, aggregates.values())):
-        aggregator = TableAggregator(of_key, values, stored, label, computed=computed)
+        aggregator = TableAggregator(key_schema, values, stored, label, computed=computed)
     else:
-        aggregator = OwnAggregator(of_key, values, stored, fields, label, computed=computed)
-    nothing = tuple(map(_of_nothing, aggregates.values())) if finishes and not key else None
-    return Aggregated(label, Schema((*of_key, *after)), aggregator, is_final, nothing, is_whole)
+        aggregator = OwnAggregator(key_schema, values, stored, fields, label, computed=computed)
+    empty_row = tuple(map(_empty_value, aggregates.values())) if finishes and not key else None
+    return Aggregated(label, Schema((*key_schema, *output)), aggregator, is_final, empty_row, is_whole)
 
 
-def _of_nothing(aggregate: Any) -> Any:
+def _empty_value(aggregate: Any) -> Any:
     return aggregate.init() if isinstance(aggregate, Reducer) else aggregate.zero()
 
 
 @dataclass(frozen=True, slots=True)
-class Completed(GatheringStep):
-    """What a `BatchAggregator` makes of the tuples of each key."""
+class CompleteBatch(GatheringStep):
+    """Calls a `BatchAggregator` with the tuples of each key."""
 
     input_schema: Schema
     key: tuple[str, ...]
     aggregator: BatchAggregator
     is_whole: bool
 
-    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
-        """Aggregate the groups one after the other; without a key also nothing."""
-        table = pa.Table.from_batches(kept, arrow_schema(self.input_schema))
-        rows, made = rows_of(table, self.label), []
+    def finish(self, batches: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        """Aggregate one group after the other. Without a key, no tuple at all is a group as well."""
+        table = pa.Table.from_batches(batches, arrow_schema(self.input_schema))
+        rows, output = table_rows(table, self.label), []
         makes_one = not self.key and (is_first or not self.is_whole)
-        groups = groups_of(table, self.key) or ([[]] if makes_one else [])
+        groups = group_rows(table, self.key) or ([[]] if makes_one else [])
         for group in groups:
             state = self.aggregator.init()
-            for at in group:
-                state = self.aggregator.aggregate(state, rows[at])
+            for number in group:
+                state = self.aggregator.aggregate(state, rows[number])
             key = tuple(rows[group[0]][name] for name in self.key)
             complete = self.aggregator.complete(state)
-            made += [(*key, *each) for each in many_rows(self.label, complete, len(self.output_schema) - len(key))]
-        yield batch_from_rows(made, arrow_schema(self.output_schema), component=self.label)
+            output += [(*key, *row) for row in many_rows(self.label, complete, len(self.output_schema) - len(key))]
+        yield batch_from_rows(output, arrow_schema(self.output_schema), component=self.label)
 
 
-def completed_step(
+def batch_aggregator_step(
     operation: str, key: tuple[str, ...], aggregator: BatchAggregator, fields: Schema, *, is_whole: bool = False
-) -> Completed:
-    """The step of a `BatchAggregator`, which sees all tuples of the batch if it `is_whole`."""
-    label = labelled(operation, key, {})[:-1] + f"{type(aggregator).__name__}())"
+) -> CompleteBatch:
+    """Make the step of a `BatchAggregator`, which sees all tuples of a batch if it `is_whole`."""
+    label = operation_label(operation, key, {})[:-1] + f"{type(aggregator).__name__}())"
     check_picklable(label, aggregator, advice="create what it needs in its methods")
-    after = Schema((*fields.select(key), *parse_output(label, aggregator.output)))
-    return Completed(label, after, fields, key, aggregator, is_whole)
+    output = Schema((*fields.select(key), *parse_output(label, aggregator.output)))
+    return CompleteBatch(label, output, fields, key, aggregator, is_whole)
 
 
 @dataclass(frozen=True, slots=True)
-class Extreme(GatheringStep):
-    """The tuple of a task for which a function returns the least, or the greatest."""
+class TakeExtreme(GatheringStep):
+    """Takes the tuple of a task for which a function returns the least or the greatest value."""
 
     function: Callable[[Tuple], Any]
     is_greatest: bool
 
     def prepare(self, context: TopologyContext) -> None:
-        """Prepare the function, if it wants that."""
         prepare_function(self.function, context)
 
-    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
-        """Call the function once with each tuple. Of equal ones Python picks the first, as `Picked` does."""
-        table = pa.Table.from_batches(kept, arrow_schema(self.output_schema))
-        values = {at: self.function(row) for at, row in enumerate(rows_of(table, self.label))}
-        compared = [at for at, value in values.items() if value is not None]
+    def finish(self, batches: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        """Call the function once with each tuple. Of equal values Python takes the first, as `TakeFirst` does."""
+        table = pa.Table.from_batches(batches, arrow_schema(self.output_schema))
+        values = {number: self.function(row) for number, row in enumerate(table_rows(table, self.label))}
+        compared = [number for number, rank in values.items() if rank is not None]
         if compared:
             pick = max if self.is_greatest else min
             yield from table.slice(pick(compared, key=values.__getitem__), 1).combine_chunks().to_batches()
 
 
 @dataclass(frozen=True, slots=True)
-class Picked(GatheringStep):
-    """The first tuples of a task, or those that come first in the order of a field."""
+class TakeFirst(GatheringStep):
+    """Takes the first tuples of a task, or the first in the order of a field."""
 
     count: int
-    by: str | None
+    sort_field: str | None
     descending: bool
     with_null: bool
 
-    def finish(self, kept: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
-        """Sort, if wanted, and take the first. NaN is greater than every other number."""
-        table = pa.Table.from_batches(kept, arrow_schema(self.output_schema))
-        if self.by is not None:
-            table = table if self.with_null else table.filter(table[self.by].is_valid())
-            order = [(self.by, "descending" if self.descending else "ascending")]
-            keys = table.select([self.by])
-            if self.descending and pa.types.is_floating(table[self.by].type):
-                keys = keys.append_column(" nan", pc.fill_null(pc.is_nan(table[self.by]), fill_value=False))
+    def finish(self, batches: Sequence[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
+        """Sort by the field, if there is one, and take the first rows. NaN is greater than every other number."""
+        table = pa.Table.from_batches(batches, arrow_schema(self.output_schema))
+        if self.sort_field is not None:
+            table = table if self.with_null else table.filter(table[self.sort_field].is_valid())
+            order = [(self.sort_field, "descending" if self.descending else "ascending")]
+            keys = table.select([self.sort_field])
+            if self.descending and pa.types.is_floating(table[self.sort_field].type):
+                keys = keys.append_column(" nan", pc.fill_null(pc.is_nan(table[self.sort_field]), fill_value=False))
                 order.insert(0, (" nan", "descending"))
             table = table.take(pc.sort_indices(keys, order).slice(0, self.count))
         yield from table.slice(0, self.count).combine_chunks().to_batches()

@@ -1,5 +1,9 @@
-"""What updates a state with code of yours: combiners in tasks and in the driver, reducers and updaters in the commit
-phase."""
+"""Updates of a state with code of the user: combiners in tasks and the driver, reducers and updaters in the commit
+phase.
+
+A combiner's partial values are combined with the stored ones, as those of built-in aggregates are. A reducer or an
+updater needs the stored values themselves, so its bolt collects the tuples and runs in the commit phase.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ from transactional.model.schema import Schema
 from transactional.model.user_code.picklable import ADVICE_OF_FUNCTIONS, check_picklable
 from transactional.topology.bolts.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.topology.streams.aggregates.aggregating import Aggregates, column_types
-from transactional.topology.streams.aggregates.own import OwnAggregator, Reducer, groups_of, rows_of
+from transactional.topology.streams.aggregates.own import OwnAggregator, Reducer, group_rows, table_rows
 from transactional.topology.streams.pipelines.functions import function_name, many_rows, parse_output
 
 
 class OwnUpdate(PersistentAggregate):
-    """As a state's own update, with aggregates of yours."""
+    """Updates a state by aggregates of the user, which may stand beside built-in ones."""
 
     def __init__(self, state: Any, columns: StoredColumns, key: tuple[str, ...]) -> None:
         check_key(state, key)
@@ -33,69 +37,64 @@ class OwnUpdate(PersistentAggregate):
 
     @property
     def state(self) -> State:
-        """The state that is updated."""
         state: State = self._state
         return state
 
     @property
     def input_fields(self) -> tuple[str, ...]:
-        """Those of the key; your code may use all others."""
+        """The fields of the key. The code of the user may read all others as well."""
         return self._key
 
     def check_input(self, input: Schema, *, used_by: str) -> None:
-        """Determine the columns of the state."""
         self._state.bind(input.select(self._key), column_types(used_by, self._key, self._aggregates, input))
         self._input = input
 
     @property
     def combine(self) -> Mapping[str, str]:
-        """How the values of each column are combined."""
         return self.aggregator().combine_kinds
 
     @property
     def aggregates(self) -> Aggregates:
-        """What makes each stored column, also your own."""
         return self._aggregates
 
     @property
     def aggregates_shown(self) -> Mapping[str, str]:
-        """Which aggregate of which field each column is."""
         return describe_aggregates(self._aggregates)
 
     def aggregator(self) -> OwnAggregator:
-        """The picklable part, which runs on executors."""
+        """Return the picklable part, which runs on executors."""
         state, aggregates = self._state, tuple(self._aggregates.items())
-        how = self._input, state.table, state.value_limits, self._columns.computed
-        return OwnAggregator(state.key, state.values, aggregates, *how)
+        options = self._input, state.table, state.value_limits, self._columns.computed
+        return OwnAggregator(state.key, state.values, aggregates, *options)
 
 
 def check_key(state: Any, key: tuple[str, ...]) -> None:
-    """Raise `ConfigError` if a state has another key."""
-    known = state.known_key_names
-    if known is not None and tuple(known) != key:
+    """Raise `ConfigError` if a state was declared with another key."""
+    declared = state.known_key_names
+    if declared is not None and tuple(declared) != key:
         raise ConfigError(
-            f"state {state.table} has the key ({', '.join(known)}), and its update groups by ({', '.join(key)}): make "
-            "them agree, or leave out the state's key"
+            f"state {state.table} has the key ({', '.join(declared)}), and its update groups by ({', '.join(key)}): "
+            "make them agree, or leave out the state's key"
         )
 
 
-class _Keeping(ArrowBatchBolt):
-    """Keeps the tuples of its batch until the commit phase."""
+class _BatchCollector(ArrowBatchBolt):
+    """Collects the tuples of a batch until the commit phase."""
 
     def __init__(self, output: Schema) -> None:
-        self.made = output
+        self.output_schema = output
         self.output = str(output)  # type: ignore[misc]
 
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
         self._state, self._collector, self._component = context.state, collector, context.component_id
-        self._kept: list[pa.RecordBatch] = []
+        self._batches: list[pa.RecordBatch] = []
 
     def execute_batch(self, batch: pa.RecordBatch) -> None:
-        self._kept.append(batch)
+        self._batches.append(batch)
 
 
-class Reducing(_Keeping):
-    """Reduces the tuples of each key onto the stored values. All tuples of a key are in one task."""
+class Reducing(_BatchCollector):
+    """Reduces the tuples of each key onto the stored values. A task has all tuples of its keys."""
 
     def __init__(self, reducers: tuple[Reducer, ...], key: tuple[str, ...], input: Schema, output: Schema) -> None:
         super().__init__(output)
@@ -103,41 +102,40 @@ class Reducing(_Keeping):
 
     @property
     def steps_shown(self) -> tuple[str, ...]:
-        """What `describe` shows."""
         return tuple(f"{type(reducer).__name__}()" for reducer in self._reducers)
 
     def finish_batch(self) -> None:
-        """Reduce, write, and emit the new values."""
+        """Reduce the tuples of each key, store the new values, and emit them."""
         assert self._state is not None
-        table = pa.Table.from_batches(self._kept, arrow_schema(self._input))
-        rows, groups = rows_of(table, self._component), groups_of(table, self._key)
+        table = pa.Table.from_batches(self._batches, arrow_schema(self._input))
+        rows, groups = table_rows(table, self._component), group_rows(table, self._key)
         keys = [tuple(rows[group[0]][name] for name in self._key) for group in groups]
-        for key, group, before in zip(keys, groups, self._state.multi_get(keys), strict=True):
-            stored = before if len(self._reducers) > 1 else (before,)
+        for key, group, previous in zip(keys, groups, self._state.multi_get(keys), strict=True):
+            stored = previous if len(self._reducers) > 1 else (previous,)
             values = tuple(
                 reduce(
-                    reducer.reduce, (rows[at] for at in group), reducer.init() if before is None else stored[at_column]
+                    reducer.reduce, (rows[row] for row in group), reducer.init() if previous is None else stored[column]
                 )
-                for at_column, reducer in enumerate(self._reducers)
+                for column, reducer in enumerate(self._reducers)
             )
             self._state.put(key, values if len(values) > 1 else values[0])
             self._collector.emit(*key, *values)
 
 
 def reducing_bolt(operation: str, state: Any, aggregates: Aggregates, key: tuple[str, ...], fields: Schema) -> Reducing:
-    """The committer of reducers, which binds the state. Raises `ConfigError`."""
-    others = [name for name, each in aggregates.items() if not isinstance(each, Reducer)]
-    if others:
+    """Make the committer of reducers, and bind its state. Raises `ConfigError`."""
+    names = [name for name, aggregate in aggregates.items() if not isinstance(aggregate, Reducer)]
+    if names:
         raise ConfigError(
-            f"{operation}: reducers are computed apart from other aggregates; give {', '.join(others)} another state"
+            f"{operation}: reducers are computed apart from other aggregates; give {', '.join(names)} another state"
         )
     check_key(state, key)
     state.bind(fields.select(key), column_types(operation, key, aggregates, fields))
     return Reducing(tuple(aggregates.values()), key, fields, Schema((*state.key, *state.values)))
 
 
-class Updating(_Keeping):
-    """Calls a function with the tuples of the task and the state."""
+class Updating(_BatchCollector):
+    """Calls a function with the tuples of a task and the state."""
 
     def __init__(self, label: str, updater: Callable[[list[Any], Any], Any], output: Schema) -> None:
         super().__init__(output)
@@ -145,20 +143,19 @@ class Updating(_Keeping):
 
     @property
     def steps_shown(self) -> tuple[str, ...]:
-        """What `describe` shows."""
         return (self._label,)
 
     def finish_batch(self) -> None:
-        """Update, and emit what the function returns."""
-        rows = [row for batch in self._kept for row in rows_of(pa.Table.from_batches([batch]), self._component)]
+        """Call the function, and emit the rows that it returns."""
+        rows = [row for batch in self._batches for row in table_rows(pa.Table.from_batches([batch]), self._component)]
         returned = self._updater(rows, self._state)
-        if self.made:
-            for row in many_rows(self._label, returned, len(self.made)):
+        if self.output_schema:
+            for row in many_rows(self._label, returned, len(self.output_schema)):
                 self._collector.emit(*row)
 
 
 def updating_bolt(operation: str, updater: Any, output: str | None) -> Updating:
-    """The committer of a function. Raises `ConfigError`."""
+    """Make the committer of a function. Raises `ConfigError`."""
     if not callable(updater):
         raise ConfigError(f"{operation} takes a function of rows and a state; got {updater!r}")
     label = f"{operation}({function_name(updater)})"

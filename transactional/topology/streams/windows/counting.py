@@ -22,7 +22,7 @@ from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Field, Schema
-from transactional.topology.streams.aggregates.own import groups_of
+from transactional.topology.streams.aggregates.own import group_rows
 from transactional.topology.streams.pipelines.steps import ArrowStep
 from transactional.topology.streams.windows.times import WINDOW_END, WINDOW_START
 from transactional.topology.streams.windows.windowing import WindowsUpdate
@@ -153,7 +153,7 @@ class CountUpdate(WindowsUpdate[CountWindow]):
         ends = rows[self.window.end].to_pylist()
         order, places, numbers = list[int](), list[int](), list[int]()
         previous_counts, counts = list[int](), list[int]()
-        for group in groups_of(tuples, self.key):
+        for group in group_rows(tuples, self.key):
             stored = bisect_left(group, stored_rows)
             if stored == len(group):
                 continue  # the key has no new tuple

@@ -21,7 +21,7 @@ from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
-from transactional.topology.streams.aggregates.own import groups_of
+from transactional.topology.streams.aggregates.own import group_rows
 from transactional.topology.streams.pipelines.steps import TimedStep
 from transactional.topology.streams.windows.times import (
     TIMESTAMP,
@@ -114,7 +114,7 @@ class SessionAggregator:
             return rows
         starts, ends = (to_microseconds(rows[name].combine_chunks()).to_pylist() for name in (WINDOW_START, WINDOW_END))
         order, session_starts = list[int](), list[int]()
-        for group in groups_of(rows, self.key):
+        for group in group_rows(rows, self.key):
             group.sort(key=starts.__getitem__)
             order += group
             session_starts += self.sessions.session_starts((starts[row], ends[row]) for row in group)

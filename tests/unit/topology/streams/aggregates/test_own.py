@@ -15,7 +15,7 @@ from transactional.model.arrow import arrow_schema
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.streams.aggregates import own
-from transactional.topology.streams.aggregates.own import Combiner, OwnAggregator, groups_of
+from transactional.topology.streams.aggregates.own import Combiner, OwnAggregator, group_rows
 
 INPUT = Schema.parse("word string, minute double, n long")
 
@@ -84,4 +84,4 @@ def test_what_is_computed_apart_is_put_together_by_key(
 def test_groups_come_in_the_order_of_their_first_rows(many: int) -> None:
     coming = rows(1, many)
     given = table(coming) if coming else arrow_schema(INPUT).empty_table()
-    assert groups_of(given, ["word", "minute"]) == list(expected(coming).values())
+    assert group_rows(given, ["word", "minute"]) == list(expected(coming).values())
