@@ -112,7 +112,7 @@ class DuckRows(RowStore):
         late = [f"epoch_us({_quoted(each)}) BETWEEN $after + 1 AND $until" for each in names]
         return self._stored(" OR ".join(late), {"after": -(2**63) if after is None else after, "until": until})
 
-    def unsettled(self, since: TxId | None) -> Rows:
+    def tombstones_and_rows_since(self, since: TxId | None) -> Rows:
         """Tombstones, and with `since` the rows of this transaction and later ones."""
         marks = [f"{_quoted(self._columns.deleted)}"] if self._columns.deletes else []
         marks += [] if since is None else [f"{_quoted(self._columns.txid)} >= {since:d}"]
@@ -157,7 +157,7 @@ class DuckRows(RowStore):
         setting = ", ".join(f"{name} = ?" for name in new)
         where = "name = ? AND attempt_id IS NOT DISTINCT FROM ?::BIGINT"
         update = f"UPDATE transactional_states SET {setting} WHERE {where} RETURNING name"
-        if not self._arrow(update, [*new.values(), self._name, write.over]).num_rows:
+        if not self._arrow(update, [*new.values(), self._name, write.expected_version]).num_rows:
             raise WriteRefused("another writer came between", is_conflict=True)
 
     # --- rows -----------------------------------------------------------------------------------------------------
@@ -169,13 +169,14 @@ class DuckRows(RowStore):
         return self._records.rows(rows_of(found.cast(arrow_schema(self._columns.all))))
 
     def _replace(self, changes: Changes) -> None:
-        keys = [*changes.put, *changes.gone]
+        keys = [*changes.changed_rows, *changes.deleted_keys]
         if keys and not self._width:
             self._connection.execute(f"DELETE FROM {self._table}")
         elif keys:
             with self._given(keys, self._columns.key) as given:
                 self._connection.execute(f"DELETE FROM {self._table} t USING {given} g WHERE {self._same_key('g')}")
-        with self._given([self._records.record(*each) for each in changes.put.items()], self._columns.all) as given:
+        records = [self._records.record(*row) for row in changes.changed_rows.items()]
+        with self._given(records, self._columns.all) as given:
             self._connection.execute(f"INSERT INTO {self._table} SELECT * FROM {given}")
 
     def _same_key(self, other: str) -> str:
@@ -265,18 +266,18 @@ class DuckDBMapState(TableState[RowTable]):
         """What going back would undo (see the port): one transaction, the newest, at most."""
         with self._looking(owner_of(topology_id, component_id)) as table:
             return reach_in_words(
-                self.table, None if table is None else table.undone(table.read_and_check_version(), target)
+                self.table, None if table is None else table.transaction_to_undo(table.read_and_check_version(), target)
             )
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence (see the port)."""
-        self._go_back(fence_id, lambda table: table.go_back(target, fence_id))
+        self._rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         with self._looking(self._fence.owner) as table:
             if table is None:
                 raise OperatingError(f"state {self.table}: there is no such file yet")
-            return table.visible(committed_txid)
+            return table.visible_rows(committed_txid)
 
     @contextmanager
     def _looking(self, owner: str) -> Iterator[RowTable | None]:

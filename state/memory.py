@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from state.fence import WriteRefused
-from state.row_table import Change, RowStore, RowTable, RowWrite, table_of
+from state.row_table import Change, RowStore, RowTable, RowWrite, to_table
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, select_range, select_unexpired
 from state.rows.opaque_rule import OpaqueRule, Rows
@@ -115,7 +115,7 @@ class MemoryReader:
         return self._seen(txid, {key: self._rows[key] for key in asked if key in self._rows})
 
     def _seen(self, txid: TxId, rows: Rows) -> pa.Table:
-        found = table_of(((key, row.value_before(TxId(txid + 1))) for key, row in rows.items()), self._columns)
+        found = to_table(((key, row.value_before(TxId(txid + 1))) for key, row in rows.items()), self._columns)
         expires = self._columns.expires
         return found if expires is None else select_unexpired(found, expires, self._horizons.for_reader(txid))
 
@@ -154,13 +154,13 @@ class MemoryRows(RowStore):
 
     def write(self, write: RowWrite, change: Change | None = None) -> None:
         """Write the rows into another dict, so that a reader of this one sees nothing of it."""
-        if self._table.version != write.over:
+        if self._table.version != write.expected_version:
             raise WriteRefused(f"attempt {self._table.version} came between", is_conflict=True)
         rows = self._table.rows_as(*self._columns)
         if change is not None:
             changes = change()
-            rows = rows | changes.put
-            for key in changes.gone:
+            rows = rows | changes.changed_rows
+            for key in changes.deleted_keys:
                 del rows[key]
         self._table.rows, self._table.columns, self._table.version = rows, self._columns, write.version
         if write.horizons is not None:
@@ -238,7 +238,7 @@ class MemoryMapState(TableState[RowTable]):
         return {row[:width]: row[width:] for row in rows_of(rows)}
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        return self._open_table.visible(committed_txid)
+        return self._open_table.visible_rows(committed_txid)
 
     def reader(self, owner: str) -> MemoryReader:
         """A reader of the table, in this process (see the port)."""

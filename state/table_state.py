@@ -73,14 +73,14 @@ class TableState(Updatable, Generic[TableT]):
         """Transactional or opaque."""
         return self._fence.kind
 
-    def expire(self, expiry: Expiry) -> None:
+    def set_expiry(self, expiry: Expiry) -> None:
         """Let rows expire so, from before it is opened. Raises `ConfigError` if its user has declared otherwise, or the
         column is no timestamp."""
         if self._expiry not in (None, expiry):
             raise ConfigError(
                 f"state {self.table} is declared with expires=, but its update decides when its rows go; leave it out"
             )
-        self._declared.expire(expiry.column)
+        self._declared.set_expiry_column(expiry.column)
         self._expiry = expiry
 
     def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
@@ -127,7 +127,7 @@ class TableState(Updatable, Generic[TableT]):
         if loaded != attempt_id:
             self._confirm(attempt_id, lambda table: table.write_version(attempt_id, None))
 
-    def _go_back(self, fence_id: AttemptId, write: Callable[[TableT], None]) -> None:
+    def _rewind_by(self, fence_id: AttemptId, write: Callable[[TableT], None]) -> None:
         """Take the table back by `write`, which writes the fence as well; nothing, if the fence is there already."""
         loaded = self.version()
         self._fence.check(loaded, fence_id)
@@ -279,7 +279,7 @@ class TableState(Updatable, Generic[TableT]):
                 "and the age at which it goes, like expires='seen', after='30 days'"
             )
         if expires is not None and after is not None:
-            self.expire(Expiry(expires, parse_microseconds(after, f"state {self.table}: after=")))
+            self.set_expiry(Expiry(expires, parse_microseconds(after, f"state {self.table}: after=")))
 
     def _check_unchanged_since_read(self, attempt: TransactionAttempt, version: AttemptId | None) -> None:
         read_by, read_at = self._read_by or (None, None)

@@ -264,7 +264,7 @@ class DeltaMapState(TableState[Layout]):
         """Restore the table as it was, under a new fence, in one Delta commit (see the port)."""
         from state.delta.rewinding import restore
 
-        self._go_back(fence_id, lambda table: restore(table.loaded, target, fence_id))
+        self._rewind_by(fence_id, lambda table: restore(table.loaded, target, fence_id))
 
     def retain(self, targets: Sequence[RewindTarget]) -> None:
         """Keep the log and the files that going back takes (see the port)."""

@@ -108,7 +108,7 @@ class RedisMapState(TableState[RowTable]):
         self._opened = self._table(rows)
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        return self._stored_rows("").visible(committed_txid, None if self._expiry is None else self._expiry.column)
+        return self._stored_rows("").visible_rows(committed_txid, None if self._expiry is None else self._expiry.column)
 
     def address(self) -> TableAddress:
         """The server, with the login, and the table in it."""
@@ -137,12 +137,12 @@ class RedisMapState(TableState[RowTable]):
         """What going back would undo (see the port): one transaction, the newest, at most."""
         rows = self._stored_rows(owner_of(topology_id, component_id))
         found = rows.check()
-        at = self._table(rows).undone(None if found is None else found.version, target)
+        at = self._table(rows).transaction_to_undo(None if found is None else found.version, target)
         return reach_in_words(self.table, at)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one script (see the port)."""
-        self._go_back(fence_id, lambda table: table.go_back(target, fence_id))
+        self._rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
 
     def close(self) -> None:
         """Close the connection."""

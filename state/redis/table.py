@@ -21,7 +21,7 @@ from state.redis.registration import (
 from state.redis.scripts import WRITE
 from state.redis.server import Server, WriteFailed
 from state.redis.values import EPOCH, MICROSECOND
-from state.row_table import Change, Changes, RowStore, RowWrite, table_of
+from state.row_table import Change, Changes, RowStore, RowWrite, to_table
 from state.rows.columns import StateColumns
 from state.rows.expiring import ExpiryHorizons, select_unexpired
 from state.rows.opaque_rule import Rows
@@ -143,15 +143,15 @@ class RedisRows(RowStore):
             return self.rows()
         return self._by_key(self._due(after, until) | self._own(), {})
 
-    def unsettled(self, since: TxId | None) -> Rows:
+    def tombstones_and_rows_since(self, since: TxId | None) -> Rows:
         """Those that the newest transaction has changed."""
         return self._by_key(self._own(), {})
 
-    def touched(
-        self, keys: Collection[Key], *, since: TxId | None, deletes: bool, past: tuple[str, int] | None
+    def rows_to_change(
+        self, keys: Collection[Key], *, since: TxId | None, deletes: bool, expired: tuple[str, int] | None
     ) -> Rows:
         """All of these at once."""
-        others = self._own() | (set() if past is None else self._due(None, past[1]))
+        others = self._own() | (set() if expired is None else self._due(None, expired[1]))
         return self._by_key(others, {self._codec.key_bytes(key): key for key in keys})
 
     def _by_key(self, noted: set[bytes], keys: Mapping[bytes, Key]) -> dict[Key, StoredValue]:
@@ -159,7 +159,7 @@ class RedisRows(RowStore):
         self._dangling = noted - stored.keys()
         return {keys[key] if key in keys else self._codec.key_of(key): row for key, row in stored.items()}
 
-    def visible(self, committed_txid: TxId | None, expires: str | None) -> pa.Table:
+    def visible_rows(self, committed_txid: TxId | None, expires: str | None) -> pa.Table:
         """Key and value columns as of a committed transaction; None: of the newest one. Without what has expired by
         this column."""
         with self._server.raising_ours(), self._server.client.pipeline(transaction=True) as together:
@@ -174,7 +174,7 @@ class RedisRows(RowStore):
         if registered is not None and registered.written is not None:
             newest = registered.written.txid  # not what an attempt has left that ended in the middle of its write
         until = newest if committed_txid is None else committed_txid
-        rows = table_of(((key, row.value_for_reader(until)) for key, row in found.items()), self._columns)
+        rows = to_table(((key, row.value_for_reader(until)) for key, row in found.items()), self._columns)
         if expires is None or registered is None:
             return rows
         return select_unexpired(rows, expires, registered.horizons.for_reader(committed_txid))
@@ -204,7 +204,7 @@ class RedisRows(RowStore):
         last = [part for pair in meta.items() for part in pair]
         try:
             with self._server.writing():
-                over = "" if write.over is None else int(write.over)
+                over = "" if write.expected_version is None else int(write.expected_version)
                 given = [self._owner, over, int(write.version), *rows.arguments(), *last]
                 is_written, *found = self._write(self._keys, given)
         except ConfigError:
@@ -218,9 +218,9 @@ class RedisRows(RowStore):
         self._loaded, self._written, self._gains_horizons = write.version, written, False
 
     def _script_rows(self, write: RowWrite, changes: Changes) -> ScriptRows:
-        names = {key: self._codec.key_bytes(key) for key in changes.after}
-        kept = {key: row for key, row in changes.after.items() if row is not None}
-        put, gone = changes.put, [names[key] for key in changes.gone]
+        names = {key: self._codec.key_bytes(key) for key in changes.new_rows}
+        kept = {key: row for key, row in changes.new_rows.items() if row is not None}
+        put, gone = changes.changed_rows, [names[key] for key in changes.deleted_keys]
         own = [names[key] for key, row in kept.items() if row.txid == write.txid]
         # A write that ended in the middle has left rows whose times are those of before, or the other way round.
         timed = put | {key: row for key, row in kept.items() if row.txid in (write.txid, row.prev_txid)}
@@ -240,7 +240,7 @@ class RedisRows(RowStore):
     def _noted(self, write: RowWrite) -> Written | None:
         """What a write notes of the transaction that has written rows last."""
         known = self._written
-        if write.goes_back:
+        if write.is_rewind:
             known = known and replace(known, since=write.version)
         txid = write.txid if write.rewound_to is None else write.rewound_to
         if txid is None:

@@ -256,7 +256,7 @@ class DeclaredColumns:
         """Let keys be deleted."""
         self.deletes, self._all = True, None
 
-    def expire(self, column: str) -> None:
+    def set_expiry_column(self, column: str) -> None:
         """Let rows expire by a column. Raises `ConfigError` if it is known to be none, or is not a timestamp."""
         self.expires, self._all = column, None
         if self.are_complete:

@@ -73,17 +73,17 @@ class SqlRows(RowStore):
         with self._reading() as connection:
             return self._table.stored_between(connection, column, after, until)
 
-    def unsettled(self, since: TxId | None) -> Rows:
+    def tombstones_and_rows_since(self, since: TxId | None) -> Rows:
         """Tombstones by an index; what a dead attempt has written is looked for in all rows."""
         with self._reading() as connection:
-            return self._table.unsettled(connection, since)
+            return self._table.tombstones_and_rows_since(connection, since)
 
-    def touched(
-        self, keys: Collection[Key], *, since: TxId | None, deletes: bool, past: tuple[str, int] | None
+    def rows_to_change(
+        self, keys: Collection[Key], *, since: TxId | None, deletes: bool, expired: tuple[str, int] | None
     ) -> Rows:
         """All of these by one query."""
         with self._reading() as connection:
-            return self._table.touched(connection, list(keys), since)
+            return self._table.rows_to_change(connection, list(keys), since)
 
     def rewound_to(self) -> TxId:
         """As it is noted beside the table."""
@@ -95,14 +95,14 @@ class SqlRows(RowStore):
         added: Sequence[str] = ()
         try:
             with self._database.writing() as connection:
-                if not self._registration.move(connection, write.over, write.version):
+                if not self._registration.move(connection, write.expected_version, write.version):
                     raise WriteRefused("another writer came between", is_conflict=True)
                 added = () if self._is_complete else self._registration.add_columns(connection)
                 if write.horizons is not None:
                     self._registration.record(connection, write.horizons)
                 if change is not None:
                     changes = self._within(connection, change)
-                    self._table.write(connection, changes.put, changes.gone)
+                    self._table.write(connection, changes.changed_rows, changes.deleted_keys)
                 if write.rewound_to is not None:
                     REWINDS.note(connection, str(self._table.table.name), write.rewound_to)
         except DatabaseFailed as error:
@@ -114,10 +114,10 @@ class SqlRows(RowStore):
             text = "state %s: columns %s added; the existing rows have NULL in them"
             _log.warning(text, self._name, ", ".join(added))
 
-    def drop_expired(self, over: AttemptId | None, column: str, horizon: int, txid: TxId) -> None:
+    def drop_expired(self, expected_version: AttemptId | None, column: str, horizon: int, txid: TxId) -> None:
         """Remove them by one statement, which reads no row."""
         with raising_ours(self._name), self._database.writing() as connection:
-            if over is not None and self._registration.move(connection, over, over):
+            if expected_version is not None and self._registration.move(connection, expected_version, expected_version):
                 self._table.remove_expired(connection, horizon, txid)
 
     def _within(self, connection: Connection, change: Change) -> Changes:

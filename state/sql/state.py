@@ -172,7 +172,7 @@ class SqlMapState(TableState[RowTable]):
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one database transaction (see the port)."""
-        self._go_back(fence_id, lambda table: table.go_back(target, fence_id))
+        self._rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
 
     def close(self) -> None:
         """Close all connections."""

@@ -145,13 +145,13 @@ class StateTable:
             found |= self._rows_of(connection.execute(self._lookup(nulls), self._wanted(nulls, part)))
         return found
 
-    def touched(self, connection: Connection, keys: Sequence[Key], since: TxId | None) -> dict[Key, StoredValue]:
-        """The rows with these keys, and what is `unsettled`: by one query, if the keys fit into one."""
+    def rows_to_change(self, connection: Connection, keys: Sequence[Key], since: TxId | None) -> dict[Key, StoredValue]:
+        """The rows with these keys, and what is `tombstones_and_rows_since`: by one query, if the keys fit into one."""
         if since is None and not self._deleted:
             return self.stored(connection, keys)
         parts = list(self._parts(keys))
         if not parts:
-            return self.unsettled(connection, since)
+            return self.tombstones_and_rows_since(connection, since)
         (nulls, part), rest = parts[0], [key for _, others in parts[1:] for key in others]
         query = self._touched.get((nulls, since is None))
         if query is None:
@@ -164,7 +164,7 @@ class StateTable:
         """All rows."""
         return self._rows_of(connection.execute(select(*self.columns)))
 
-    def unsettled(self, connection: Connection, since: TxId | None) -> dict[Key, StoredValue]:
+    def tombstones_and_rows_since(self, connection: Connection, since: TxId | None) -> dict[Key, StoredValue]:
         """Tombstones, which are few, and with `since` the rows of this transaction."""
         if since is None and not self._deleted:
             return {}

@@ -196,7 +196,7 @@ class Place:
         goes: dict[str, Any] = {"deletes": deletes, "expires": expires, "after": after}
         state = self.unopened(key, values, kind=kind, columns=columns, **goes)
         if expiry is not None:
-            state.expire(expiry)
+            state.set_expiry(expiry)
         self.opened.append(state)
         state.set_store_id(store_id)
         state.open(owner, self.txids.__getitem__)

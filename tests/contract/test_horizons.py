@@ -302,9 +302,9 @@ def test_what_can_not_expire_is_told(said: dict[str, Any], told: str) -> None:
 
 def test_an_update_may_decide_when_its_rows_go_unless_its_user_does() -> None:
     state = MemoryMapState("word string", VALUES, expires="at", after="1 minute")
-    state.expire(Expiry("at", 60_000_000))
+    state.set_expiry(Expiry("at", 60_000_000))
     with pytest.raises(ConfigError, match="leave it out"):
-        state.expire(Expiry("at", 60_000_000, Time.EVENT))
+        state.set_expiry(Expiry("at", 60_000_000, Time.EVENT))
 
 
 class RemovesByTheNewHorizon(MemoryMapState):

@@ -46,7 +46,7 @@ def by(rule: type[OpaqueRule]) -> type[InMemory]:
 
 class NotCompared(MemoryRows):
     def write(self, write: RowWrite, change: Change | None = None) -> None:
-        super().write(replace(write, over=self._table.version), change)
+        super().write(replace(write, expected_version=self._table.version), change)
 
 
 class NoVersion(MemoryRows):
@@ -70,7 +70,7 @@ class InTwoSteps(MemoryRows):
         super().write(write)
         if self.breaks:
             raise OSError("the disk is full")
-        super().write(replace(write, over=write.version), change)
+        super().write(replace(write, expected_version=write.version), change)
 
 
 class WithoutNull(MemoryRows):
@@ -87,7 +87,7 @@ class FirstThousand(MemoryRows):
     def write(self, write: RowWrite, change: Change | None = None) -> None:
         def some() -> Changes:
             changes = (change or _nothing)()
-            return replace(changes, after=dict(islice(changes.after.items(), 1_000)))
+            return replace(changes, new_rows=dict(islice(changes.new_rows.items(), 1_000)))
 
         super().write(write, some)
 
@@ -102,7 +102,7 @@ class HorizonsForgotten(MemoryRows):
 
 
 class DeadRowsStay(MemoryRows):
-    def unsettled(self, since: TxId | None) -> Rows:
+    def tombstones_and_rows_since(self, since: TxId | None) -> Rows:
         return {}
 
 
@@ -218,7 +218,7 @@ class NotBack(InMemory):
         return "what the newest transaction did is undone"
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
-        self._go_back(fence_id, lambda table: table.write_version(fence_id, None))
+        self._rewind_by(fence_id, lambda table: table.write_version(fence_id, None))
 
 
 class TasksReadTooMuch(InMemory):

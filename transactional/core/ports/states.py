@@ -176,7 +176,7 @@ class State(ABC):
         """Allow that keys are deleted. Raises `ConfigError` if they can't be, which is the default."""
         raise ConfigError(f"a {type(self).__name__} can't delete rows")
 
-    def expire(self, expiry: Expiry) -> None:
+    def set_expiry(self, expiry: Expiry) -> None:
         """Let rows expire by this rule. Raises `ConfigError` if rows can't expire, which is the default."""
         raise ConfigError(f"rows of a {type(self).__name__} can't expire")
 

@@ -81,7 +81,7 @@ class Trial:
             if deletes:
                 state.allow_deletes()
             if expiry is not None:
-                state.expire(expiry)
+                state.set_expiry(expiry)
         except ConfigError as error:
             if (key, values, kind, deletes, expiry) == (KEY, VALUES, StateKind.OPAQUE, False, None):
                 raise

@@ -68,7 +68,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
         arguments: dict[str, Any] = {"time": self.time, "time_is_window_end": _is_window_end(stream, self.time)}
         wrapped = partial(WindowedUpdate, window=window, key=key, **arguments)
         persisted = on_time.group_by(*key, window.start)._persisted(state, columns, name, wrapped)
-        state.expire(
+        state.set_expiry(
             Expiry(window.start, window.windows.length_us, Time.TRANSACTION if self.time is None else Time.EVENT)
         )
         return WindowedState(persisted, stream, window, self.time)
@@ -91,7 +91,7 @@ class WindowedStream(NamesOfStreams, Generic[StreamT]):
         arguments: dict[str, Any] = {"time": self.time, "time_is_window_end": _is_window_end(stream, self.time)}
         wrapped = partial(SessionUpdate, window=window, key=key, **arguments)
         persisted = on_time.group_by(*key, WINDOW_START)._persisted(state, columns, name, wrapped)
-        state.expire(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
+        state.set_expiry(Expiry(WINDOW_END, 0, Time.TRANSACTION if self.time is None else Time.EVENT))
         return WindowedState(persisted, stream, window, self.time)
 
     def _aggregate_counts(self, state: Any, columns: StoredColumns, name: str | None) -> WindowedState[StreamT]:
