@@ -221,5 +221,5 @@ class Scenario:
         return [
             f"committed {self.stored.committed_txid}, up to {shown(self.stored.committed_batch)}",
             f"recorded {', '.join(recorded) or 'none'}",
-            f"in flight {', '.join(active) or 'none'}{'; done' if coordinator.done else ''}",
+            f"in flight {', '.join(active) or 'none'}{'; done' if coordinator.is_done else ''}",
         ]

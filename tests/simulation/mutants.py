@@ -109,7 +109,7 @@ class PlansAhead(WatchedCoordinator):
             if current is None:
                 yield from self._issue_one(txid, after)
             elif current.phase is Phase.WAITING:
-                yield from self._ask_again(current, after)
+                yield from self._plan_again(current, after)
             after = self.recorded.get(txid, after)
 
 

@@ -366,7 +366,7 @@ class Process:
         return may_issue or not any(isinstance(action, PlanBatch) and not action.replay for action in actions)
 
     def _end_if_done(self) -> None:
-        if self.driver.coordinator.done and not self._driver_has_ended:
+        if self.driver.coordinator.is_done and not self._driver_has_ended:
             drained = self.driver.has_carried_out and self.driver.coordinator.finishing
             demand(not (drained and self.driver.coordinator.recorded), "what was in flight is left behind by a drain")
             is_asked = self.driver.coordinator.stopping or self.driver.coordinator.finishing

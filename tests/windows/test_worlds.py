@@ -21,7 +21,7 @@ from tests.windows.cascade_world import CascadeWorld
 from tests.windows.count_world import CountWorld
 from tests.windows.seeds import HAPPENINGS, MANY, SEEDS, situations
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, World, run_seeds, since_1970
-from transactional.core.machine.listing import listed_after
+from transactional.core.machine.listing import record_listed
 from transactional.core.machine.window_assignment import WindowsBehind, with_windows_behind
 from transactional.core.ports import StateKind
 from transactional.model.batch import BatchMetadata, PartitionId
@@ -131,7 +131,7 @@ def awaits(**wrong: bool) -> Callable[..., dict[PartitionId, Listed]]:
     def listed(*given: Any) -> dict[PartitionId, Listed]:
         return {
             at: each._replace(is_awaited=wrong.get(each.listing.name, each.is_awaited))
-            for at, each in listed_after(*given).items()
+            for at, each in record_listed(*given).items()
         }
 
     return listed
@@ -139,7 +139,7 @@ def awaits(**wrong: bool) -> Callable[..., dict[PartitionId, Listed]]:
 
 def by_the_last_one(after: BatchMetadata, *given: Any) -> dict[PartitionId, Listed]:
     """The time of an empty partition begins anew with each transaction."""
-    return listed_after(replace(after, listed={}), *given)
+    return record_listed(replace(after, listed={}), *given)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def by_the_last_one(after: BatchMetadata, *given: Any) -> dict[PartitionId, List
 def test_partitions_that_are_waited_for_too_long_or_too_short_are_found(
     wrong: Callable[..., Any], known: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "listed_after", wrong)
+    monkeypatch.setattr(runner, "record_listed", wrong)
     assert is_found(known=known)
 
 

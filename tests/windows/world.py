@@ -344,11 +344,11 @@ class World:
             self.let(number, away=False)
         self.start()
         for _ in range(CALM_STEPS_MAX):
-            if self.process.coordinator.done:
+            if self.process.coordinator.is_done:
                 break
             self.clock.advance(5)
             self.go_on()
-        assert self.process.coordinator.done, "the world does not come to rest"
+        assert self.process.coordinator.is_done, "the world does not come to rest"
         self.check()
         return self.reached
 

@@ -123,7 +123,7 @@ class Windowing(StatefulBolt, Windowed, LateCounter):
     def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
         """Those that begin before the newest time, or at it; by count none is open by time."""
         times = times_of(facts, by_transaction=self.time is None)
-        return None if self._by_count else self.window.windows.open_until(times, newest_us)
+        return None if self._by_count else self.window.windows.count_open_windows(times, newest_us)
 
     @property
     def depends_on_order(self) -> bool:

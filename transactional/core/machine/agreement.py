@@ -1,4 +1,9 @@
-"""Whether a committer's table and the store agree: one rule, for the start of a run and for the doctor."""
+"""Compares a committer's table with the coordinator's store: one rule, for the start of a run and for the doctor.
+
+A table may be at the committed transaction, or one ahead of it, because a transaction is written to the tables before
+the store commits it. Any other distance is a `Disagreement`, whose message says what an operator can do. Nothing here
+reads or changes a table.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,9 @@ from transactional.model.attempt import AttemptId, TxId
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A table is not where the store says it should be: what is wrong, and what can be done about it.
+    """A table that is not at the transaction that the store expects: a description (`what`), and the remedy.
 
-    `can_repair`: `transactional doctor --repair` does it, with a journal of the runs.
+    If `can_repair`, `transactional doctor --repair` carries out the remedy, with a journal of the runs.
     """
 
     problem: Problem
@@ -23,25 +28,27 @@ class Disagreement:
     can_repair: bool = False
 
 
-def refusal(component_id: str, where: str, what: str, remedy: str, experiment: str = "") -> str:
-    """The message of the error with which a start is refused; `experiment` is what `removal` returned."""
+def refusal_text(component_id: str, where: str, what: str, remedy: str, experiment: str = "") -> str:
+    """Return the message of the error that refuses a start. `experiment` is a `removal_hint`."""
     return f"committer {component_id!r}: {where}: {what}. To do: {remedy}{experiment}"
 
 
-def removal(store: str | None, tables: Iterable[str | None]) -> str:
-    """The end of a refusal for somebody who is trying out: the command that deletes the store and all tables, so that
-    the next run begins from the start. "" unless the paths of all of them are on this machine's disks."""
+def removal_hint(store: str | None, tables: Iterable[str | None]) -> str:
+    """Return the end of a refusal for somebody who is experimenting: the command that deletes store and tables.
+
+    "" unless the paths of all of them are on this machine's disks.
+    """
     paths = [store, *tables]
-    known = [shlex.quote(path) for path in paths if path is not None and "://" not in path]
-    if len(known) < max(len(paths), 2):
+    local_paths = [shlex.quote(path) for path in paths if path is not None and "://" not in path]
+    if len(local_paths) < max(len(paths), 2):
         return ""
     return (
-        f". While you are trying out, and nothing of it is needed: `rm -r {' '.join(known)}` deletes the store and the "
-        "tables together, and with the store the progress of all of its topologies"
+        f". While you are trying out, and nothing of it is needed: `rm -r {' '.join(local_paths)}` deletes the store "
+        "and the tables together, and with the store the progress of all of its topologies"
     )
 
 
-def disagreement(
+def compare_with_store(
     version: AttemptId | None,
     txid: TxId | None,
     committed: TxId,
@@ -54,49 +61,53 @@ def disagreement(
 
     `version` is the attempt that wrote the table last, None for a table that nobody has written; `txid` is that
     attempt's transaction, None if the store does not know it. `has_joined`: the table has been part of the topology.
-    `committed_by` is the attempt that was committed, None if the store does not know it: every table had its version
-    then, so one of an earlier attempt at the same transaction has lost what was written since. `is_rewound`: a rewind
-    has taken the attempt `version` back.
+    `committed_by` is the attempt that committed the transaction, None if the store does not know it. Every table had
+    its version then, so a table with a lower version has lost writes. `is_rewound`: a rewind has taken the attempt
+    `version` back.
     """
     if version is None:
-        return _missing(committed) if committed and has_joined else None
+        return _explain_missing(committed) if committed and has_joined else None
     if txid is None:
-        return _unknown(version, committed)
+        return _explain_unknown(version, committed)
     if txid < committed:
-        return _behind(txid, committed)
+        return _explain_behind(txid, committed)
     if has_joined and committed_by is not None and version < committed_by:
-        return _of_a_dead_attempt(version, committed, committed_by)
+        return _explain_lost_attempt(version, committed, committed_by)
     if txid > committed + 1:
-        return _ahead(txid, committed)
-    return _rewound(version, txid) if is_rewound else None
+        return _explain_ahead(txid, committed)
+    return _explain_rewound(version, txid) if is_rewound else None
 
 
-def of_another_store(
+def compare_store_ids(
     created_for: str | None, version: AttemptId | None, store_id: str | None, store: object
 ) -> Disagreement | None:
-    """Compare the `store_id` that a table was created with to that of the `store` at hand, which is only shown. None if
-    they agree, or one is not known: then only attempt ids are compared."""
+    """Compare the store id that a table was created for with the id of the current store. None unless they differ.
+
+    If one of the ids is unknown, only attempt ids can be compared. `store` is only shown in the message.
+    """
     if None in (created_for, store_id) or created_for == store_id:
         return None
     what = (
         f"it was created for the topology in another store, with the id {created_for}; this one, {store!r}, has the id "
         f"{store_id}: two stores may not lead the same tables"
     )
-    lost = (
+    last_resort = (
         "delete the table, to which nothing was ever written"
         if version is None
         else "let this one catch up with the tables, from a journal (transactional doctor --repair --journal)"
     )
     remedy = (
         "run with the store that the table was created for, or give this one another table; if that store is no longer "
-        f"there, {lost}"
+        f"there, {last_resort}"
     )
     return Disagreement(Problem.STORE_WIPED, what, remedy)
 
 
-def as_torn(torn: str, wrong: Disagreement) -> Disagreement:
-    """What is wrong with a table whose newest files are `torn`, and that would be `wrong` without them: they hold what
-    the store has committed, and are not set aside."""
+def explain_torn(torn: str, wrong: Disagreement) -> Disagreement:
+    """Return the disagreement of a table whose newest files are torn, and contain a committed transaction.
+
+    `torn` describes the files, which are therefore not set aside. `wrong` is the disagreement without them.
+    """
     what = f"{torn}. The store has committed what was written there, so it was not set aside; without it, {wrong.what}"
     remedy = (
         f"if files were moved or deleted, put them back, and start again. If they are lost: {wrong.remedy}; or take "
@@ -105,13 +116,13 @@ def as_torn(torn: str, wrong: Disagreement) -> Disagreement:
     return replace(wrong, what=what, remedy=remedy, can_repair=False)
 
 
-def _missing(committed: TxId) -> Disagreement:
+def _explain_missing(committed: TxId) -> Disagreement:
     what = f"transaction {committed} is committed, and no transaction was ever written to it"
     remedy = "restore the table from a backup; or start under another topology id, with empty tables"
     return Disagreement(Problem.TABLE_MISSING, what, remedy)
 
 
-def _unknown(version: AttemptId, committed: TxId) -> Disagreement:
+def _explain_unknown(version: AttemptId, committed: TxId) -> Disagreement:
     what = (
         f"it was last written by attempt {version}, which the store does not know (it says that transaction "
         f"{committed} is committed): the store was wiped or restored, or the table belongs to another store"
@@ -123,7 +134,7 @@ def _unknown(version: AttemptId, committed: TxId) -> Disagreement:
     return Disagreement(Problem.STORE_WIPED, what, remedy, can_repair=True)
 
 
-def _behind(txid: TxId, committed: TxId) -> Disagreement:
+def _explain_behind(txid: TxId, committed: TxId) -> Disagreement:
     what = (
         f"it is at transaction {txid}, and {committed} is committed: it was restored to an older state, or its "
         "component was not in the topology meanwhile"
@@ -136,7 +147,7 @@ def _behind(txid: TxId, committed: TxId) -> Disagreement:
     return Disagreement(Problem.TABLE_BEHIND, what, remedy)
 
 
-def _of_a_dead_attempt(version: AttemptId, committed: TxId, committed_by: AttemptId) -> Disagreement:
+def _explain_lost_attempt(version: AttemptId, committed: TxId, committed_by: AttemptId) -> Disagreement:
     what = (
         f"it is as attempt {version} has left it, and transaction {committed} was committed by attempt {committed_by}: "
         "what was written since is lost"
@@ -148,13 +159,13 @@ def _of_a_dead_attempt(version: AttemptId, committed: TxId, committed_by: Attemp
     return Disagreement(Problem.TABLE_BEHIND, what, remedy)
 
 
-def _rewound(version: AttemptId, txid: TxId) -> Disagreement:
+def _explain_rewound(version: AttemptId, txid: TxId) -> Disagreement:
     what = f"attempt {version} at transaction {txid} has written it last, which a rewind has taken back since"
     remedy = "give the component a new table, or another id: this table did not go back with the others"
     return Disagreement(Problem.TABLE_AHEAD, what, remedy)
 
 
-def _ahead(txid: TxId, committed: TxId) -> Disagreement:
+def _explain_ahead(txid: TxId, committed: TxId) -> Disagreement:
     what = f"it is at transaction {txid}, and only {committed} is committed: the store was restored"
     remedy = (
         f"let the store catch up with transaction {txid}, from a journal of the runs "

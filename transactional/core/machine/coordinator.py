@@ -9,8 +9,8 @@ Everything else is a shell around `Coordinator.handle`. Its rules (seed 004; Sto
  5. `RecordAttempt` precedes `StartProcessing`, so the batch is durable before any work on it starts.
  6. A transactional spout's batch is replayed as recorded, without the source; an opaque spout plans again.
  7. Attempt ids come from one counter and only increase, across txids, attempts and restarts (T47).
- 8. "Nothing there" is an answer for a new txid only: a replay commits a batch, possibly an empty one, since a dead
-    attempt at it may have left effects in a table.
+ 8. "Nothing there" is an answer for a new txid only: a replay commits a batch, possibly an empty one, since an
+    earlier attempt may have written rows to a table.
  9. Replanning an opaque n deletes the recorded batches of all later txids, in the same write.
 10. `RecordCommit(n)` precedes `StartCommit(n+1)`: the driver performs actions in order and stops when one fails.
 11. What was read is recorded before the commit phase begins if a replay is compared with it (a transactional spout's
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from transactional.core.machine.carrying import carried, replayed, with_what_is_known
+from transactional.core.machine.carrying import add_committed_facts, batch_to_replay, carry_forward
 from transactional.core.machine.failures import Failures
 from transactional.core.machine.protocol import (
     LATE,
@@ -65,7 +65,7 @@ from transactional.model.errors import CommitStuck, ProtocolError, RetriesExhaus
 from transactional.model.guarantees import Guarantee
 from transactional.model.letters import Exclusion, merge_exclusions
 
-_UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "what is left of the given-up attempt"}
+_UNSTOPPABLE = {Phase.COMMITTING: "the commit phase of", Phase.ABORTING: "the rest of the given-up attempt"}
 """Phases that can't be aborted (any more): after a timeout only ending the process stops them."""
 
 
@@ -114,7 +114,9 @@ class Coordinator:
         # request.
         self.draining = self.finishing = False
         self._committed_batch = progress.committed_batch
-        self._left = frozenset(each.key for each in progress.committed_batch.pending if leaves_pending)
+        self._ignored_messages = frozenset(
+            message.key for message in progress.committed_batch.pending if leaves_pending
+        )
         self._attempt_id = progress.attempt_id
         self.committed_by = AttemptId(0)
         self._now_ms = 0
@@ -122,7 +124,7 @@ class Coordinator:
 
     @property
     def config(self) -> TopologyConfig:
-        """The options."""
+        """The options of the topology, some of which change while it runs."""
         return self._failures.config
 
     @config.setter
@@ -130,14 +132,16 @@ class Coordinator:
         self._failures.config = config
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """True when nothing is in flight and nothing more will be issued."""
         is_last = self.stopping or self.draining or (self.finishing and not self.recorded)
         return self.halted or (is_last and not self.active)
 
     def handle(self, event: Event) -> list[Action]:
-        """Process one event; return the actions to perform, in order. Raises `ProtocolError`, and then changes
-        nothing."""
+        """Process one event; return the actions to perform, in order.
+
+        Raises `ProtocolError` for an event that can't come now, and then changes nothing.
+        """
         if self.halted:
             return []
         match event:
@@ -185,19 +189,19 @@ class Coordinator:
             else:
                 # Messages that fail in a transaction in flight may come again.
                 is_settled = self.guarantee is Guarantee.EXACTLY_ONCE or current.attempt.txid == self.committed_txid + 1
-            waits = any(message.key not in self._left for message in self._committed_batch.pending)
-            is_last = self.config.stop_when_drained and has_ended and is_settled and not waits
+            is_any_waiting = any(message.key not in self._ignored_messages for message in self._committed_batch.pending)
+            is_last = self.config.stop_when_drained and has_ended and is_settled and not is_any_waiting
             self.draining = self.draining or is_last
         return []
 
     def _on_planned(self, current: ActiveAttempt, batch: BatchMetadata) -> list[Action]:
         txid = current.attempt.txid
         if txid in self.recorded:
-            known = self.recorded[txid]
-            versions = {**batch.static_versions, **known.static_versions}
-            batch = replace(batch, excluded=known.excluded, letters=known.letters, static_versions=versions)
+            previous = self.recorded[txid]
+            versions = {**batch.static_versions, **previous.static_versions}
+            batch = replace(batch, excluded=previous.excluded, letters=previous.letters, static_versions=versions)
         forget_later = any(later > txid for later in self.recorded)
-        self.recorded = {known: b for known, b in self.recorded.items() if known < txid} | {txid: batch}
+        self.recorded = {earlier: b for earlier, b in self.recorded.items() if earlier < txid} | {txid: batch}
         work_of = self._renew(current) if current.attempt.attempt_id < self._attempt_id else None
         return [RecordAttempt(current.attempt, batch, forget_later, work_of), StartProcessing(current.attempt, batch)]
 
@@ -215,7 +219,7 @@ class Coordinator:
     def _on_committed(self, current: ActiveAttempt, event: CommitSucceeded) -> list[Action]:
         txid = current.attempt.txid
         self.committed_txid, self.committed_by = txid, current.attempt.attempt_id
-        self._committed_batch = carried(self._committed_batch, self.recorded.pop(txid))
+        self._committed_batch = carry_forward(self._committed_batch, self.recorded.pop(txid))
         self._failures.forget(txid)
         return [RecordCommit(current.attempt, self._committed_batch, event.report)]
 
@@ -267,11 +271,11 @@ class Coordinator:
         """Make the transition in the table. False if the trigger comes late and changes nothing."""
         if (current.phase, trigger) in LATE:
             return False
-        after = TRANSITIONS.get((current.phase, trigger))
-        if after is None:
+        next_phase = TRANSITIONS.get((current.phase, trigger))
+        if next_phase is None:
             raise ProtocolError(f"{trigger.value!r} arrived for {current.attempt} in phase {current.phase.name}")
-        current.phase, current.since_ms = after, self._now_ms
-        if after is Phase.GONE:
+        current.phase, current.since_ms = next_phase, self._now_ms
+        if next_phase is Phase.GONE:
             del self.active[current.attempt.txid]
         return True
 
@@ -287,8 +291,8 @@ class Coordinator:
         return self._give_up_after(txid, reason) if self.guarantee is Guarantee.EXACTLY_ONCE else []
 
     def _give_up_after(self, txid: TxId, reason: str) -> list[Action]:
-        later = sorted(other for other in self.active if other > txid)
-        return [action for other in later for action in self._give_up(other, reason)]
+        later_txids = sorted(later for later in self.active if later > txid)
+        return [action for later in later_txids for action in self._give_up(later, reason)]
 
     def _failed(
         self,
@@ -299,7 +303,7 @@ class Coordinator:
         *,
         is_outage: bool,
     ) -> tuple[RecordFailure, list[Action]]:
-        """The record of a failure that was counted, and the halt that follows if it was one too many."""
+        """Return the record of a failure that was counted, and the halt that follows if it was one too many."""
         self.draining = False  # the replay may end elsewhere, and then there is more to read
         halt = self._check_exhausted(attempt.txid, reason, at_fault, is_outage=is_outage)
         # Only now: a batch that skips something from here on is a different one, and waits for nothing.
@@ -309,57 +313,63 @@ class Coordinator:
         self, txid: TxId, reason: str, at_fault: tuple[Exclusion, ...], *, is_outage: bool
     ) -> list[Action]:
         if is_outage:
-            told = self._failures.outage_text(txid, self._now_ms)
+            text = self._failures.outage_text(txid, self._now_ms)
         else:
-            told = self._used_up(txid, at_fault)
-        return [] if told is None else self._halt(RetriesExhausted.code, f"{told}; the last error: {reason}")
+            text = self._continue_without_tuples(txid, at_fault)
+        return [] if text is None else self._halt(RetriesExhausted.code, f"{text}; the last error: {reason}")
 
-    def _used_up(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> str | None:
-        """Why the transaction is not retried; None if it is, perhaps without some of its tuples."""
-        if (alike := self._failures.alike_text(txid)) is not None:
+    def _continue_without_tuples(self, txid: TxId, at_fault: tuple[Exclusion, ...]) -> str | None:
+        """Skip tuples that have failed too often. Return why the transaction is not retried, None if it is."""
+        if (repeated_text := self._failures.repeated_failure_text(txid)) is not None:
             if at_fault:
-                # A fact that is found out once, and recorded, so that every attempt goes by it.
-                why = self._set_aside(txid, at_fault)
-                return None if why is None else self._failures.text_of(txid) + why
-            return None if self._gives_letters_back(txid) else alike
+                # The fact is recorded with the batch, so that every later attempt relies on it.
+                reason = self._set_aside(txid, at_fault)
+                return None if reason is None else self._failures.failure_count_text(txid) + reason
+            return None if self._return_letters(txid) else repeated_text
         if self.config.attempts_max is None:
             return None
         if self.sets_aside and at_fault:
-            why = self._set_aside(txid, self._failures.used_up_on(txid, at_fault))
+            reason = self._set_aside(txid, self._failures.exhausted_tuples(txid, at_fault))
         else:
-            why = "" if self._failures.enough(txid) else None
-        return None if why is None or self._gives_letters_back(txid) else self._failures.text_of(txid) + why
+            reason = "" if self._failures.is_exhausted(txid) else None
+        return (
+            None if reason is None or self._return_letters(txid) else self._failures.failure_count_text(txid) + reason
+        )
 
-    def _gives_letters_back(self, txid: TxId) -> bool:
-        """Dead letters that fail again must not block everything after them: they stay where they are, and their
-        transaction becomes an empty one."""
+    def _return_letters(self, txid: TxId) -> bool:
+        """Return dead letters that fail again to their table, and make their transaction an empty one.
+
+        They must not block all later transactions. False if the transaction has no dead letters.
+        """
         batch = self.recorded.get(txid)
         if batch is None or not batch.letters:
             return False
         self.recorded[txid] = replace(batch, letters=(), again=())
-        self._failures.begin_anew(txid)
+        self._failures.restart_count(txid)
         return True
 
-    def _set_aside(self, txid: TxId, used_up: tuple[Exclusion, ...]) -> str | None:
-        """Skip tuples in the next attempts. Or return why not: there would be too many; or they are already skipped, so
-        that another attempt would fail in the same way."""
-        batch, most = self.recorded[txid], self.config.dead_letters_max
-        excluded = merge_exclusions(batch.excluded, used_up)
-        if not used_up:
+    def _set_aside(self, txid: TxId, exclusions: tuple[Exclusion, ...]) -> str | None:
+        """Skip these tuples in the next attempts, or return why that is not possible.
+
+        There may be too many of them. Or they are already skipped, so that another attempt would fail in the same way.
+        """
+        batch, excluded_max = self.recorded[txid], self.config.dead_letters_max
+        excluded = merge_exclusions(batch.excluded, exclusions)
+        if not exclusions:
             return None
         if len(excluded) == len(merge_exclusions(batch.excluded)):
-            return f" on a tuple that it already skips ({used_up[0].component!r})"
-        if len(excluded) > most:
-            return f" on {len(excluded)} tuples (dead_letters_max = {most})"
+            return f" on a tuple that it already skips ({exclusions[0].component!r})"
+        if len(excluded) > excluded_max:
+            return f" on {len(excluded)} tuples (dead_letters_max = {excluded_max})"
         self.recorded[txid] = replace(batch, excluded=excluded)
-        self._failures.begin_anew(txid)
+        self._failures.restart_count(txid)
         return None
 
     def _halt(self, code: str, reason: str) -> list[Action]:
         self.halted = True
         return [Halt(code, reason)]
 
-    # --- what can start -----------------------------------------------------------------------------------------
+    # --- new transactions, and the next commit ------------------------------------------------------------------
 
     def _advance(self) -> Iterator[Action]:
         if self.halted or not self._has_begun:
@@ -378,80 +388,83 @@ class Coordinator:
             yield StartCommit(head.attempt, self.recorded[head.attempt.txid])
 
     def _issue(self) -> Iterator[Action]:
-        after = self._committed_batch
+        previous_batch = self._committed_batch
         for number in range(self.committed_txid + 1, self.committed_txid + 1 + self.config.max_spout_pending):
             txid = TxId(number)
             current = self.active.get(txid)
             if current is None:
-                yield from self._issue_one(txid, after)
+                yield from self._issue_one(txid, previous_batch)
             elif current.phase is Phase.WAITING:
-                yield from self._ask_again(current, after)
-            if not self._can_be_built_on(txid):
+                yield from self._plan_again(current, previous_batch)
+            if not self._can_be_followed(txid):
                 return
-            after = self.recorded[txid]
+            previous_batch = self.recorded[txid]
 
-    def _can_be_built_on(self, txid: TxId) -> bool:
+    def _can_be_followed(self, txid: TxId) -> bool:
         if self.guarantee is not Guarantee.EXACTLY_ONCE:
             return txid in self.recorded
         current = self.active.get(txid)
         return current is not None and current.phase not in (Phase.PLANNING, Phase.WAITING, Phase.ABORTING)
 
     def _renew(self, current: ActiveAttempt) -> TransactionAttempt:
-        """Give an attempt in flight a new id; return it with the old one."""
-        before, current.attempt = current.attempt, self._next_attempt(current.attempt.txid)
-        return before
+        """Give an attempt in flight a new id; return the attempt with its old one."""
+        old_attempt, current.attempt = current.attempt, self._next_attempt(current.attempt.txid)
+        return old_attempt
 
     def _next_attempt(self, txid: TxId) -> TransactionAttempt:
         self._attempt_id = AttemptId(self._attempt_id + 1)
         return TransactionAttempt(txid, self._attempt_id)
 
-    def _issue_one(self, txid: TxId, after: BatchMetadata) -> Iterator[Action]:
+    def _issue_one(self, txid: TxId, previous_batch: BatchMetadata) -> Iterator[Action]:
         replay = txid in self.recorded
-        if self._failures.has_to_wait(txid, self._now_ms):
+        if self._failures.is_pausing(txid, self._now_ms):
             return
         if not replay and self._issues_nothing_new():
             return
         attempt = self._next_attempt(txid)
         if replay and (self.replays_exactly or self.guarantee is not Guarantee.EXACTLY_ONCE):
-            batch = self.recorded[txid] = replayed(self.recorded[txid], self.guarantee)
+            batch = self.recorded[txid] = batch_to_replay(self.recorded[txid], self.guarantee)
             self.active[txid] = ActiveAttempt(attempt, Phase.PROCESSING, self._now_ms)
             yield RecordAttempt(attempt, batch, forget_later=False)
             yield StartProcessing(attempt, batch)
         else:
             current = self.active[txid] = ActiveAttempt(attempt, Phase.PLANNING, self._now_ms)
-            yield self._plan(current, self._with_starts(txid, after), replay=replay)
+            yield self._plan(current, self._with_starts(txid, previous_batch), replay=replay)
 
-    def _plan(self, current: ActiveAttempt, after: BatchMetadata, *, replay: bool) -> PlanBatch:
+    def _plan(self, current: ActiveAttempt, previous_batch: BatchMetadata, *, replay: bool) -> PlanBatch:
         current.is_next = self._is_next(current)
-        return PlanBatch(current.attempt, self._known(after), replay, current.is_next)
+        return PlanBatch(current.attempt, self._with_committed_facts(previous_batch), replay, current.is_next)
 
     def _is_next(self, current: ActiveAttempt) -> bool:
         return self.has_windows and current.attempt.txid == self.committed_txid + 1
 
-    def _with_starts(self, txid: TxId, after: BatchMetadata) -> BatchMetadata:
-        """`after`, with the start positions of partitions that joined with this transaction or a later one.
+    def _with_starts(self, txid: TxId, previous_batch: BatchMetadata) -> BatchMetadata:
+        """Return `previous_batch` with the start positions of partitions that joined with this transaction or a later
+        one.
 
-        The start of a partition is decided once, in the batch that is recorded first: a spout that plans again might
-        find another position ("the end"), or miss what was lost after it. If metadata contain the position, they are
-        used.
+        The start of a partition is decided once, in the batch that is recorded first. A spout that plans again might
+        find another position ("the end"), or miss records that were lost after it. If metadata contain the position,
+        the spout uses them.
         """
         joined: dict[PartitionId, OffsetRange] = {}
-        for later in sorted(known for known in self.recorded if known >= txid):
+        for later in sorted(recorded for recorded in self.recorded if recorded >= txid):
             batch = self.recorded[later]
             for partition, offsets in batch.ranges.items():
-                if partition not in after.ranges and partition not in batch.metadata:
+                if partition not in previous_batch.ranges and partition not in batch.metadata:
                     joined.setdefault(partition, OffsetRange(offsets.start, offsets.start))
-        return replace(after, ranges={**after.ranges, **joined}) if joined else after
+        return replace(previous_batch, ranges={**previous_batch.ranges, **joined}) if joined else previous_batch
 
-    def _known(self, after: BatchMetadata) -> BatchMetadata:
-        return with_what_is_known(after, self._committed_batch, self.recorded.values(), self._left)
+    def _with_committed_facts(self, previous_batch: BatchMetadata) -> BatchMetadata:
+        return add_committed_facts(
+            previous_batch, self._committed_batch, self.recorded.values(), self._ignored_messages
+        )
 
     def _issues_nothing_new(self) -> bool:
         return self.paused or self.draining or self.finishing
 
-    def _ask_again(self, current: ActiveAttempt, after: BatchMetadata) -> Iterator[Action]:
+    def _plan_again(self, current: ActiveAttempt, previous_batch: BatchMetadata) -> Iterator[Action]:
         if self._issues_nothing_new():
             self._move(current, Trigger.GIVEN_UP)
         elif self._now_ms - current.since_ms >= self.config.idle_pause_ms or current.is_next < self._is_next(current):
             self._move(current, Trigger.PLAN_AGAIN)
-            yield self._plan(current, after, replay=False)
+            yield self._plan(current, previous_batch, replay=False)

@@ -17,7 +17,7 @@ from transactional.model.letters import Exclusion, Tries
 
 @dataclass(slots=True)
 class _Failed:
-    """What has failed in one transaction since it was issued."""
+    """The failed attempts of one transaction since it was issued."""
 
     in_a_row: int = 0
     used_up: int = 0
@@ -25,7 +25,7 @@ class _Failed:
     not_before_ms: int = 0
     tries: Tries = field(default_factory=Tries)
     alike: int = 0
-    """How many have failed with an error that has a limit of its own, which is `alike_max`."""
+    """The number of failures with an error that has a limit of its own, which is `alike_max`."""
     alike_max: int | None = None
 
 
@@ -37,7 +37,7 @@ class Failures:
     _failed: dict[TxId, _Failed] = field(default_factory=dict)
 
     def count(self, txid: TxId, now_ms: int, *, is_outage: bool, tries_max: int | None = None) -> None:
-        """One more attempt has failed. `tries_max`: so many may fail like this."""
+        """Count one more failed attempt. `tries_max` is the limit of attempts that fail with this error, if any."""
         failed = self._failed.setdefault(txid, _Failed())
         failed.in_a_row += 1
         failed.used_up += not is_outage
@@ -50,49 +50,54 @@ class Failures:
         failed.not_before_ms = now_ms + self.config.retry_pause_after(failed.in_a_row)
 
     def pause_ms(self, txid: TxId, now_ms: int) -> int:
-        """The milliseconds until the next attempt; 0 for immediately."""
+        """Return the milliseconds until the next attempt, 0 for immediately."""
         return max(0, self._failed[txid].not_before_ms - now_ms) if txid in self._failed else 0
 
-    def has_to_wait(self, txid: TxId, now_ms: int) -> bool:
-        """Whether the pause after the last failure is still running."""
+    def is_pausing(self, txid: TxId, now_ms: int) -> bool:
+        """Return whether the pause after the last failure is still running."""
         return self.pause_ms(txid, now_ms) > 0
 
-    def used_up_on(self, txid: TxId, at_fault: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
-        """Those of the tuples at fault on which as many attempts have failed as are allowed, including this one."""
+    def exhausted_tuples(self, txid: TxId, at_fault: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
+        """Return the tuples at fault on which `attempts_max` attempts have failed, including this one."""
         assert self.config.attempts_max is not None
         return self._failed[txid].tries.count_failures(at_fault, self.config.attempts_max)
 
-    def enough(self, txid: TxId) -> bool:
-        """Whether the transaction has failed as often as is allowed."""
+    def is_exhausted(self, txid: TxId) -> bool:
+        """Return whether the transaction has failed as often as is allowed."""
         return self.config.attempts_max is not None and self._failed[txid].used_up >= self.config.attempts_max
 
-    def text_of(self, txid: TxId) -> str:
-        """How often it has failed, in words."""
+    def failure_count_text(self, txid: TxId) -> str:
+        """Return in words how often the transaction has failed."""
         return (
             f"transaction {txid} failed {self._failed[txid].used_up} times (attempts_max = {self.config.attempts_max})"
         )
 
-    def alike_text(self, txid: TxId) -> str | None:
-        """How often it has failed with an error that has a limit of its own, in words; None if that is not reached."""
+    def repeated_failure_text(self, txid: TxId) -> str | None:
+        """Return in words how often it has failed with an error that has a limit of its own.
+
+        None if the limit is not reached.
+        """
         failed = self._failed[txid]
         if failed.alike_max is None or failed.alike < failed.alike_max:
             return None
         return f"transaction {txid} failed {failed.alike} times in the same way, and will do so again"
 
     def outage_text(self, txid: TxId, now_ms: int) -> str | None:
-        """How long what the transaction needs has been unavailable, in words; None if the limit is not reached."""
+        """Return in words how long an outage has prevented the transaction. None if the limit is not reached."""
         since_ms, most_ms = self._failed[txid].away_since_ms, self.config.outage_timeout_ms
         if most_ms is None or since_ms is None or now_ms - since_ms < most_ms:
             return None
         away_ms = now_ms - since_ms
         return f"what transaction {txid} needs has been unavailable for {away_ms} ms (outage_timeout_ms = {most_ms})"
 
-    def begin_anew(self, txid: TxId) -> None:
-        """The transaction has a different batch from now on: its attempts start over, immediately; its tuples'
-        continue."""
+    def restart_count(self, txid: TxId) -> None:
+        """Count the attempts from zero, without a pause, because the transaction has a different batch from now on.
+
+        The attempts of single tuples are still counted.
+        """
         failed = self._failed[txid]
         failed.in_a_row = failed.used_up = failed.alike = failed.not_before_ms = 0
 
     def forget(self, txid: TxId) -> None:
-        """The transaction is committed."""
+        """Drop the counts of a transaction that is committed."""
         self._failed.pop(txid, None)

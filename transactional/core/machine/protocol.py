@@ -68,7 +68,7 @@ class ProcessingSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class ProgressMade:
-    """Some part of the attempt made progress: its timeout starts again."""
+    """A part of the attempt made progress: its timeout starts again."""
 
     attempt: TransactionAttempt
 
@@ -255,7 +255,8 @@ Action = (
 
 
 class Trigger(Enum):
-    """What moves an attempt from phase to phase: five kinds of event, and three decisions of the coordinator."""
+    """The triggers that move an attempt from phase to phase: five kinds of event, three decisions of the
+    coordinator."""
 
     BATCH_PLANNED = "batch planned"
     NOTHING_THERE = "nothing there"
@@ -308,7 +309,7 @@ LATE: Final[frozenset[tuple[Phase, Trigger]]] = frozenset(
 
 
 def diagram() -> str:
-    """The transitions as a Mermaid state diagram."""
+    """Return the transitions as a Mermaid state diagram."""
     rows = [
         f"    {phase.name} --> {'[*]' if after is Phase.GONE else after.name}: {trigger.value}"
         for (phase, trigger), after in TRANSITIONS.items()

@@ -1,4 +1,4 @@
-"""What a transaction did by the time that it is committed, for people: no decision depends on it."""
+"""The report of a committed transaction, for people: no decision depends on it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ ON_SPARK: Final = "on Spark"
 
 @dataclass(frozen=True, slots=True)
 class CommitReport:
-    """What both phases of one attempt did. It goes with its `CommitSucceeded`, and is stored with the transaction
-    commit."""
+    """The report of both phases of one attempt, sent with its `CommitSucceeded` and stored with the commit."""
 
     edges: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """The number of tuples by source, stream and target."""
     states: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of each committer: after how many milliseconds of the commit phase its step began (`at`), how many it took
-    (`ms`), the number of `rows` written to its state, and what that knows of its write (`CommitFacts`)."""
+    """By committer, the figures of its step and of its state's write (`CommitFacts`).
+
+    `at` is the beginning of the step and `ms` its length, both in milliseconds of the commit phase; `rows` is the
+    number of rows written.
+    """
     letters: Mapping[str, int] = field(default_factory=dict)
     """The number of dead letters, by the component that they were set aside from."""
     steps: Mapping[str, str] = field(default_factory=dict)
@@ -31,25 +33,27 @@ class CommitReport:
     processing: str = ""
     """Where the processing phase ran; and why there, if there was a choice."""
     counters: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """What bolts count themselves, by component and name."""
+    """The counters of bolts, by component and name of the counter."""
     upkeep: Mapping[str, str] = field(default_factory=dict)
-    """The committers whose tables can't be maintained, with what fails."""
+    """The committers whose tables can't be maintained, with the failure."""
 
     def details(self) -> dict[str, Any]:
-        """What the store keeps of it, as JSON values."""
+        """Return the report as the JSON values that are stored."""
         optional = {"letters_of": self.letters, "steps": self.steps, "late": self.late, "upkeep": self.upkeep}
         return {
             "edges": [[*edge, number] for edge, number in sorted(self.edges.items())],
             "states": dict(self.states),
             "letters": sum(self.letters.values()),
             **{name: dict(values) for name, values in optional.items() if values},
-            **({"counters": [[*of, number] for of, number in sorted(self.counters.items())]} if self.counters else {}),
+            **(
+                {"counters": [[*key, number] for key, number in sorted(self.counters.items())]} if self.counters else {}
+            ),
             **({"processing": self.processing} if self.processing else {}),
         }
 
     @property
     def set_aside(self) -> str:
-        """How many tuples were set aside, and of which components, in words; empty: none."""
+        """The number of tuples that were set aside, with their components, in words; empty if there are none."""
         count = sum(self.letters.values())
         components = ", ".join(map(repr, self.letters))
         return f"{count} tuple{'' if count == 1 else 's'} set aside, of {components}" if count else ""

@@ -1,4 +1,4 @@
-"""Windows of time: which of them a time belongs to, when it is too late for it, which ones close, what is still needed.
+"""Assigns times to windows, and computes which windows close in a transaction, and which times are late.
 
 Pure. Times are microseconds since 1970. A window lasts from its start up to its end, which is not part of it. Starts
 are multiples of `every`, counted from 1970. What is kept is one row per *pane*: the longest span of time of which every
@@ -44,45 +44,50 @@ class Windows:
         return gcd(self.length_us, self.every_us)
 
     def pane_of(self, us: int) -> int:
-        """The start of the pane of a time."""
+        """Return the start of the pane of a time."""
         return us // self.pane_us * self.pane_us
 
     def last_end_of(self, us: int) -> int:
-        """The end of the last window that contains a time."""
+        """Return the end of the last window that contains a time."""
         return us // self.every_us * self.every_us + self.length_us
 
     def is_late(self, us: int | None, watermark: int | None) -> bool:
-        """Whether nothing can be counted at this time any more; nothing ever could at no time, or an absurd one."""
+        """Return whether all windows of a time have closed. NULL, and a time out of range, are always late."""
         if us is None or not FIRST_US <= us < LAST_US:
             return True
         return watermark is not None and self.last_end_of(us) <= watermark
 
     def first_open(self, watermark: int) -> int:
-        """The start of the first window that has not closed."""
+        """Return the start of the first window that has not closed."""
         return (watermark - self.length_us) // self.every_us * self.every_us + self.every_us
 
     def first_time(self, watermark: int, *, by_end: bool) -> int:
-        """The earliest start of a window that has not closed, or the earliest end."""
+        """Return the earliest start of a window that has not closed, or the earliest end."""
         return self.first_open(watermark) + (self.length_us if by_end else 0)
 
     def closing(self, previous: int | None, watermark: int | None) -> Range | None:
-        """Which starts have the windows that close when `watermark` grows; None: no window closes."""
+        """Return the range of starts of the windows that close, or None if no window closes.
+
+        `previous` is the watermark of the transaction before.
+        """
         if watermark is None or (previous is not None and self.first_open(previous) >= self.first_open(watermark)):
             return None
-        after = None if previous is None else self.first_open(previous) - 1
-        return Range(after, self.first_open(watermark) - 1)
+        last_closed = None if previous is None else self.first_open(previous) - 1
+        return Range(last_closed, self.first_open(watermark) - 1)
 
-    def panes_closing(self, previous: int | None, watermark: int | None) -> Range | None:
-        """Which starts have the panes of those windows; None: no window closes."""
+    def closing_panes(self, previous: int | None, watermark: int | None) -> Range | None:
+        """Return the range of starts of the panes of the windows that close, or None if no window closes."""
         starts = self.closing(previous, watermark)
         if starts is None or watermark is None:
             return None
         last_end = self.first_open(watermark) - self.every_us + self.length_us
         return Range(starts.after, last_end - self.pane_us)
 
-    def open_until(self, times: WindowTimes, newest_us: int | None) -> int | None:
-        """How many windows can still get tuples that are not late, up to the one of the newest time; of the
-        transactions' own time, up to now. None: that is not known yet."""
+    def count_open_windows(self, times: WindowTimes, newest_us: int | None) -> int | None:
+        """Count the windows that can still get tuples, up to the window of the newest time.
+
+        With the transactions' own time the newest time is that of this transaction. None if it is not known yet.
+        """
         newest = newest_us if times.now_us is None else times.now_us
         if times.watermark is None or newest is None:
             return None
@@ -97,65 +102,71 @@ class Sessions:
     longest_us: int
 
     def is_late(self, us: int | None, watermark: int | None) -> bool:
-        """Whether a session of this time alone has closed; at no time, or an absurd one, there is none."""
+        """Return whether a session of this time alone has closed. NULL, and a time out of range, are always late."""
         if us is None or not FIRST_US <= us < LAST_US:
             return True
         return watermark is not None and us + self.gap_us <= watermark
 
     def first_time(self, watermark: int, *, by_end: bool) -> int:
-        """The earliest start that a session may have that has not closed, or the earliest end."""
+        """Return the earliest start that a session may have that has not closed, or the earliest end."""
         return watermark + 1 - (0 if by_end else self.longest_us)
 
     def session_starts(self, parts: Iterable[tuple[int, int]]) -> list[int]:
-        """Return for each part of sessions of one key the start of the session that it belongs to.
+        """Join overlapping sessions of one key, given as starts and ends in order of their starts.
 
-        `parts` are start and end, in the order of their starts. Parts that overlap are one session, unless it would
-        last longer than `longest_us`: then another one begins.
+        Return for each of them the start of the session that it becomes a part of. A session that would grow longer
+        than `longest_us` ends, and another one begins.
         """
-        starts = list[int]()
+        joined_starts = list[int]()
         start = end = None
         for part_start, part_end in parts:
             until = part_end if end is None else max(end, part_end)
             if start is None or end is None or part_start >= end or until - start > self.longest_us:
                 start, until = part_start, part_end
             end = until
-            starts.append(start)
-        return starts
+            joined_starts.append(start)
+        return joined_starts
 
 
 @dataclass(frozen=True, slots=True)
 class WindowsAbove:
-    """Windows, of a component `name`, whose rows other windows count. `first_time` is the earliest time that a row may
-    have of a window that has not closed at a time."""
+    """The windows of a component `name`, whose rows other windows count.
+
+    `first_time` returns the earliest time that the row of a window may have which has not closed at the given
+    watermark.
+    """
 
     name: str
     by_transaction: bool
     first_time: Callable[[int], int]
 
-    def first_after(self, before: BatchFacts) -> int | None:
-        """The earliest time of the rows of the transaction after the one with the facts `before`. None: it may be any
-        time."""
-        closed_us = before.time_ms * 1_000 if self.by_transaction else before.for_component(self.name).watermark_us
+    def earliest_time(self, previous: BatchFacts) -> int | None:
+        """Return the earliest time of rows in the transaction after the one with the facts `previous`.
+
+        None if they may have any time.
+        """
+        closed_us = previous.time_ms * 1_000 if self.by_transaction else previous.for_component(self.name).watermark_us
         return None if closed_us is None else self.first_time(closed_us)
 
 
 WindowsBehind = Mapping[str, tuple[WindowsAbove, ...]]
-"""By component with windows of windows: those whose rows it counts. Each comes after those that it counts."""
+"""The windows whose rows a component counts, by component. A component comes after those whose windows it counts."""
 
 
-def with_windows_behind(facts: BatchFacts, before: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
-    """The facts of a batch with what is late for windows of windows: what is before all rows that may still come.
+def with_windows_behind(facts: BatchFacts, previous: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+    """Return the facts of a batch with the watermarks of windows that count other windows.
 
-    So they count the rows of a window in the transaction in which it closes, and can close in the next one. Where the
-    batch `before` has recorded nothing of them, they went by the times of the source until then.
+    Such a watermark is the earliest time that a row may still have. So outer windows count the rows of an inner window
+    in the transaction in which it closes, and can close in the next one. If `previous`, the facts of the batch before,
+    has no such watermark, the outer windows used the watermark of the source until then.
     """
-    behind = dict[str, tuple[int | None, int | None]]()
-    for name, above in windows.items():
-        was = None if before is None else before.for_component(name).watermark_us
-        first = [None if before is None else each.first_after(before) for each in above]
-        now = None if None in first else min(us for us in first if us is not None)
-        behind[name] = max((us for us in (was, now) if us is not None), default=None), was
-    return replace(facts, behind=behind) if behind else facts
+    watermarks = dict[str, tuple[int | None, int | None]]()
+    for name, inner_windows in windows.items():
+        old_us = None if previous is None else previous.for_component(name).watermark_us
+        times = [None if previous is None else inner.earliest_time(previous) for inner in inner_windows]
+        new_us = None if None in times else min(us for us in times if us is not None)
+        watermarks[name] = max((us for us in (old_us, new_us) if us is not None), default=None), old_us
+    return replace(facts, behind=watermarks) if watermarks else facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +180,7 @@ class WindowTimes:
 
 
 def times_of(facts: BatchFacts | None, *, by_transaction: bool) -> WindowTimes:
-    """Event times, or the transaction's own time, which none of its tuples can miss."""
+    """Return the watermarks of a batch: by event time, or by the transaction's own time, for which no tuple is late."""
     if facts is None:
         return WindowTimes(None, None)
     if not by_transaction:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from transactional.core.machine.listing import shown
+from transactional.core.machine.listing import format_awaited
 from transactional.core.store.rules import FAILED
 from transactional.core.store.set_aside import set_aside_of
 from transactional.core.store.troubles import retry_at_stop
@@ -202,7 +202,7 @@ def status(
                 plain_line(f"{topology}: step {component} of the last transaction: {executor}")
     for topology, partitions in waits.items():
         if partitions:
-            plain_line(f"{topology}: windows wait for {shown(partitions)}, no record yet")
+            plain_line(f"{topology}: windows wait for {format_awaited(partitions)}, no record yet")
     for line in [*windows_lines(windows), *letters_lines(set_aside)]:
         plain_line(line)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from transactional.core.machine.agreement import Disagreement, of_another_store
+from transactional.core.machine.agreement import Disagreement, compare_store_ids
 from transactional.core.ports.examining import Diagnosis, Examined, Problem
 from transactional.core.store import StoreReader, TopologyStatus
 from transactional.model.attempt import NO_TRANSACTION, TxId
@@ -102,7 +102,7 @@ def _examine_version(
         *(store, topology.id, table.component, table.examined.version, _committed_txid(status)), has_joined=has_joined
     )
     store_id = None if status is None else status.store_id
-    disagreement = disagreement or of_another_store(table.examined.store_id, table.examined.version, store_id, store)
+    disagreement = disagreement or compare_store_ids(table.examined.store_id, table.examined.version, store_id, store)
     if disagreement is not None:
         yield _diagnosis_of(table, disagreement)
 

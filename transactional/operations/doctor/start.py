@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transactional.core.machine.agreement import refusal, removal
+from transactional.core.machine.agreement import refusal_text, removal_hint
 from transactional.core.ports.examining import Problem
 from transactional.core.store import CoordinatorStore
 from transactional.model.errors import StoreMismatch, TransactionalError
@@ -29,7 +29,7 @@ def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
     for diagnosis in diagnoses:
         if diagnosis.problem in DISAGREEMENTS:
             tables = [component.state.storage_path for component in topology.committers if component.state is not None]
-            experiment = removal(getattr(store, "storage_path", None), tables)
+            experiment = removal_hint(getattr(store, "storage_path", None), tables)
             raise StoreMismatch(
-                refusal(diagnosis.component, diagnosis.where, diagnosis.what, diagnosis.remedy, experiment)
+                refusal_text(diagnosis.component, diagnosis.where, diagnosis.what, diagnosis.remedy, experiment)
             )

@@ -218,7 +218,7 @@ class TopologyDriver:
     def release(self, error: BaseException | None = None) -> None:
         """Release the lease, and store how the run ended: with an error, as requested, or drained."""
         has_carried_out = self.has_carried_out
-        is_drained = self._is_performed and self.coordinator.done and not self.coordinator.stopping
+        is_drained = self._is_performed and self.coordinator.is_done and not self.coordinator.stopping
         end = end_of(error, desired=self._current_state if has_carried_out else None, is_drained=is_drained)
         self._end = end
         self.leadership.release(end, is_done=has_carried_out)
@@ -226,7 +226,7 @@ class TopologyDriver:
     @property
     def has_carried_out(self) -> bool:
         """True if the run has ended as requested from outside: it was drained or killed."""
-        if not self._is_performed or not self.coordinator.done or self.coordinator.halted:
+        if not self._is_performed or not self.coordinator.is_done or self.coordinator.halted:
             return False
         drained = self._current_state is DesiredState.DRAINING and not self.coordinator.stopping
         return drained or self._current_state is DesiredState.KILLED
@@ -260,7 +260,7 @@ class TopologyDriver:
             self.runner.notify_committed(attempt, progress.committed_batch)
         try:
             self.begin(coordinator, self.runner)
-            while not self.coordinator.done:
+            while not self.coordinator.is_done:
                 self._handle_next()
         except BaseException as error:
             # A commit phase that does not end is fenced off, so nobody has to wait for it.

@@ -13,7 +13,14 @@ from contextlib import suppress
 from functools import partial
 from uuid import uuid4
 
-from transactional.core.machine.agreement import Disagreement, as_torn, disagreement, of_another_store, refusal, removal
+from transactional.core.machine.agreement import (
+    Disagreement,
+    compare_store_ids,
+    compare_with_store,
+    explain_torn,
+    refusal_text,
+    removal_hint,
+)
 from transactional.core.ports import State, TornFiles
 from transactional.core.ports.examining import Problem
 from transactional.core.store import CoordinatorStore, Lease, StoreReader
@@ -192,7 +199,7 @@ def _table_txid(
     wrong = find_disagreement(store, lease.topology_id, component_id, version, committed, has_joined=has_joined)
     if wrong is not None and not _may_lack(wrong, version, store, lease.topology_id, component_id, goes_back_to):
         raise _mismatch(component_id, state, store, wrong)
-    wrong = of_another_store(state.created_for(), version, lease.store_id, store)
+    wrong = compare_store_ids(state.created_for(), version, lease.store_id, store)
     if wrong is not None:
         raise _mismatch(component_id, state, store, wrong)
     return committed if txid is None else txid
@@ -200,8 +207,8 @@ def _table_txid(
 
 def _mismatch(component_id: str, state: State, store: StoreReader, wrong: Disagreement) -> StoreMismatch:
     where = f"its table ({' '.join(f'{name}={value}' for name, value in state.identity().items())})"
-    experiment = removal(getattr(store, "storage_path", None), [state.storage_path])
-    return StoreMismatch(refusal(component_id, where, wrong.what, wrong.remedy, experiment))
+    experiment = removal_hint(getattr(store, "storage_path", None), [state.storage_path])
+    return StoreMismatch(refusal_text(component_id, where, wrong.what, wrong.remedy, experiment))
 
 
 def find_disagreement(
@@ -221,7 +228,7 @@ def find_disagreement(
     """
     txid = None if version is None else txid_of_attempt(store, topology_id, component_id, version)
     is_back = txid is not None and after is not None and after <= committed < txid
-    return disagreement(
+    return compare_with_store(
         *(version, txid, committed),
         has_joined=has_joined,
         committed_by=committed_by(store, topology_id, committed),
@@ -243,7 +250,7 @@ def find_disagreement_without(
         has_joined=has_joined,
         after=None if lost_version is None else txid_of_attempt(store, topology_id, component_id, lost_version),
     )
-    return None if wrong is None or wrong.problem is Problem.STORE_WIPED else as_torn(torn.what, wrong)
+    return None if wrong is None or wrong.problem is Problem.STORE_WIPED else explain_torn(torn.what, wrong)
 
 
 def committed_by(store: StoreReader, topology_id: str, committed: TxId) -> AttemptId | None:

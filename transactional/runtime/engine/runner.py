@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-from transactional.core.machine.listing import listed_after
+from transactional.core.machine.listing import record_listed
 from transactional.core.machine.protocol import (
     AttemptFailed,
     BatchPlanned,
@@ -266,7 +266,7 @@ class PhaseRunner:
             raise _SpoutMisconfigured(error) from error
         now_ms = self.clock.wall_ms()
         times = self.topology.event_times_of(listing)
-        listed = listed_after(after, listing, times, now_ms)
+        listed = record_listed(after, listing, times, now_ms)
         if self.topology.closes_by_event_time:
             self._wait_log.update(listed, times, now_ms)
         facts = self._facts(after, now_ms, listed)

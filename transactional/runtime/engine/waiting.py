@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import timedelta
 
-from transactional.core.machine.listing import awaited, shown
+from transactional.core.machine.listing import awaited_partitions, format_awaited
 from transactional.model.batch import PartitionId
 from transactional.model.facts import EMPTY_MS, EventTime, Listed
 
@@ -39,4 +39,8 @@ class PartitionWaitLog:
             by_idle[times[partition].idle_after_ms][partition] = awaited_now[partition]
         for idle_ms, partitions in by_idle.items():
             idle = None if idle_ms is None else str(timedelta(milliseconds=idle_ms))
-            _log.warning("windows wait for %s, no record yet; idle_after=%s", shown(awaited(partitions)), idle)
+            _log.warning(
+                "windows wait for %s, no record yet; idle_after=%s",
+                format_awaited(awaited_partitions(partitions)),
+                idle,
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transactional.core.machine.agreement import disagreement, removal
+from transactional.core.machine.agreement import compare_with_store, removal_hint
 from transactional.core.ports.examining import Problem
 from transactional.model.attempt import AttemptId, TxId
 
@@ -29,14 +29,14 @@ def test_a_table_is_at_the_committed_transaction_or_one_ahead(
     version: int | None, txid: int | None, *, has_joined: bool, expected: Problem | None
 ) -> None:
     at = None if version is None else AttemptId(version)
-    found = disagreement(at, None if txid is None else TxId(txid), TxId(COMMITTED), has_joined=has_joined)
+    found = compare_with_store(at, None if txid is None else TxId(txid), TxId(COMMITTED), has_joined=has_joined)
     assert (found and found.problem) == expected
     if found is not None:
         assert found.can_repair is (found.problem in (Problem.STORE_WIPED, Problem.TABLE_AHEAD))
 
 
 def test_before_the_first_commit_an_empty_table_is_right() -> None:
-    assert disagreement(None, None, TxId(0), has_joined=True) is None
+    assert compare_with_store(None, None, TxId(0), has_joined=True) is None
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_before_the_first_commit_an_empty_table_is_right() -> None:
     ],
 )
 def test_the_store_is_removed_with_all_tables(store: str | None, tables: list[str | None], command: str | None) -> None:
-    text = removal(store, tables)
+    text = removal_hint(store, tables)
     assert text == "" if command is None else f"{command} deletes the store and the tables together" in text

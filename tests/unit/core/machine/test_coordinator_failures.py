@@ -123,7 +123,7 @@ def test_the_last_allowed_failure_stops_the_process_with_its_reason() -> None:
     assert isinstance(halt, Halt)
     assert halt.code == RetriesExhausted.code
     assert halt.reason == "transaction 1 failed 2 times (attempts_max = 2); the last error: second"
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_a_time_out_counts_as_a_failure() -> None:
@@ -225,7 +225,7 @@ def test_what_was_given_up_and_still_runs_stops_the_process() -> None:
     [halt] = talk.wait(1)
     assert isinstance(halt, Halt)
     assert halt.code == CommitStuck.code
-    assert halt.reason.startswith("what is left of the given-up attempt 1:1 has run for 5001 ms")
+    assert halt.reason.startswith("the rest of the given-up attempt 1:1 has run for 5001 ms")
 
 
 def test_progress_does_not_prolong_a_commit_phase() -> None:
@@ -274,7 +274,7 @@ def test_a_stuck_commit_phase_stops_the_process() -> None:
             "start again: the transaction is replayed",
         )
     ]
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
     assert talk.tell(CommitSucceeded(attempt(1, 1))) == []
     assert talk.coordinator.committed_txid == 0
 

@@ -101,7 +101,7 @@ def test_a_topology_is_drained_once_no_message_waits() -> None:
     talk.nothing(2)
     finish(talk, 1, MESSAGE)
     talk.nothing(2)
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
     talk.wait(100)
     talk.tell(BatchPlanned(talk.current(2), replace(batch(10, 10), again=(MESSAGE,))))
     talk.nothing(3)

@@ -88,7 +88,7 @@ def test_a_paused_topology_finishes_what_is_in_flight_and_issues_nothing_new() -
     talk.process(1)
     assert kinds(talk.committed(1)) == ["RecordCommit"]
     assert talk.phases() == {2: Phase.PROCESSING}
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
 
 
 def test_a_paused_topology_retries_what_was_recorded() -> None:
@@ -109,7 +109,7 @@ def test_a_paused_topology_asks_an_idle_source_no_more() -> None:
     assert talk.tell(PauseRequested()) == []
     assert talk.wait(1_000) == []
     assert talk.phases() == {}
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
 
 
 def test_nothing_there_during_a_pause_ends_the_question() -> None:
@@ -142,19 +142,19 @@ def test_a_stop_lets_the_commit_phase_end_and_gives_up_all_else() -> None:
     ]
     talk.fail(2)
     talk.fail(3)
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
     assert kinds(talk.committed(1)) == ["RecordCommit"]
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_a_stop_waits_until_nothing_runs() -> None:
     talk = Conversation()
     talk.start_processing(1)
     talk.tell(StopRequested())
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
     talk.fail(2)
     talk.fail(1)
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_a_second_stop_and_time_change_nothing() -> None:
@@ -169,7 +169,7 @@ def test_a_stop_of_an_idle_topology_is_done_at_once() -> None:
     talk.start()
     talk.nothing(1)
     assert talk.tell(StopRequested()) == []
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_a_commit_phase_that_fails_during_a_stop_is_left_to_the_next_start() -> None:
@@ -180,7 +180,7 @@ def test_a_commit_phase_that_fails_during_a_stop_is_left_to_the_next_start() -> 
     talk.fail(2)
     assert kinds(talk.fail(1)) == ["RecordFailure"]
     assert talk.wait(100_000) == []
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 # --- drain --------------------------------------------------------------------------------------------------------
@@ -194,9 +194,9 @@ def test_a_drain_issues_nothing_new_and_is_done_when_all_in_flight_is_committed(
     assert talk.nothing(3) == []
     for txid in (1, 2):
         talk.process(txid)
-        assert not talk.coordinator.done
+        assert not talk.coordinator.is_done
         talk.committed(txid)
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
     assert talk.wait(1_000) == []
 
 
@@ -207,7 +207,7 @@ def test_a_batch_that_is_planned_when_the_drain_comes_is_still_committed() -> No
     assert kinds(talk.plan(1)) == ["RecordAttempt", "StartProcessing"]
     talk.process(1)
     assert kinds(talk.committed(1)) == ["RecordCommit"]
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 @pytest.mark.parametrize("replays_exactly", [True, False])
@@ -218,13 +218,13 @@ def test_a_drain_retries_what_fails_before_it_is_done(*, replays_exactly: bool) 
     talk.nothing(2)
     talk.fail(1)
     assert talk.phases() == {}
-    assert not talk.coordinator.done, "it is recorded, and comes back after its pause"
+    assert not talk.coordinator.is_done, "it is recorded, and comes back after its pause"
     assert kinds(talk.wait(100)) == (["RecordAttempt", "StartProcessing"] if replays_exactly else ["PlanBatch"])
     if not replays_exactly:
         talk.plan(1)
     talk.process(1)
     talk.committed(1)
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_a_new_transaction_whose_planning_fails_during_a_drain_is_not_tried_again() -> None:
@@ -232,7 +232,7 @@ def test_a_new_transaction_whose_planning_fails_during_a_drain_is_not_tried_agai
     talk.start()
     talk.tell(DrainRequested())
     assert kinds(talk.fail(1)) == ["RecordFailure"]
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_a_drain_can_be_called_off() -> None:
@@ -241,7 +241,7 @@ def test_a_drain_can_be_called_off() -> None:
     talk.tell(DrainRequested())
     talk.nothing(2)
     assert kinds(talk.tell(ResumeRequested())) == ["PlanBatch"]
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
 
 
 def test_a_drain_that_becomes_a_pause_is_not_done() -> None:
@@ -250,9 +250,9 @@ def test_a_drain_that_becomes_a_pause_is_not_done() -> None:
     talk.tell(DrainRequested())
     talk.tell(PauseRequested())
     talk.nothing(1)
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
     assert talk.tell(DrainRequested()) == []
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_a_drain_of_an_idle_topology_is_done_at_once() -> None:
@@ -260,7 +260,7 @@ def test_a_drain_of_an_idle_topology_is_done_at_once() -> None:
     talk.start()
     talk.nothing(1)
     talk.tell(DrainRequested())
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 # --- what is told before the first tick ---------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_what_is_reported_before_the_first_tick_holds_from_the_beginning(request
     talk = Conversation()
     assert talk.tell(request_) == []
     assert talk.start() == []
-    assert talk.coordinator.done == (not isinstance(request_, PauseRequested))
+    assert talk.coordinator.is_done == (not isinstance(request_, PauseRequested))
 
 
 def test_nothing_is_issued_before_the_first_tick_even_when_resumed() -> None:
@@ -286,11 +286,11 @@ def test_a_restart_commits_what_was_recorded_although_nothing_new_is_issued(requ
     talk.tell(request_)
     assert kinds(talk.start()) == ["RecordAttempt", "StartProcessing"] * 2
     for txid in (8, 9):
-        assert not talk.coordinator.done
+        assert not talk.coordinator.is_done
         talk.process(txid)
         talk.committed(txid)
     assert talk.phases() == {}
-    assert talk.coordinator.done == isinstance(request_, DrainRequested)
+    assert talk.coordinator.is_done == isinstance(request_, DrainRequested)
 
 
 # --- drained ------------------------------------------------------------------------------------------------------
@@ -302,16 +302,16 @@ def test_drained_it_is_done_when_all_is_committed() -> None:
     assert talk.nothing(2) == []
     assert talk.phases() == {1: Phase.PROCESSING}
     talk.process(1)
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
     assert kinds(talk.committed(1)) == ["RecordCommit"]
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_an_empty_source_is_drained_at_once() -> None:
     talk = Conversation(config=DRAIN)
     talk.start()
     talk.nothing(1)
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 def test_a_source_that_is_not_ready_is_not_drained() -> None:
@@ -319,10 +319,10 @@ def test_a_source_that_is_not_ready_is_not_drained() -> None:
     talk = Conversation(config=DRAIN)
     talk.start()
     assert talk.tell(BatchPlanned(talk.current(1), None, has_ended=False)) == []
-    assert not talk.coordinator.done
+    assert not talk.coordinator.is_done
     assert kinds(talk.wait(100)) == ["PlanBatch"]
     talk.nothing(1)
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 @pytest.mark.parametrize("ran_for_ms", [0, 30_001], ids=["failed", "timed out"])
@@ -332,7 +332,7 @@ def test_drained_then_a_failure_plans_a_smaller_batch_and_the_rest_is_still_read
     talk.nothing(2)
     talk.wait(ran_for_ms)
     talk.fail(1)
-    assert not talk.coordinator.done, "nothing is in flight, yet 1 comes back"
+    assert not talk.coordinator.is_done, "nothing is in flight, yet 1 comes back"
     assert kinds(talk.wait(100)) == ["PlanBatch"]
     assert talk.plan(1, 0, 6)[-1] == PlanBatch(talk.current(2), batch(0, 6), replay=False)
     talk.plan(2, 6, 10)
@@ -340,7 +340,7 @@ def test_drained_then_a_failure_plans_a_smaller_batch_and_the_rest_is_still_read
     for txid in (1, 2):
         talk.process(txid)
     assert kinds([*talk.committed(1), *talk.committed(2)]) == ["RecordCommit", "StartCommit", "RecordCommit"]
-    assert talk.coordinator.done
+    assert talk.coordinator.is_done
 
 
 # --- the start from a progress (T20, T47, T57) --------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transactional.core.machine.carrying import carried, with_what_is_known
-from transactional.core.machine.listing import listed_after
+from transactional.core.machine.carrying import add_committed_facts, carry_forward
+from transactional.core.machine.listing import record_listed
 from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange, PartitionId
 from transactional.model.facts import BatchFacts, EventTime, LastSeen, Listed, Listing
 
@@ -22,7 +22,7 @@ def batch(time_ms: int, *read: PartitionId, **known: object) -> BatchMetadata:
 
 def awaited(listing: Listing, of: EventTime, *, since_ms: int, looked_ms: int) -> bool:
     after = batch(looked_ms, listed={A: Listed(since_ms, EMPTY)})
-    return listed_after(after, {A: listing}, {A: of}, looked_ms + 1_000_000)[A].is_awaited
+    return record_listed(after, {A: listing}, {A: of}, looked_ms + 1_000_000)[A].is_awaited
 
 
 @pytest.mark.parametrize(("of", "longest_ms"), [(AT, 60_000), (IDLE, 10)])
@@ -42,50 +42,50 @@ def test_one_with_unread_records_or_without_an_answer_is_waited_for_as_long_as_t
 
 
 def test_the_first_transaction_that_lists_a_partition_begins_its_time() -> None:
-    first = listed_after(BatchMetadata({}), {A: EMPTY}, {A: AT}, 5)
+    first = record_listed(BatchMetadata({}), {A: EMPTY}, {A: AT}, 5)
     assert first == {A: Listed(5, EMPTY)}
-    second = listed_after(batch(5, listed=first), {A: AWAY, B: UNREAD}, {A: AT, B: AT}, 9)
+    second = record_listed(batch(5, listed=first), {A: AWAY, B: UNREAD}, {A: AT, B: AT}, 9)
     assert second == {A: Listed(5, AWAY), B: Listed(9, UNREAD)}
-    assert listed_after(batch(5), {A: EMPTY}, {A: AT}, 4) == {A: Listed(5, EMPTY)}, "no time goes back"
+    assert record_listed(batch(5), {A: EMPTY}, {A: AT}, 4) == {A: Listed(5, EMPTY)}, "no time goes back"
 
 
 def test_what_was_seen_or_has_no_event_times_or_is_gone_is_not_listed() -> None:
     after = batch(5, event_times={A: LastSeen(1)}, listed={B: Listed(5, EMPTY)})
-    assert listed_after(after, {A: UNREAD, B: UNREAD}, {A: AT}, 9) == {}
-    assert listed_after(after, {}, {}, 9) == {}
+    assert record_listed(after, {A: UNREAD, B: UNREAD}, {A: AT}, 9) == {}
+    assert record_listed(after, {}, {}, 9) == {}
 
 
 def test_a_partition_is_listed_until_a_time_of_it_is_committed() -> None:
     planned = batch(5, A, listed={A: Listed(5, UNREAD), B: Listed(5, EMPTY)})
     digests = {A: Digest(1, 0, event_us=40)}
-    assert carried(BatchMetadata({}), planned.with_digests(digests)).listed == {B: Listed(5, EMPTY)}
+    assert carry_forward(BatchMetadata({}), planned.with_digests(digests)).listed == {B: Listed(5, EMPTY)}
 
 
 def test_records_without_a_time_are_waited_for_like_none() -> None:
     """Else one that never has a time would hold up everything as long as it has records."""
     planned = batch(5, A, listed={A: Listed(5, UNREAD)})
-    committed = carried(BatchMetadata({}), planned.with_digests({A: Digest(1, 0)}))
+    committed = carry_forward(BatchMetadata({}), planned.with_digests({A: Digest(1, 0)}))
     assert committed.listed == {A: Listed(5, UNTIMED)}
-    after = with_what_is_known(committed, committed, [])
-    assert listed_after(after, {A: UNREAD}, {A: IDLE}, 15) == {A: Listed(5, UNTIMED)}
-    late = with_what_is_known(batch(16, listed=after.listed), committed, [])
-    assert listed_after(late, {A: AWAY}, {A: IDLE}, 16) == {A: Listed(5, UNTIMED, is_awaited=False)}
+    after = add_committed_facts(committed, committed, [])
+    assert record_listed(after, {A: UNREAD}, {A: IDLE}, 15) == {A: Listed(5, UNTIMED)}
+    late = add_committed_facts(batch(16, listed=after.listed), committed, [])
+    assert record_listed(late, {A: AWAY}, {A: IDLE}, 16) == {A: Listed(5, UNTIMED, is_awaited=False)}
 
 
 def test_that_records_have_no_time_is_known_while_others_are_in_flight() -> None:
     listed = {A: Listed(5, UNREAD)}
-    committed = carried(BatchMetadata({}), batch(5, A, listed=listed).with_digests({A: Digest(1, 0)}))
+    committed = carry_forward(BatchMetadata({}), batch(5, A, listed=listed).with_digests({A: Digest(1, 0)}))
     in_flight = batch(6, A, listed=listed)
-    assert with_what_is_known(in_flight, committed, [in_flight]).listed == {A: Listed(5, UNTIMED)}
+    assert add_committed_facts(in_flight, committed, [in_flight]).listed == {A: Listed(5, UNTIMED)}
 
 
 def test_records_in_flight_are_not_read() -> None:
     committed, in_flight = batch(5, listed={A: Listed(5, EMPTY)}), batch(6, A, listed={A: Listed(5, UNREAD)})
-    after = with_what_is_known(in_flight, committed, [in_flight])
-    assert listed_after(after, {A: EMPTY}, {A: AT}, 7) == {A: Listed(5, UNREAD)}
+    after = add_committed_facts(in_flight, committed, [in_flight])
+    assert record_listed(after, {A: EMPTY}, {A: AT}, 7) == {A: Listed(5, UNREAD)}
 
 
 def test_an_answer_counts_only_for_the_batch_that_was_planned_with_it() -> None:
     committed = batch(5, listed={A: Listed(5, AWAY), B: Listed(5, UNREAD)})
-    after = with_what_is_known(committed, committed, [])
-    assert listed_after(after, {A: EMPTY, B: EMPTY}, {A: AT, B: AT}, 7) == {A: Listed(5, EMPTY), B: Listed(5, EMPTY)}
+    after = add_committed_facts(committed, committed, [])
+    assert record_listed(after, {A: EMPTY, B: EMPTY}, {A: AT, B: AT}, 7) == {A: Listed(5, EMPTY), B: Listed(5, EMPTY)}

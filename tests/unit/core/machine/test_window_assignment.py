@@ -52,7 +52,7 @@ def test_each_window_closes_once_and_its_panes_are_read(of: Windows, previous: i
     closing = [s for s in starts if (previous is None or s + of.length_us > previous) and s + of.length_us <= watermark]
     found = of.closing(previous, watermark)
     assert [s for s in starts if found is not None and within(found, s)] == closing
-    panes = of.panes_closing(previous, watermark)
+    panes = of.closing_panes(previous, watermark)
     assert (panes is None) == (found is None)
     if panes is not None:
         for start in closing:
@@ -72,7 +72,7 @@ def test_no_open_window_needs_what_is_below_the_horizon(of: Windows, watermark: 
     horizon = of.first_open(watermark) - 1
     if not of.is_late(us, watermark + more):
         assert of.pane_of(us) > horizon
-    panes = of.panes_closing(watermark, watermark + more)
+    panes = of.closing_panes(watermark, watermark + more)
     assert panes is None or panes.after == horizon
 
 
@@ -84,7 +84,7 @@ def test_no_time_and_an_absurd_one_are_late(us: int | None) -> None:
 def test_nothing_closes_as_long_as_no_time_is_known() -> None:
     of = Windows(5, 5)
     assert of.closing(None, None) is None
-    assert of.panes_closing(None, None) is None
+    assert of.closing_panes(None, None) is None
 
 
 def test_times_are_those_of_events_or_the_transactions_own() -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from transactional.core.machine.listing import awaited
+from transactional.core.machine.listing import awaited_partitions
 from transactional.core.store import AttemptRecord, StoreReader, TopologyStatus
 from transactional.core.store.history import RunRecord
 from transactional.core.store.rules import state_of, upkeep_in
@@ -39,7 +39,9 @@ def read_maintenance_failures(reader: StoreReader, topology_id: str) -> dict[str
 def read_awaited_partitions(reader: StoreReader, status: TopologyStatus) -> dict[str, str]:
     """Return the partitions without a record that windows waited for in the last transaction commit, and why."""
     records = reader.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else ()
-    return next((awaited(record.batch.listed) for record in records if record.committed_at_ms is not None), {})
+    return next(
+        (awaited_partitions(record.batch.listed) for record in records if record.committed_at_ms is not None), {}
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from transactional.core.machine.listing import awaited, shown
+from transactional.core.machine.listing import awaited_partitions, format_awaited
 from transactional.core.store import AttemptRecord, AttemptTimes, StoreReader, TopologyStatus
 from transactional.core.store.history import RunRecord
 from transactional.core.store.rules import lag_in, times_of
@@ -111,7 +111,11 @@ def partitions_of(store: StoreReader, status: TopologyStatus) -> tuple[list[Part
     """The partitions as of the last transaction commit, and those without a record that windows waited for."""
     records = store.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else []
     newest = next((record for record in records if record.committed_at_ms is not None), None)
-    return ([], "") if newest is None else (partition_rows(newest), shown(awaited(newest.batch.listed)))
+    return (
+        ([], "")
+        if newest is None
+        else (partition_rows(newest), format_awaited(awaited_partitions(newest.batch.listed)))
+    )
 
 
 def partition_rows(record: AttemptRecord) -> list[PartitionRow]:

@@ -141,7 +141,7 @@ class WindowedUpdate(WindowsUpdate[Window]):
         return self.window.windows.first_time(watermark_us, by_end=by_end)
 
     def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
-        return self.window.windows.open_until(self._times(facts), newest_us)
+        return self.window.windows.count_open_windows(self._times(facts), newest_us)
 
     def aggregator(self) -> Aggregator:
         return self._update.aggregator()
@@ -164,7 +164,7 @@ class WindowedUpdate(WindowsUpdate[Window]):
 
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:
         times = self._times(facts)
-        panes = self.window.windows.panes_closing(times.previous_watermark, times.watermark)
+        panes = self.window.windows.closing_panes(times.previous_watermark, times.watermark)
         return None if panes is None else (self.window.start, panes.after, panes.until)
 
     def close_windows(self, rows: pa.Table, facts: BatchFacts | None) -> pa.Table:

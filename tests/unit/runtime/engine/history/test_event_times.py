@@ -89,7 +89,7 @@ def test_windows_by_count_have_no_event_time() -> None:
 def test_open_windows_are_those_from_the_first_that_has_not_closed(
     windows: Windows, watermark: int | None, newest: int | None, number: int | None
 ) -> None:
-    assert windows.open_until(WindowTimes(watermark, None), newest) == number
+    assert windows.count_open_windows(WindowTimes(watermark, None), newest) == number
 
 
 def test_overlapping_windows_are_all_open() -> None:
