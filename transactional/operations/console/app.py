@@ -1,4 +1,4 @@
-"""The routes of the console, and what each page is given."""
+"""The routes of the console, its endpoints, and the events that make open pages load themselves again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import OperatingError, TransactionalError
 from transactional.operations.console import views
 from transactional.operations.console.errors_page import sections
-from transactional.operations.console.findings import examined
+from transactional.operations.console.findings import run_examination
 from transactional.operations.console.history import History
 from transactional.operations.console.pace import pause_s
 from transactional.operations.console.rendering import STATIC, render
@@ -39,11 +39,11 @@ from transactional.topology.topology import Topology
 LOOK_EVERY_S: Final = 1.0
 """How often an open page looks in the store whether anything has changed."""
 LISTENERS_MAX: Final = LIMITS.connections // 2
-"""So many open pages are live at once: each keeps a connection for as long as it is open, and the others are left for
-loading pages."""
+"""The number of open pages that are live at once. Each keeps a connection open; the others are left for loading
+pages."""
 _CHANGED: Final = "event: changed\ndata:\n\n"
 """The event that makes a page load itself again."""
-_LATER: Final = "retry: 10000\nevent: full\ndata: too many pages are live; this one is not\n\n"
+_TOO_MANY: Final = "retry: 10000\nevent: full\ndata: too many pages are live; this one is not\n\n"
 WAIT_S_MAX: Final = 86_400
 FORM_BYTES_MAX: Final = 4_096
 _NUMBER_MAX: Final = 2**63 - 1
@@ -51,34 +51,34 @@ _NUMBER_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What the pages are made from."""
+    """The sources of the pages: the store, the topologies whose code is known, and who may see and change them."""
 
     store: StoreReader
     access: Access
     clock: Clock = field(default_factory=SystemClock)
     look_every_s: float = LOOK_EVERY_S
     writable: CoordinatorStore | None = None
-    """Where buttons store what they want, as the command line does; None: pages have no buttons."""
+    """The store that buttons write to, as the command line does, or None if pages have no buttons."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)
-    """Those whose code is known here: their tables can be read and examined, and not only the store."""
+    """The topologies whose code is loaded here, by id: their tables can be read and run_examination, too."""
     store_url: str | None = None
-    """For the doctor, who reads the store's rows by code of its own."""
+    """The URL of the store, for the doctor, which reads the rows by code of its own."""
 
 
 class Refused(Exception):
-    """An action is not carried out; the text says why."""
+    """Raised for an action that is not carried out; the text says why."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
         super().__init__(reason)
 
 
-class NotThere(Exception):
-    """The object of a URL does not exist; the text says which."""
+class NotFound(Exception):
+    """Raised if the object of a URL does not exist; the text says which."""
 
 
 def application(console: Console) -> ASGIApp:
-    """The console as an ASGI application, guarded."""
+    """Return the console as an ASGI application behind its guard."""
     pages = Pages(console)
     of_topology = [
         Route("/", pages.topology, name="topology"),
@@ -102,35 +102,35 @@ def application(console: Console) -> ASGIApp:
             Mount("/static", StaticFiles(directory=STATIC), name="static"),
         ],
         exception_handlers={
-            404: _not_there,
-            NotThere: _not_there,
-            Refused: _refused,
-            TransactionalError: _failed,
-            Exception: _failed,
+            404: _answer_not_found,
+            NotFound: _answer_not_found,
+            Refused: _answer_refused,
+            TransactionalError: _answer_failed,
+            Exception: _answer_failed,
         },
     )
     return Guard(app, console.access)
 
 
-def _not_there(_request: Request, error: Exception) -> Response:
-    told = str(error) if isinstance(error, NotThere) else "There is no such page."
-    return HTMLResponse(render("message.html", title="Not found", told=told, hint="", statuses=(), current=None), 404)
+def _answer_not_found(_request: Request, error: Exception) -> Response:
+    text = str(error) if isinstance(error, NotFound) else "There is no such page."
+    return HTMLResponse(render("message.html", title="Not found", text=text, hint="", statuses=(), current=None), 404)
 
 
-def _refused(_request: Request, error: Exception) -> Response:
+def _answer_refused(_request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", error.status if isinstance(error, Refused) else 403)
 
 
-def _failed(_request: Request, error: Exception) -> Response:
-    """An error of the framework, as the command line reports it; a store that is away may be back soon. Any other is
-    a mistake of ours, or a store with records that no version of ours has written."""
+def _answer_failed(_request: Request, error: Exception) -> Response:
+    """Answer with an error of the framework as the command line reports it, and with status 503 if the store may be
+    back soon. Any other error is a bug, or a store with records that no version of this framework has written."""
     code = error.code if isinstance(error, TransactionalError) else ""
     is_away = isinstance(error, OperatingError)
     hint = "Nothing was lost: load the page again once the store responds." if is_away else ""
     if not code:
         hint = "This page can't be made; the topology is not affected. Please report it."
     content = render(
-        "message.html", title=f"{code} {type(error).__name__}", told=str(error), hint=hint, statuses=(), current=None
+        "message.html", title=f"{code} {type(error).__name__}", text=str(error), hint=hint, statuses=(), current=None
     )
     return HTMLResponse(content, 503 if is_away else 500, headers={"retry-after": "5"} if is_away else None)
 
@@ -143,123 +143,123 @@ class Pages:
         self._history = History()
         self._listeners = 0
         self._page_s = 0.0
-        """The processor time of the last page."""
+        """The processor time that the last page took, in seconds."""
 
     def home(self, _request: Request) -> Response:
-        """All topologies."""
+        """Show all topologies."""
         return self._page("home.html", None, **views.home(self._store, self._now_ms()))
 
     def errors(self, _request: Request) -> Response:
-        """What each code of an error means, and what to do."""
+        """Show what each error code means, and what to do."""
         return self._page("errors.html", None, title="Errors", sections=sections())
 
     def topology(self, request: Request) -> Response:
-        """One topology at a glance."""
+        """Show the overview of a topology."""
         span = request.query_params.get("charts", "")
 
         def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
             return views.topology(store, status, now_ms, history=self._history, span=span)
 
-        return self._of_topology(request, "topology.html", view)
+        return self._topology_page(request, "topology.html", view)
 
     def attempts(self, request: Request) -> Response:
-        """The list of attempts, by phase and by page."""
-        before = _number(request.query_params.get("before"))
+        """Show a page of the list of attempts, by phase."""
+        older_than = _parse_number(request.query_params.get("before"))
         phase = request.query_params.get("phase", "")
-        go_to = _number(request.query_params.get("txid"))
+        go_to = _parse_number(request.query_params.get("txid"))
         if go_to is not None:
             return self._redirect(request, "transaction", txid=go_to)
-        return self._of_topology(
+        return self._topology_page(
             request,
             "attempts.html",
             lambda store, status, _: views.attempts(
-                store, status, None if before is None else AttemptId(before), phase
+                store, status, None if older_than is None else AttemptId(older_than), phase
             ),
         )
 
     def transaction(self, request: Request) -> Response:
-        """One transaction."""
-        number = _number(request.path_params["txid"])
+        """Show one transaction with all its attempts."""
+        number = _parse_number(request.path_params["txid"])
         if number is None:
-            raise NotThere("Transactions are numbered 1, 2, 3, …")
+            raise NotFound("Transactions are numbered 1, 2, 3, …")
         txid = TxId(number)
 
         def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
-            found = views.transaction(store, status, txid, now_ms)
-            if found is None:
-                raise NotThere(
+            values = views.transaction(store, status, txid, now_ms)
+            if values is None:
+                raise NotFound(
                     f"The store has no attempt at transaction {txid} of {status.topology_id!r}: it has not been issued "
                     "yet, or its attempts were deleted, as keep_attempts_days and keep_attempts_max say."
                 )
-            return found
+            return values
 
-        return self._of_topology(request, "transaction.html", view)
+        return self._topology_page(request, "transaction.html", view)
 
     def partitions(self, request: Request) -> Response:
-        """All partitions, by page."""
-        page = _number(request.query_params.get("page")) or 1
-        return self._of_topology(
+        """Show a page of the list of partitions."""
+        page = _parse_number(request.query_params.get("page")) or 1
+        return self._topology_page(
             request, "partitions.html", lambda store, status, _: views.partitions(store, status, page)
         )
 
     def states(self, request: Request) -> Response:
-        """All states."""
-        return self._of_topology(request, "states.html", views.states)
+        """Show the states of the committers."""
+        return self._topology_page(request, "states.html", views.states)
 
     def runs(self, request: Request) -> Response:
-        """The last runs."""
-        return self._of_topology(request, "runs.html", views.runs)
+        """Show the last runs of a topology."""
+        return self._topology_page(request, "runs.html", views.runs)
 
     def configuration(self, request: Request) -> Response:
-        """The options as of one run; the last one if none is named."""
-        epoch = _number(request.query_params.get("run"))
-        return self._of_topology(
+        """Show the options as of one run, by default the last one."""
+        epoch = _parse_number(request.query_params.get("run"))
+        return self._topology_page(
             request, "configuration.html", lambda store, status, _: views.configuration(store, status, epoch)
         )
 
     def letters(self, request: Request) -> Response:
-        """Dead letters."""
-        return self._of_topology(
+        """Show the dead letters of a topology."""
+        return self._topology_page(
             request,
             "letters.html",
             lambda store, status, _: views.letters(store, status, self._console.topologies.get(status.topology_id)),
         )
 
     def doctor(self, request: Request) -> Response:
-        """What is wrong; with `?examine=1` after an examination, which reads the whole history and all tables."""
+        """Show what is wrong; `?examine=1` first reads the whole history and all tables."""
 
         def view(store: StoreReader, status: TopologyStatus, now_ms: int) -> Mapping[str, object]:
-            known = self._console.topologies.get(status.topology_id)
+            topology = self._console.topologies.get(status.topology_id)
             examines = request.query_params.get("examine") == "1"
             url = self._console.store_url
-            report = examined(known, store, status.topology_id, url) if examines else None
-            return views.doctor(store, status, now_ms, known, report)
+            report = run_examination(topology, store, status.topology_id, url) if examines else None
+            return views.doctor(store, status, now_ms, topology, report)
 
-        return self._of_topology(request, "doctor.html", view)
+        return self._topology_page(request, "doctor.html", view)
 
     async def repair(self, request: Request) -> Response:
         """Carry out the repairs that are safe, as `doctor --repair` does; then examine again."""
-        writable, _ = await self._acting(request)
+        writable, _ = await self._authorize_action(request)
         status = await run_in_threadpool(self._status, request)
-        known = self._console.topologies.get(status.topology_id)
-        if known is None:
+        topology = self._console.topologies.get(status.topology_id)
+        if topology is None:
             raise Refused(409, "This console does not know the topology's code: start it with --app MODULE:TOPOLOGY.")
 
         def carry_out() -> None:
-            repair(known, writable, examine(known, writable, self._console.store_url))
+            repair(topology, writable, examine(topology, writable, self._console.store_url))
 
         await run_in_threadpool(carry_out)
         return RedirectResponse(views.path_of(status) + "/doctor?examine=1", 303)
 
     async def changes(self, request: Request) -> Response:
-        """Events, one for each change of the topology, for as long as somebody listens."""
+        """Send an event for each change of the topology, for as long as the page is open."""
         status = await run_in_threadpool(self._status, request)
-        return StreamingResponse(self._heard(request, status.topology_id), media_type="text/event-stream")
+        return StreamingResponse(self._limit_listeners(request, status.topology_id), media_type="text/event-stream")
 
-    async def _heard(self, request: Request, topology_id: str) -> AsyncIterator[str]:
-        """The events, unless too many listen; then the browser tries again later."""
+    async def _limit_listeners(self, request: Request, topology_id: str) -> AsyncIterator[str]:
+        """Yield the events of a page, unless too many pages are live; then the browser tries again later."""
         if self._listeners >= LISTENERS_MAX:
-            yield _LATER
+            yield _TOO_MANY
             return
         self._listeners += 1
         try:
@@ -269,13 +269,13 @@ class Pages:
             self._listeners -= 1
 
     async def _events(self, request: Request, topology_id: str) -> AsyncIterator[str]:
-        seen: object = None
+        sent_version: object = None
         while not await request.is_disconnected():
             try:
                 version = await run_in_threadpool(views.version, self._store, topology_id, self._now_ms())
-                # At first, too: it may have changed between the page and whoever listens for it.
-                events = _CHANGED if version != seen else ""
-                seen = version
+                # The first event is always sent: something may have changed since the page was loaded.
+                events = _CHANGED if version != sent_version else ""
+                sent_version = version
             except OperatingError:
                 events = "event: away\ndata: the store does not respond\n\n"
             if events:
@@ -283,9 +283,9 @@ class Pages:
             await asyncio.sleep(pause_s(self._console.look_every_s, self._page_s, self._listeners))
 
     async def desire(self, request: Request) -> Response:
-        """Set the desired state of a topology; then its page."""
-        writable, form = await self._acting(request)
-        wait_s = _number(form.get("wait")) or 0
+        """Set the desired state of a topology, and redirect to its page."""
+        writable, form = await self._authorize_action(request)
+        wait_s = _parse_number(form.get("wait")) or 0
         try:
             state = DesiredState(form.get("state", ""))
         except ValueError:
@@ -297,18 +297,18 @@ class Pages:
         await run_in_threadpool(lambda: writable.desire(status.topology_id, state, wait_ms=wait_ms))
         return RedirectResponse(views.path_of(status) + "/", 303)
 
-    async def _acting(self, request: Request) -> tuple[CoordinatorStore, Mapping[str, str]]:
-        """Where an action is stored, and its form. Raises `Refused`."""
+    async def _authorize_action(self, request: Request) -> tuple[CoordinatorStore, Mapping[str, str]]:
+        """Return the store that an action writes to, and the action's form. Raises `Refused`."""
         if self._console.writable is None:
             raise Refused(403, "This console was started without --allow-actions.")
-        form = dict(parse_qsl((await _body(request)).decode("utf-8", "replace")))
+        form = dict(parse_qsl((await _read_body(request)).decode("utf-8", "replace")))
         if not hmac.compare_digest(form.get("key", "").encode(), self._console.access.form_key.encode()):
             raise Refused(403, "The form is not of this console: load the page again.")
         return self._console.writable, form
 
     # --- details --------------------------------------------------------------------------------------------------
 
-    def _of_topology(
+    def _topology_page(
         self,
         request: Request,
         template: str,
@@ -323,7 +323,7 @@ class Pages:
 
     @property
     def _form_key(self) -> str | None:
-        """What forms have to send back; None: pages have no forms."""
+        """The key that forms have to send back, or None if pages have no forms."""
         return self._console.access.form_key if self._console.writable else None
 
     def _page(self, template: str, current: TopologyStatus | None, **values: object) -> Response:
@@ -335,17 +335,17 @@ class Pages:
 
     def _status(self, request: Request) -> TopologyStatus:
         topology_id = id_of(request.path_params["slug"])
-        found = [] if topology_id is None else self._store.status(topology_id)
-        if not found:
-            raise NotThere(f"The store has no topology {topology_id or request.path_params['slug']!r}.")
-        return found[0]
+        statuses = [] if topology_id is None else self._store.status(topology_id)
+        if not statuses:
+            raise NotFound(f"The store has no topology {topology_id or request.path_params['slug']!r}.")
+        return statuses[0]
 
     def _now_ms(self) -> int:
         return self._console.clock.wall_ms()
 
 
-async def _body(request: Request) -> bytes:
-    """The body of a form, of which no more is read than a form has."""
+async def _read_body(request: Request) -> bytes:
+    """Read the body of a form, or nothing if it is longer than any form of ours."""
     body = b""
     async for part in request.stream():
         body += part
@@ -354,8 +354,8 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _number(text: str | None) -> int | None:
-    """A whole number above zero in a query; None for anything else."""
+def _parse_number(text: str | None) -> int | None:
+    """Parse a whole number above zero in a query; None for anything else."""
     if text is None or not text.isascii() or not text.isdecimal():
         return None
     return min(int(text.lstrip("0")[:20] or 0), _NUMBER_MAX) or None

@@ -26,6 +26,6 @@ def console_beside(
         access = access_of(address or Address(), None, ())
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
         report(f"the console is at {url_of(listening, access.token)}")
-        known = {topology.id: topology}
-        with beside(application(Console(reader, access, topologies=known, store_url=store_url)), listening):
+        topologies = {topology.id: topology}
+        with beside(application(Console(reader, access, topologies=topologies, store_url=store_url)), listening):
             yield

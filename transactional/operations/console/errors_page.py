@@ -21,7 +21,7 @@ _INLINE: Final = (
     (re.compile(r"\[([^]]+)\]\((#[\w-]+)\)"), r'<a href="\2">\1</a>'),
     (re.compile(r"\[([^]]+)\]\([^)]*\)"), r"\1"),
 )
-"""In this order. Other pages of the documentation are not here: links to them are their words."""
+"""The replacements of Markdown, in their order. A link to another page of the documentation becomes its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,61 +34,61 @@ class Section:
 
 
 def link_to(code: str) -> str | None:
-    """The address of a code's section; None: there is no such code."""
+    """Return the address of a code's section, or None if there is no such code."""
     error = by_code(code)
     return None if error is None else f"/errors#{_anchor(f'{code} {error.__name__}')}"
 
 
 def with_links(words: str) -> str:
-    """A text as HTML, in which codes of errors lead to their sections."""
+    """Return a text as HTML in which error codes are links to their sections."""
 
-    def linked(found: re.Match[str]) -> str:
-        link = link_to(found[0])
-        return found[0] if link is None else f'<a href="{link}">{found[0]}</a>'
+    def link_code(code: re.Match[str]) -> str:
+        link = link_to(code[0])
+        return code[0] if link is None else f'<a href="{link}">{code[0]}</a>'
 
-    return _CODE.sub(linked, escape(words))
+    return _CODE.sub(link_code, escape(words))
 
 
 @cache
 def sections() -> tuple[Section, ...]:
-    """The page; nothing if it is not installed."""
-    place = next((each for each in _PLACES if each.exists()), None)
-    if place is None:
+    """Read the sections of the page; none if it is not installed."""
+    page = next((path for path in _PLACES if path.exists()), None)
+    if page is None:
         return ()
-    _, *parts = re.split(r"^## ", place.read_text("utf-8"), flags=re.MULTILINE)
-    found = (part.partition("\n")[::2] for part in parts)
-    return tuple(Section(title, _anchor(title), "".join(_blocks(body))) for title, body in found)
+    _, *parts = re.split(r"^## ", page.read_text("utf-8"), flags=re.MULTILINE)
+    titles_and_bodies = (part.partition("\n")[::2] for part in parts)
+    return tuple(Section(title, _anchor(title), "".join(_convert_blocks(body))) for title, body in titles_and_bodies)
 
 
 def _anchor(title: str) -> str:
     return re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
 
 
-def _blocks(body: str) -> Iterator[str]:
+def _convert_blocks(body: str) -> Iterator[str]:
     for number, part in enumerate(body.split("```")):
         if number % 2:
             yield f'<pre tabindex="0">{escape(part.partition(chr(10))[2])}</pre>'
             continue
         for block in re.split(r"\n\s*\n", part.strip("\n")):
             if block.strip():
-                yield _block(block)
+                yield _convert_block(block)
 
 
-def _block(block: str) -> str:
+def _convert_block(block: str) -> str:
     if block.startswith("|"):
-        rows = [[_inline(cell) for cell in line.strip("| ").split(" | ")] for line in block.splitlines()]
+        rows = [[_convert_inline(cell) for cell in line.strip("| ").split(" | ")] for line in block.splitlines()]
         head, body = "".join(f"<th>{cell}</th>" for cell in rows[0]), rows[2:]
         lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in body)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
         return f'<div class="scroll" tabindex="0">{table}</div>'
     if block.startswith("- "):
-        items = re.split(r"^- ", block, flags=re.MULTILINE)[1:]
-        return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
-    return f"<p>{_inline(block)}</p>"
+        entries = re.split(r"^- ", block, flags=re.MULTILINE)[1:]
+        return "<ul>" + "".join(f"<li>{_convert_inline(entry)}</li>" for entry in entries) + "</ul>"
+    return f"<p>{_convert_inline(block)}</p>"
 
 
-def _inline(words: str) -> str:
+def _convert_inline(words: str) -> str:
     words = escape(words)
-    for pattern, instead in _INLINE:
-        words = pattern.sub(instead, words)
+    for pattern, replacement in _INLINE:
+        words = pattern.sub(replacement, words)
     return words

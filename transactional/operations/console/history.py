@@ -1,4 +1,4 @@
-"""Charts of the past: an hour, a day, a month, from the sums by minute, which outlast the attempts."""
+"""The series of charts over an hour, a day or a month, from the sums by minute, which outlast the attempts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from transactional.core.store import StoreReader
 from transactional.operations.console.data.figures import SPANS, Series, series_of_minutes
 
 _FRESH: Final = 1 / 8
-"""What was read is shown again for this share of a slot: a month is 43,200 rows, of which a minute changes one."""
+"""The share of a slot for which a series is shown again: a month is 43,200 rows, and a minute changes one of them."""
 
 
 class History:
-    """Series by topology and span, read when they are shown."""
+    """A cache of series by topology and span."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, str], tuple[int, Series]] = {}
+        self._cache: dict[tuple[str, str], tuple[int, Series]] = {}
 
     def series(self, store: StoreReader, topology_id: str, span: str, now_ms: int) -> Series:
-        """The series of a span of `SPANS`."""
-        key, of = (topology_id, span), SPANS[span]
-        made_at_ms, series = self._made.get(key, (0, None))
-        if series is None or not 0 <= now_ms - made_at_ms <= of.ms / of.slots * _FRESH:
-            minutes = store.minutes(topology_id, since_ms=now_ms - of.ms, each_ms=of.ms // of.slots)
-            series = series_of_minutes(minutes, now_ms, of)
-            self._made[key] = (now_ms, series)
+        """Return the series of a span that ends now; `span` is a key of `SPANS`."""
+        key, covered = (topology_id, span), SPANS[span]
+        made_at_ms, series = self._cache.get(key, (0, None))
+        if series is None or not 0 <= now_ms - made_at_ms <= covered.ms / covered.slots * _FRESH:
+            minutes = store.minutes(topology_id, since_ms=now_ms - covered.ms, each_ms=covered.ms // covered.slots)
+            series = series_of_minutes(minutes, now_ms, covered)
+            self._cache[key] = (now_ms, series)
         return series

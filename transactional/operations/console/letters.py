@@ -29,13 +29,13 @@ class LettersTable:
 
 
 def with_letters(set_aside: RecentLetters) -> list[tuple[AttemptTimes, int, str]]:
-    """Of the newest transactions with dead letters, how many each has, and of which components."""
+    """Return the newest transactions with dead letters, each with their number, and the numbers by component."""
     newest = set_aside.attempts[:TRANSACTIONS_MAX]
-    return [(each, letters_in(each.details), letters_by_component(each.details)) for each in newest]
+    return [(attempt, letters_in(attempt.details), letters_by_component(attempt.details)) for attempt in newest]
 
 
 def letters_by_component(details: Mapping[str, Any] | None) -> str:
-    """`count 3, parse 1`; a dash for what an older version has recorded."""
+    """Return the numbers of dead letters by component, as in `count 3, parse 1`; a dash if they were not recorded."""
     by_component = (details or {}).get("letters_of")
     if not isinstance(by_component, Mapping) or not by_component:
         return DASH
@@ -43,7 +43,7 @@ def letters_by_component(details: Mapping[str, Any] | None) -> str:
 
 
 def table_of(topology: Topology | None) -> LettersTable | None:
-    """The topology's table of dead letters; None: the topology is not known here, or has none."""
+    """Read a topology's table of dead letters. None if its code is not known here, or it has no such table."""
     if topology is None or topology.dead_letters is None:
         return None
     try:

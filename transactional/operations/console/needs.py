@@ -1,4 +1,4 @@
-"""The packages that the console is made with may be missing: then whoever wants it gets one line."""
+"""Checks that the packages of the console are installed, so that a missing one is a one-line error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from transactional.model.names import DISTRIBUTION
 
 
 def require_console() -> None:
-    """Raise `ConfigError` if what the console is made with is not installed."""
+    """Raise `ConfigError` if a package that the console needs is not installed."""
     try:
         import transactional.operations.console.app
         import transactional.operations.web.server  # noqa: F401

@@ -1,4 +1,4 @@
-"""Templates to HTML. Whatever a template inserts is redacted and escaped, unless it is a diagram of ours."""
+"""Renders templates as HTML. Every inserted value is redacted and escaped, unless it is one of our own diagrams."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from transactional.operations.console.slugs import slug_of
 STATIC: Final = Path(__file__).with_name("static")
 
 
-def _shown(value: Any) -> Any:
-    """What is inserted for a value."""
-    if value is None:
+def _finalize(inserted: Any) -> Any:
+    """Return the text that a template inserts for a value: a dash for None, and texts without control characters."""
+    if inserted is None:
         return formats.DASH
-    return formats.redacted_text(value) if type(value) is str else value  # a diagram is Markup, and made of shown texts
+    return (
+        formats.redacted_text(inserted) if type(inserted) is str else inserted
+    )  # a diagram is Markup, and made of shown texts
 
 
-def _compact(value: Any) -> str:
-    """An option's value, or a state's identity, in one line."""
-    if value is None:
+def _compact(setting: Any) -> str:
+    """Return an option's value, or a state's identity, in one line."""
+    if setting is None:
         return "not set"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_compact(each)}" for name, each in value.items())
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(setting, Mapping):
+        return ", ".join(f"{name}: {_compact(nested)}" for name, nested in setting.items())
+    return setting if isinstance(setting, str) else json.dumps(setting, ensure_ascii=False, default=str)
 
 
 class _Element(str):
@@ -44,12 +46,12 @@ class _Element(str):
         return self
 
 
-def _time(at_ms: int | None, shown: Callable[[int | None], str]) -> str:
-    """A moment as an element. Pointed at, it has the date and says that it is UTC; a script adds the local time."""
+def _time_element(at_ms: int | None, format_time: Callable[[int | None], str]) -> str:
+    """Return a time as an element whose title has the date and says that it is UTC; a script adds the local time."""
     if at_ms is None:
         return formats.DASH
     title = f"{formats.format_date_time(at_ms)} UTC"
-    return _Element(f'<time datetime="{formats.format_iso(at_ms)}" title="{title}">{shown(at_ms)}</time>')
+    return _Element(f'<time datetime="{formats.format_iso(at_ms)}" title="{title}">{format_time(at_ms)}</time>')
 
 
 def _has_topics(status: TopologyStatus) -> bool:
@@ -58,26 +60,26 @@ def _has_topics(status: TopologyStatus) -> bool:
     return any(name.rpartition(".")[2] == "topics" for name in spout)
 
 
-def _environment() -> jinja2.Environment:
+def _make_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_shown,
+        finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {
         "bytes": formats.format_size,
-        "clock": lambda at_ms: _time(at_ms, formats.format_time_of_day),
-        "codes": lambda value: with_links(formats.redacted_text(value)),
+        "clock": lambda at_ms: _time_element(at_ms, formats.format_time_of_day),
+        "codes": lambda text: with_links(formats.redacted_text(text)),
         "compact": _compact,
         "count": formats.format_count,
         "dashed": lambda words: words.replace(" ", "-"),
         "duration": formats.format_duration,
         "first_line": formats.first_line,
         "has_topics": _has_topics,
-        "moment": lambda at_ms: _time(at_ms, formats.format_date_time),
+        "moment": lambda at_ms: _time_element(at_ms, formats.format_date_time),
         "slug": slug_of,
         "state": state_of,
         "windows": lambda value: windows_text(value) if isinstance(value, str) else value,
@@ -85,11 +87,11 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-_ENVIRONMENT: Final = _environment()
+_ENVIRONMENT: Final = _make_environment()
 
 
 def render(template: str, **values: object) -> str:
-    """A page. A value that a template uses and is not given is an error."""
+    """Render a template. A value that the template uses and `values` lacks is an error."""
     text: str = _ENVIRONMENT.get_template(template).render(**values)
     return text
 

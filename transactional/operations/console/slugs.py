@@ -12,18 +12,18 @@ _ENCODED: Final = "~"
 
 
 def slug_of(topology_id: str) -> str:
-    """The id as one segment of a path: as it is if it is harmless, else `~` and its UTF-8 bytes in base64url."""
+    """Return an id as one segment of a path: unchanged if it is harmless, else `~` and its UTF-8 bytes in base64url."""
     if _PLAIN.fullmatch(topology_id):
         return topology_id
     return _ENCODED + base64.urlsafe_b64encode(topology_id.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
 
 def id_of(slug: str) -> str | None:
-    """The inverse of `slug_of`; None if this is not how any id is written."""
+    """Return the id of a slug, or None if `slug_of` makes this slug of no id."""
     if not slug.startswith(_ENCODED):
         return slug if _PLAIN.fullmatch(slug) else None
     try:
-        found = base64.urlsafe_b64decode(slug[1:] + "=" * (-len(slug[1:]) % 4)).decode("utf-8")
+        topology_id = base64.urlsafe_b64decode(slug[1:] + "=" * (-len(slug[1:]) % 4)).decode("utf-8")
     except (ValueError, binascii.Error):
         return None
-    return found if found and slug_of(found) == slug else None
+    return topology_id if topology_id and slug_of(topology_id) == slug else None

@@ -1,4 +1,4 @@
-"""What each page shows: from a store, the values for its template."""
+"""The values for the template of each page, read from a store."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from transactional.operations.console.data.figures import (
     tuples_by_edge,
 )
 from transactional.operations.console.data.phase_executors import phase_executors_of
-from transactional.operations.console.data.tiles import letters_tiles, of_run, tiles_of
+from transactional.operations.console.data.tiles import attempts_of_run, letters_tiles, tiles_of
 from transactional.operations.console.drawing import charts
 from transactional.operations.console.drawing.staircase import bars_of, draw_staircase
-from transactional.operations.console.findings import Examination, at_a_glance
+from transactional.operations.console.findings import Examination, find_notices
 from transactional.operations.console.history import History
 from transactional.operations.console.letters import TRANSACTIONS_MAX, letters_by_component, table_of, with_letters
 from transactional.operations.console.slugs import slug_of
@@ -50,12 +50,12 @@ _AGES_EVERY_MS: Final = 10_000
 
 
 def home(store: StoreReader, now_ms: int) -> View:
-    """All topologies, each with the pulse of its last attempts."""
+    """Return the values of the page of all topologies: each has the pulse of its last attempts."""
     statuses = store.status()
     cards = []
     for status in statuses:
         recent = store.times(status.topology_id, limit=_PULSE)
-        took = [_taken(each, now_ms) for each in reversed(recent)]
+        took = [_duration_and_kind(attempt, now_ms) for attempt in reversed(recent)]
         pulse = charts.draw_pulse(took, f"the last {len(took)} attempts") if took else ""
         cards.append((status, tiles_of(status, recent, now_ms), pulse, retry_at_stop(store, status)))
     return {"statuses": statuses, "cards": cards, "title": "Topologies"}
@@ -68,23 +68,23 @@ def of_status(store: StoreReader, status: TopologyStatus, now_ms: int, form_key:
     return {"status": status, "now_ms": now_ms, "path": path_of(status), "form_key": form_key, "retry_at_stop": retry}
 
 
-def _taken(each: AttemptTimes, now_ms: int) -> tuple[float, str]:
-    bars = bars_of(each, now_ms)
+def _duration_and_kind(attempt: AttemptTimes, now_ms: int) -> tuple[float, str]:
+    bars = bars_of(attempt, now_ms)
     kind = {COMMITTED: "committing", FAILED: "failed", GIVEN_UP: "given-up", REWOUND: "given-up"}.get(
-        each.phase, "processing"
+        attempt.phase, "processing"
     )
     return min(bars[-1].end_ms, now_ms) - bars[0].start_ms, kind
 
 
 def topology(store: StoreReader, status: TopologyStatus, now_ms: int, *, history: History, span: str = "") -> View:
-    """One topology at a glance. The charts go back as far as `span` says, a key of `SPANS`; by default they are of the
-    present run's last attempts."""
+    """Return the values of the overview of a topology. The charts cover `span`, a key of `SPANS`; by default they are
+    of the present run's last attempts."""
     overview = reading.overview_of(store, status)
     status, recent = overview.status, overview.recent
-    own = of_run(recent, status.run)
-    graph = make_graph(overview.described, tuples_by_edge(own))
+    run_attempts = attempts_of_run(recent, status.run)
+    graph = make_graph(overview.described, tuples_by_edge(run_attempts))
     partitions, waits = reading.partitions_of(store, status)
-    times = event_times_of(own)
+    times = event_times_of(run_attempts)
     return {
         "status": status,
         "title": status.topology_id,
@@ -95,11 +95,13 @@ def topology(store: StoreReader, status: TopologyStatus, now_ms: int, *, history
         "event_tiles": event_tiles(times, now_ms) if times else (),
         "graph_svg": draw_graph(graph),
         "executors": phase_executors_of(overview.newest.details) if overview.newest is not None else [],
-        "staircase": draw_staircase(recent, overview.runs, now_ms, _link_from(status)),
-        "charts": _charts(history.series(store, status.topology_id, span, now_ms) if span in SPANS else series_of(own)),
+        "staircase": draw_staircase(recent, overview.runs, now_ms, _transaction_links(status)),
+        "charts": _draw_charts(
+            history.series(store, status.topology_id, span, now_ms) if span in SPANS else series_of(run_attempts)
+        ),
         "span": span if span in SPANS else "",
-        "spans": {"": f"last {len(own)} attempts of run {status.epoch}"}
-        | {name: of.words for name, of in SPANS.items()},
+        "spans": {"": f"last {len(run_attempts)} attempts of run {status.epoch}"}
+        | {name: chart_span.words for name, chart_span in SPANS.items()},
         "partitions": partitions[:PARTITIONS_OF_OVERVIEW],
         "partitions_all": len(partitions),
         "waits": waits,
@@ -110,18 +112,18 @@ def topology(store: StoreReader, status: TopologyStatus, now_ms: int, *, history
 
 
 def path_of(status: TopologyStatus) -> str:
-    """Where the pages of a topology are."""
+    """Return the path of a topology's pages."""
     return f"/t/{slug_of(status.topology_id)}"
 
 
-def _link_from(status: TopologyStatus) -> Callable[[TxId], str]:
+def _transaction_links(status: TopologyStatus) -> Callable[[TxId], str]:
     return lambda txid: f"{path_of(status)}/transactions/{txid}"
 
 
-def _charts(series: Series | None) -> list[charts.Chart]:
+def _draw_charts(series: Series | None) -> list[charts.Chart]:
     if series is None or not any(slot.transactions for slot in series.slots):
         return []
-    phases = {each: series.spent(each) for each in ("planning", "processing", "waiting", "committing")}
+    phases = {phase: series.spent(phase) for phase in ("planning", "processing", "waiting", "committing")}
     drawn = [
         charts.area("Records per second", series, series.rates, "Records per second over time", "rate"),
         charts.stack("Latency by phase, ms", series, phases, "Mean latency by phase over time"),
@@ -134,44 +136,44 @@ def _charts(series: Series | None) -> list[charts.Chart]:
     return drawn
 
 
-def attempts(store: StoreReader, status: TopologyStatus, before: AttemptId | None, phase: str) -> View:
-    """A page of the list of attempts."""
-    wanted = phase if phase in PHASES else ""
-    page = reading.attempts_page(store, status.topology_id, before=before, phases=PHASES[wanted][1])
+def attempts(store: StoreReader, status: TopologyStatus, older_than: AttemptId | None, phase: str) -> View:
+    """Return the values of a page of the list of attempts, which begins before an attempt and has one phase."""
+    phase_filter = phase if phase in PHASES else ""
+    page = reading.attempts_page(store, status.topology_id, older_than=older_than, phases=PHASES[phase_filter][1])
     return {
         "title": f"Attempts of {status.topology_id}",
         "tab": "attempts",
         "rows": page.rows,
         "older": page.older,
-        "is_first": before is None,
-        "phase": wanted,
+        "is_first": older_than is None,
+        "phase": phase_filter,
         "filters": [(name, words) for name, (words, _) in PHASES.items()],
         "phases_of": phases_of,
     }
 
 
 def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: int) -> View | None:
-    """One transaction with all its attempts; None: there is none."""
-    found = reading.transaction_of(store, status.topology_id, txid)
-    if not found.attempts:
+    """Return the values of the page of a transaction, or None if the store has no attempt at it."""
+    history = reading.transaction_of(store, status.topology_id, txid)
+    if not history.attempts:
         return None
-    before = found.before
-    tries = []
-    for record, times in zip(found.attempts, found.times, strict=True):
-        waited = before is not None and _waited(times, before)
+    previous = history.previous
+    attempts = []
+    for record, times in zip(history.attempts, history.times, strict=True):
+        waited = previous is not None and _has_waited(times, previous)
         edges = [(s, stream, t, n) for s, stream, t, n in (record.details or {}).get("edges", ())]
-        tries.append((record, times, phases_of(times), waited, edges, phase_executors_of(record.details)))
+        attempts.append((record, times, phases_of(times), waited, edges, phase_executors_of(record.details)))
     return {
         "title": f"Transaction {txid} of {status.topology_id}",
         "tab": "attempts",
         "txid": txid,
-        "tries": tries,
+        "tries": attempts,
         "is_last": txid >= status.committed_txid and not store.attempts_at(status.topology_id, TxId(txid + 1)),
         "staircase": draw_staircase(
-            [*([before] if before else []), *found.times],
+            [*([previous] if previous else []), *history.times],
             store.runs(status.topology_id, limit=20),
             now_ms,
-            _link_from(status),
+            _transaction_links(status),
         ),
         "ranges_max": PARTITIONS_OF_PAGE,
         "letters_in": letters_in,
@@ -179,16 +181,16 @@ def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: 
     }
 
 
-def _waited(each: AttemptTimes, before: AttemptTimes) -> bool:
+def _has_waited(attempt: AttemptTimes, previous: AttemptTimes) -> bool:
     return (
-        each.processed_at_ms is not None
-        and before.committed_at_ms is not None
-        and each.processed_at_ms < before.committed_at_ms
+        attempt.processed_at_ms is not None
+        and previous.committed_at_ms is not None
+        and attempt.processed_at_ms < previous.committed_at_ms
     )
 
 
 def partitions(store: StoreReader, status: TopologyStatus, page: int) -> View:
-    """A page of the partitions."""
+    """Return the values of a page of the partitions."""
     rows, waits = reading.partitions_of(store, status)
     pages = max(1, -(-len(rows) // PARTITIONS_OF_PAGE))
     page = min(page, pages)
@@ -204,35 +206,35 @@ def partitions(store: StoreReader, status: TopologyStatus, page: int) -> View:
 
 
 def states(store: StoreReader, status: TopologyStatus, _now_ms: int) -> View:
-    """All states."""
+    """Return the values of the page of states, as of the newest committed transaction."""
     newest = next(iter(store.times(status.topology_id, limit=1, phases=(COMMITTED,))), None)
     return {"title": f"States of {status.topology_id}", "tab": "states", "states": states_of(status, newest)}
 
 
 def runs(store: StoreReader, status: TopologyStatus, _now_ms: int) -> View:
-    """The last runs, newest first."""
-    found = store.runs(status.topology_id, limit=reading.RUNS_MAX)
-    return {"title": f"Runs of {status.topology_id}", "tab": "runs", "runs": found}
+    """Return the values of the page of the last runs, newest first."""
+    last_runs = store.runs(status.topology_id, limit=reading.RUNS_MAX)
+    return {"title": f"Runs of {status.topology_id}", "tab": "runs", "runs": last_runs}
 
 
 def configuration(store: StoreReader, status: TopologyStatus, epoch: int | None) -> View:
-    """The options as of a run, and what has changed since the one before."""
-    found = store.runs(status.topology_id, limit=reading.RUNS_MAX)
-    place = next((number for number, run in enumerate(found) if run.epoch == epoch), 0)
-    run = found[place] if found else None
-    before = found[place + 1] if place + 1 < len(found) else None
+    """Return the values of the page of a run's options, with those of the previous run."""
+    last_runs = store.runs(status.topology_id, limit=reading.RUNS_MAX)
+    place = next((number for number, run in enumerate(last_runs) if run.epoch == epoch), 0)
+    run = last_runs[place] if last_runs else None
+    previous_run = last_runs[place + 1] if place + 1 < len(last_runs) else None
     return {
         "title": f"Configuration of {status.topology_id}",
         "tab": "configuration",
         "run": run,
-        "before": before,
-        "options": [] if run is None else reading.options_of(run, before),
-        "runs": found,
+        "previous_run": previous_run,
+        "options": [] if run is None else reading.options_of(run, previous_run),
+        "runs": last_runs,
     }
 
 
-def letters(store: StoreReader, status: TopologyStatus, known: Topology | None) -> View:
-    """Dead letters: by transaction, and from their table."""
+def letters(store: StoreReader, status: TopologyStatus, known_topology: Topology | None) -> View:
+    """Return the values of the page of dead letters: by transaction, and from their table."""
     set_aside = set_aside_of(store, status)
     return {
         "title": f"Dead letters of {status.topology_id}",
@@ -240,20 +242,20 @@ def letters(store: StoreReader, status: TopologyStatus, known: Topology | None) 
         "by_transaction": with_letters(set_aside),
         "set_aside": set_aside,
         "shown_max": TRANSACTIONS_MAX,
-        "is_known": known is not None,
-        "table": table_of(known),
+        "is_known": known_topology is not None,
+        "table": table_of(known_topology),
     }
 
 
 def doctor(
-    store: StoreReader, status: TopologyStatus, now_ms: int, known: Topology | None, report: Examination | None
+    store: StoreReader, status: TopologyStatus, now_ms: int, known_topology: Topology | None, report: Examination | None
 ) -> View:
-    """What is wrong: at a glance, and by the doctor's last examination."""
+    """Return the values of the doctor's page: notices from the store alone, and an examination if there was one."""
     return {
         "title": f"Doctor of {status.topology_id}",
         "tab": "doctor",
-        "notices": at_a_glance(store, status, now_ms),
-        "is_known": known is not None,
+        "notices": find_notices(store, status, now_ms),
+        "is_known": known_topology is not None,
         "report": report,
     }
 
@@ -264,6 +266,6 @@ def version(store: StoreReader, topology_id: str, now_ms: int) -> object:
     status = next(iter(store.status(topology_id)), None)
     if status is None:
         return None
-    newest = [(each.attempt, each.phase) for each in store.times(topology_id, limit=6)]
+    newest = [(attempt.attempt, attempt.phase) for attempt in store.times(topology_id, limit=6)]
     age = now_ms // _AGES_EVERY_MS if status.is_leased else None
     return age, newest, status.epoch, status.is_leased, status.desired, status.trouble, status.committed_txid

@@ -20,7 +20,7 @@ from transactional.core.store.troubles import retry_at_stop
 from transactional.model.attempt import TxId
 from transactional.operations.cli.output.statuses import troubles_of
 from transactional.operations.console.export import exported
-from transactional.operations.console.findings import at_a_glance
+from transactional.operations.console.findings import find_notices
 from transactional.operations.launch.running import run_topology
 
 
@@ -30,7 +30,7 @@ def text_of(page: str) -> str:
 
 def seen(past: Past) -> list[str]:
     [status] = past.store.status(past.topology_id)
-    return [each.what for each in at_a_glance(past.store, status, past.clock.wall_ms())]
+    return [each.text for each in find_notices(past.store, status, past.clock.wall_ms())]
 
 
 def test_a_topology_that_is_well_has_nothing_to_show() -> None:
@@ -75,8 +75,8 @@ def test_a_retry_of_a_run_that_somebody_has_ended_is_no_alarm(how: EndedHow) -> 
     assert troubles_of([status], {"words": retry_at_stop(past.store, status)}) == [
         f"words: t{words}: processing: ValueError: no"
     ]
-    [notice] = at_a_glance(past.store, status, past.clock.wall_ms())
-    assert (notice.what, notice.is_bad) == (f"T{words}, at last with: processing: ValueError: no", False)
+    [notice] = find_notices(past.store, status, past.clock.wall_ms())
+    assert (notice.text, notice.is_bad) == (f"T{words}, at last with: processing: ValueError: no", False)
     for path in ("", "t/words/", "t/words/attempts", "t/words/doctor"):
         page = browser(past).get(f"/{path}").text
         assert words in text_of(page)

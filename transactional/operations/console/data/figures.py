@@ -1,4 +1,4 @@
-"""What the pages say in figures, computed from what the store holds of a topology."""
+"""The figures of the pages, computed from the attempts, minutes and status that the store has of a topology."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from transactional.core.store.rules import COMMITTED, lag_in, letters_in, upkeep
 from transactional.model.names import DEAD_LETTERS
 
 RECENT: Final = 300
-"""So many of the last attempts are read for an overview."""
+"""The number of newest attempts that are read for an overview."""
 DAY_MS: Final = 86_400_000
 _EDGES_OF: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """How long an attempt took by phase, in milliseconds; None: not reached."""
+    """The duration of an attempt by phase, in milliseconds; None for a phase that it has not reached."""
 
     planning: int
     processing: int | None
@@ -29,43 +29,43 @@ class Phases:
 
     @property
     def total(self) -> int | None:
-        """From issue to commit."""
+        """The milliseconds from issue to commit, or None if the attempt was not committed."""
         parts = (self.processing, self.waiting, self.committing)
         return None if None in parts else self.planning + sum(part or 0 for part in parts)
 
 
-def phases_of(each: AttemptTimes) -> Phases:
-    """The time of an attempt by phase."""
+def phases_of(attempt: AttemptTimes) -> Phases:
+    """Return the duration of an attempt by phase."""
 
-    def between(start_ms: int | None, end_ms: int | None) -> int | None:
+    def milliseconds_between(start_ms: int | None, end_ms: int | None) -> int | None:
         return None if start_ms is None or end_ms is None else max(0, end_ms - start_ms)
 
     return Phases(
-        max(0, each.planned_at_ms - each.issued_at_ms),
-        between(each.planned_at_ms, each.processed_at_ms),
-        between(each.processed_at_ms, each.commit_started_at_ms),
-        between(each.commit_started_at_ms, each.committed_at_ms),
+        max(0, attempt.planned_at_ms - attempt.issued_at_ms),
+        milliseconds_between(attempt.planned_at_ms, attempt.processed_at_ms),
+        milliseconds_between(attempt.processed_at_ms, attempt.commit_started_at_ms),
+        milliseconds_between(attempt.commit_started_at_ms, attempt.committed_at_ms),
     )
 
 
 def committed_of(attempts: Sequence[AttemptTimes]) -> list[AttemptTimes]:
-    """Those that were committed, in the order given."""
-    return [each for each in attempts if each.phase == COMMITTED and each.committed_at_ms is not None]
+    """Return the attempts that were committed, in the order given."""
+    return [attempt for attempt in attempts if attempt.phase == COMMITTED and attempt.committed_at_ms is not None]
 
 
 def event_time_in(details: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What was recorded of event time with a transaction commit (`event_time_of`); empty: nothing."""
-    found: Mapping[str, Any] = (details or {}).get("event_time", {})
-    return found
+    """Return the event time that was recorded with a transaction commit (`event_time_of`), or nothing."""
+    event_time: Mapping[str, Any] = (details or {}).get("event_time", {})
+    return event_time
 
 
 def tuples_by_edge(recent: Sequence[AttemptTimes]) -> dict[tuple[str, str, str], float]:
-    """Mean number of tuples per transaction, by source, stream and target; of what was recorded."""
+    """Return the mean number of tuples per transaction by source, stream and target, of the newest commits."""
     sums = defaultdict[tuple[str, str, str], float](float)
-    known = [each for each in committed_of(recent) if "edges" in (each.details or {})][:_EDGES_OF]
-    for each in known:
-        for source, stream, target, number in (each.details or {})["edges"]:
-            sums[source, stream, target] += number / len(known)
+    counted = [attempt for attempt in committed_of(recent) if "edges" in (attempt.details or {})][:_EDGES_OF]
+    for attempt in counted:
+        for source, stream, target, number in (attempt.details or {})["edges"]:
+            sums[source, stream, target] += number / len(counted)
     return dict(sums)
 
 
@@ -76,7 +76,7 @@ SLOTS: Final = 72
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How far back the charts go; a slot of a day's chart is a quarter of an hour, of a month's ten hours."""
+    """The time that charts cover, and the number of its slots: one of a day's chart is a quarter of an hour."""
 
     words: str
     ms: int
@@ -92,7 +92,7 @@ SPANS: Final = {
 
 @dataclass(slots=True)
 class Slot:
-    """What was committed in one part of the time shown."""
+    """The sums of the transactions that were committed in one part of a chart's time."""
 
     transactions: int = 0
     rows: int = 0
@@ -113,63 +113,63 @@ class Series:
 
     @property
     def rates(self) -> list[float]:
-        """Records per second."""
+        """The records per second by slot."""
         return [slot.rows * 1_000 / self.slot_ms for slot in self.slots]
 
     @property
     def lags(self) -> list[float]:
-        """The highest lag; in a part without a commit that of before."""
-        return _filled(slot.lag for slot in self.slots)
+        """The highest lag by slot; a slot without a commit has that of the slot before it."""
+        return _fill_from_previous(slot.lag for slot in self.slots)
 
     @property
     def behind_s(self) -> list[float]:
-        """How many seconds the watermark was behind the newest event, at most; without a commit as before."""
-        return [ms / 1_000 for ms in _filled(slot.behind_ms for slot in self.slots)]
+        """The greatest lag of the watermark in seconds by slot; a slot without a commit has that of the one before."""
+        return [ms / 1_000 for ms in _fill_from_previous(slot.behind_ms for slot in self.slots)]
 
     def spent(self, phase: str) -> list[float]:
-        """Mean milliseconds of a transaction in a phase."""
+        """Return by slot the mean milliseconds that a transaction spent in a phase."""
         return [slot.spent_ms[phase] / max(1, slot.transactions) for slot in self.slots]
 
 
-def _filled(values: Iterable[float | None]) -> list[float]:
-    found, last = list[float](), 0.0
-    for value in values:
-        last = last if value is None else float(value)
-        found.append(last)
-    return found
+def _fill_from_previous(figures: Iterable[float | None]) -> list[float]:
+    filled, last = list[float](), 0.0
+    for figure in figures:
+        last = last if figure is None else float(figure)
+        filled.append(last)
+    return filled
 
 
 def series_of(recent: Sequence[AttemptTimes]) -> Series | None:
-    """The committed ones of these attempts over time; None: too few for a line."""
+    """Return the series of the committed ones of these attempts, or None if they are too few for a line."""
     committed = committed_of(recent)
-    times = [each.committed_at_ms or 0 for each in committed]
+    times = [attempt.committed_at_ms or 0 for attempt in committed]
     if len(committed) < 3 or max(times) == min(times):
         return None
     start_ms = min(times)
     number = min(SLOTS, len(committed))
     slot_ms = (max(times) - start_ms) / number
     slots = [Slot() for _ in range(number)]
-    for each, at_ms in zip(committed, times, strict=True):
-        _add(slots[min(number - 1, int((at_ms - start_ms) / slot_ms))], each)
+    for attempt, at_ms in zip(committed, times, strict=True):
+        _add_attempt(slots[min(number - 1, int((at_ms - start_ms) / slot_ms))], attempt)
     return Series(start_ms, slot_ms, slots)
 
 
-def _add(slot: Slot, each: AttemptTimes) -> None:
+def _add_attempt(slot: Slot, attempt: AttemptTimes) -> None:
     slot.transactions += 1
-    slot.rows += each.rows or 0
-    lag = lag_in(each.details)
+    slot.rows += attempt.rows or 0
+    lag = lag_in(attempt.details)
     if lag is not None:
         slot.lag = max(lag, slot.lag or 0)
-    reached = event_time_in(each.details)
-    if reached and None not in (reached["newest_us"], reached["watermark_us"]):
-        slot.behind_ms = max((reached["newest_us"] - reached["watermark_us"]) / 1_000, slot.behind_ms or 0)
-    phases = phases_of(each)
+    event_time = event_time_in(attempt.details)
+    if event_time and None not in (event_time["newest_us"], event_time["watermark_us"]):
+        slot.behind_ms = max((event_time["newest_us"] - event_time["watermark_us"]) / 1_000, slot.behind_ms or 0)
+    phases = phases_of(attempt)
     for phase in slot.spent_ms:
         slot.spent_ms[phase] += getattr(phases, phase) or 0
 
 
 def series_of_minutes(minutes: Sequence[MinuteRecord], now_ms: int, span: Span) -> Series:
-    """What was committed in the last hour, day or month, from the sums by minute."""
+    """Return the series of a span that ends now, from the sums by minute."""
     start_ms = now_ms - span.ms
     slots = [Slot() for _ in range(span.slots)]
     slot_ms = span.ms / span.slots
@@ -192,7 +192,7 @@ def _add_minute(slot: Slot, minute: MinuteRecord) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition as of the last transaction commit. `share` of the highest lag, from 0 to 1."""
+    """A partition as of the last transaction commit. `share` is its part of the highest lag, from 0 to 1."""
 
     name: str
     position: int
@@ -200,17 +200,17 @@ class PartitionRow:
     lag: int | None
     share: float = 0.0
     event_ms: int | None = None
-    """Its newest event time."""
+    """The newest event time of the partition, if it has any."""
 
 
 def lags_in(details: Mapping[str, Any] | None) -> dict[tuple[str, int], int]:
-    """The lag by partition that was recorded with a transaction commit."""
+    """Return the lag by partition that was recorded with a transaction commit."""
     return {(source, index): lag for source, index, lag in (details or {}).get("lags", ())}
 
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """A committer's state: what it is, and what its last commit did, as far as that was recorded."""
+    """A committer's state: its identity, and the recorded facts of its last commit."""
 
     component: str
     identity: Mapping[str, Any]
@@ -220,7 +220,7 @@ class StateRow:
 
 
 def states_of(status: TopologyStatus, newest: AttemptTimes | None) -> list[StateRow]:
-    """The states of a topology."""
+    """Return the states of a topology, with the facts of its newest committed attempt."""
     facts = (newest.details or {}).get("states", {}) if newest is not None else {}
     upkeep = {} if newest is None else upkeep_in(newest.details)
     committers = status.fingerprint.get("committers", {})

@@ -1,4 +1,4 @@
-"""What the pages read from a store: one object per question, no more than the page shows."""
+"""Reads from a store what pages show, and no more: one object for each page or part of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transactional.operations.console.data.figures import (
 )
 
 PAGE: Final = 40
-"""Rows of a list."""
+"""The number of rows on one page of a list."""
 RUNS_MAX: Final = 100
 
 
@@ -37,22 +37,22 @@ class Overview:
 
     @property
     def newest(self) -> AttemptTimes | None:
-        """The last committed attempt."""
+        """The newest committed attempt, if there is one."""
         return next(iter(committed_of(self.recent)), None)
 
     @property
     def described(self) -> Mapping[str, Any]:
-        """The topology as its last run described it."""
+        """The description of the topology by its last run, as `describe --format json` prints it."""
         return next((run.about.topology for run in self.runs if run.about.topology), {})
 
     @property
     def states(self) -> list[StateRow]:
-        """Its states."""
+        """The states of the topology as of the newest commit."""
         return states_of(self.status, self.newest)
 
 
 def overview_of(store: StoreReader, status: TopologyStatus) -> Overview:
-    """Read what the overview shows."""
+    """Read the newest attempts and the last runs of a topology."""
     recent = store.times(status.topology_id, limit=RECENT)
     return Overview(add_later_commits(status, recent), recent, store.runs(status.topology_id, limit=20))
 
@@ -74,41 +74,42 @@ def add_later_commits(status: TopologyStatus, recent: Sequence[AttemptTimes]) ->
 
 @dataclass(frozen=True, slots=True)
 class AttemptPage:
-    """A page of the list of attempts. `older` is where the next page begins; None: this is the last."""
+    """A page of the list of attempts. The next page begins before attempt `older`, or is missing if that is None."""
 
     rows: Sequence[AttemptTimes]
     older: AttemptId | None
 
 
 def attempts_page(
-    store: StoreReader, topology_id: str, *, before: AttemptId | None, phases: Sequence[str]
+    store: StoreReader, topology_id: str, *, older_than: AttemptId | None, phases: Sequence[str]
 ) -> AttemptPage:
     """Read one page of attempts."""
-    found = store.times(topology_id, limit=PAGE + 1, before=before, phases=phases)
-    return AttemptPage(found[:PAGE], found[PAGE - 1].attempt.attempt_id if len(found) > PAGE else None)
+    attempts = store.times(topology_id, limit=PAGE + 1, before=older_than, phases=phases)
+    return AttemptPage(attempts[:PAGE], attempts[PAGE - 1].attempt.attempt_id if len(attempts) > PAGE else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """All that is known of one transaction: its attempts, newest first, and the commit that it had to wait for."""
+    """The attempts at one transaction, newest first, and the commit of the transaction before it."""
 
     attempts: Sequence[AttemptRecord]
-    before: AttemptTimes | None
+    previous: AttemptTimes | None
 
     @property
     def times(self) -> list[AttemptTimes]:
-        """Its attempts without their batches, newest first."""
+        """The attempts without their batches, newest first."""
         return [times_of(record) for record in self.attempts]
 
 
 def transaction_of(store: StoreReader, topology_id: str, txid: TxId) -> Transaction:
-    """Read one transaction."""
-    before = [times_of(record) for record in store.attempts_at(topology_id, TxId(txid - 1))] if txid > 1 else []
-    return Transaction(store.attempts_at(topology_id, txid), next(iter(committed_of(before)), None))
+    """Read the attempts at a transaction, and the commit of the one before it."""
+    previous = [times_of(record) for record in store.attempts_at(topology_id, TxId(txid - 1))] if txid > 1 else []
+    return Transaction(store.attempts_at(topology_id, txid), next(iter(committed_of(previous)), None))
 
 
 def partitions_of(store: StoreReader, status: TopologyStatus) -> tuple[list[PartitionRow], str]:
-    """The partitions as of the last transaction commit, and those without a record that windows waited for."""
+    """Read the partitions as of the last transaction commit, and the text that names those without a record for which
+    windows waited."""
     records = store.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else []
     newest = next((record for record in records if record.committed_at_ms is not None), None)
     return (
@@ -119,55 +120,57 @@ def partitions_of(store: StoreReader, status: TopologyStatus) -> tuple[list[Part
 
 
 def partition_rows(record: AttemptRecord) -> list[PartitionRow]:
-    """The partitions of one attempt's batch, those with the highest lag first, then by name."""
+    """Return the partitions of an attempt's batch, those with the highest lag first, then by name."""
     lags = lags_in(record.details)
     most = max(lags.values(), default=0)
-    ordered = sorted(record.batch.ranges, key=lambda each: (-lags.get((each.source, each.index), -1), each))
+    ordered = sorted(
+        record.batch.ranges, key=lambda partition: (-lags.get((partition.source, partition.index), -1), partition)
+    )
     rows = []
     for partition in ordered:
         digest, offsets = record.batch.digests.get(partition), record.batch.ranges[partition]
         lag = lags.get((partition.source, partition.index))
         records = digest.records if digest is not None else len(offsets)
         share = (lag or 0) / most if most else 0.0
-        seen = record.batch.event_times.get(partition)
-        event_ms = None if seen is None else seen.event_us // 1_000
+        newest_event = record.batch.event_times.get(partition)
+        event_ms = None if newest_event is None else newest_event.event_us // 1_000
         rows.append(PartitionRow(str(partition), offsets.until, records, lag, share, event_ms))
     return rows
 
 
 @dataclass(frozen=True, slots=True)
 class OptionRow:
-    """An option as of a run, and as of the run before. What holds a secret is not shown, only whether it differs."""
+    """An option as of a run and of the previous one. The value of a secret is not shown, only whether it differs."""
 
     name: str
     value: Any
     unit: str
     default: Any
-    before: Any
+    previous: Any
     has_changed: bool
     source: str = ""
-    """Where the value is from; nothing: that was not recorded."""
+    """The source of the value, such as `--set`, or an empty text if it was not recorded."""
     instead_of: Sequence[tuple[str, Any]] = ()
-    """What it overrides, each with its source."""
+    """The values that this one overrides, each with its source."""
 
     @property
     def is_default(self) -> bool:
-        """Whether the value is the one that it would have anyhow."""
+        """Whether the value is the default."""
         return bool(self.value == self.default)
 
 
-def options_of(run: RunRecord, before: RunRecord | None) -> list[OptionRow]:
-    """The options of a run, beside those of the run before."""
-    settings, earlier = run.about.settings, {} if before is None else before.about.settings
+def options_of(run: RunRecord, previous_run: RunRecord | None) -> list[OptionRow]:
+    """Return the options of a run, with those of the previous run."""
+    settings, earlier = run.about.settings, {} if previous_run is None else previous_run.about.settings
     defaults = TopologyConfig()
     names = [*(name for name in OPTIONS if name in settings), *(name for name in settings if name not in OPTIONS)]
     rows = []
     for name in names:
-        value, previous = settings[name], earlier.get(name, settings[name])
-        has_changed, default = bool(previous != value), getattr(defaults, name, None)
+        setting, previous_setting = settings[name], earlier.get(name, settings[name])
+        has_changed, default = bool(previous_setting != setting), getattr(defaults, name, None)
         (source, _), *instead_of = run.about.sources.get(name) or [("", None)]
         if is_secret(name) and name not in OPTIONS:
-            value = previous = SHOWN_INSTEAD
-            instead_of = [(where, SHOWN_INSTEAD) for where, _ in instead_of]
-        rows.append(OptionRow(name, value, unit_of(name), default, previous, has_changed, source, instead_of))
+            setting = previous_setting = SHOWN_INSTEAD
+            instead_of = [(source, SHOWN_INSTEAD) for source, _ in instead_of]
+        rows.append(OptionRow(name, setting, unit_of(name), default, previous_setting, has_changed, source, instead_of))
     return rows

@@ -1,4 +1,4 @@
-"""The figures at the top of a topology's page: those of its present run."""
+"""The figures at the top of a topology's page, of its present run."""
 
 from __future__ import annotations
 
@@ -27,49 +27,49 @@ class Tile:
     note: str = ""
     tone: str = ""
     link: str = ""
-    """The page of the topology that has more of it."""
+    """The page of the topology that has more about the figure."""
 
 
 def percentile(values: Sequence[int], share: float) -> int | None:
-    """The value that this share of the values do not exceed."""
+    """Return the value that this share of the values does not exceed, or None without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 
 
-def of_run(recent: Sequence[AttemptTimes], run: RunRecord | None) -> list[AttemptTimes]:
-    """Those of a run: what the runs before it did says nothing about how it goes now. What was committed after it began
-    is its own, whatever the clocks say."""
+def attempts_of_run(recent: Sequence[AttemptTimes], run: RunRecord | None) -> list[AttemptTimes]:
+    """Return the attempts of a run: those of earlier runs say nothing about the present. An attempt that was committed
+    after the run began belongs to it, whatever the clocks say."""
     if run is None:
         return list(recent)
-    later = (each for each in recent if each.attempt.txid > run.began_at_txid)
-    return [each for each in later if each.phase == COMMITTED or each.issued_at_ms >= run.began_at_ms]
+    later = (attempt for attempt in recent if attempt.attempt.txid > run.began_at_txid)
+    return [attempt for attempt in later if attempt.phase == COMMITTED or attempt.issued_at_ms >= run.began_at_ms]
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Records per second, and over how long."""
+    """Records per second, and the milliseconds over which they were counted."""
 
     per_second: float
     over_ms: int
 
 
 def rate_of(committed: Sequence[AttemptTimes], until_ms: int) -> Rate | None:
-    """What was committed in the last minute, or since the last few commits if that is longer: a source that falls
-    silent has a rate of 0 after a while. `committed` is newest first."""
-    times = [each.committed_at_ms or 0 for each in committed]
+    """Return the rate of the last minute, or since the fourth last commit if that is longer ago, so that a source that
+    falls silent has a rate of 0 after a while. `committed` is newest first."""
+    times = [attempt.committed_at_ms or 0 for attempt in committed]
     if len(times) < 2:
         return None
     since_ms = max(times[-1], min(until_ms - _RATE_MS, times[:_RATE_OF_AT_LEAST][-1]))
-    rows = sum(each.rows or 0 for each, at_ms in zip(committed, times, strict=True) if at_ms > since_ms)
+    rows = sum(attempt.rows or 0 for attempt, at_ms in zip(committed, times, strict=True) if at_ms > since_ms)
     over_ms = until_ms - since_ms
     return Rate(rows * 1_000 / over_ms, over_ms) if over_ms > 0 else None
 
 
 def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int) -> list[Tile]:
-    """The figures at the top of a topology's page: those of its last run. `recent` is newest first."""
-    own = of_run(recent, status.run)
-    committed = committed_of(own)
-    took = [phases_of(each).total or 0 for each in committed[:_LATENCY_OF]]
+    """Return the figures at the top of a topology's page, of its last run. `recent` is newest first."""
+    attempts = attempts_of_run(recent, status.run)
+    committed = committed_of(attempts)
+    took = [phases_of(attempt).total or 0 for attempt in committed[:_LATENCY_OF]]
     return [
         Tile("committed transactions", format_count(status.committed_txid), ago(status.committed_at_ms, now_ms)),
         _rate_tile(status, committed, now_ms),
@@ -79,33 +79,33 @@ def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int
             f"95 %: {format_duration(percentile(took, 0.95))}",
         ),
         Tile("lag", format_short_count(status.lag), "records behind", link="partitions"),
-        _failed_tile(status, own),
+        _failed_tile(status, attempts),
     ]
 
 
 def letters_tiles(set_aside: RecentLetters) -> list[Tile]:
-    """The figure of dead letters; none of them, no figure."""
+    """Return the figure of dead letters, or nothing without dead letters."""
     if not set_aside.letters:
         return []
     return [Tile("dead letters", format_count(set_aside.letters), set_aside.scope, link="letters")]
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
-    """How long ago something was; when it was, if that is more than a day."""
+    """Return how long ago a commit was, or its date and time if that is more than a day."""
     if at_ms is None:
         return "nothing committed yet"
     since_ms = max(0, now_ms - at_ms)
     return format_date_time(at_ms) if since_ms > DAY_MS else f"{format_duration(since_ms)} ago"
 
 
-def _failed_tile(status: TopologyStatus, own: Sequence[AttemptTimes]) -> Tile:
-    failed = sum(each.phase == FAILED for each in own)
-    note = f"of {format_count(len(own))} in run {status.epoch}"
+def _failed_tile(status: TopologyStatus, attempts: Sequence[AttemptTimes]) -> Tile:
+    failed = sum(attempt.phase == FAILED for attempt in attempts)
+    note = f"of {format_count(len(attempts))} in run {status.epoch}"
     return Tile("failed attempts", format_count(failed), note, *(("bad", "attempts?phase=failed") if failed else ()))
 
 
 def _rate_tile(status: TopologyStatus, committed: Sequence[AttemptTimes], now_ms: int) -> Tile:
-    """Of a run that has ended: what it was at its last commit."""
+    """Return the figure of the rate: of a run that has ended it is the rate at the last commit."""
     until_ms = now_ms if status.is_leased or not committed else committed[0].committed_at_ms or 0
     rate = rate_of(committed, until_ms)
     note = (

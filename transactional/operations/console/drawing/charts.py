@@ -19,17 +19,17 @@ _BOTTOM: Final = 24.0
 _PLOT: Final = _HEIGHT - _TOP - _BOTTOM
 
 
-def _nice(most: float) -> float:
-    """A round number at or above."""
+def _round_up(most: float) -> float:
+    """Return the least round number that is not below `most`, for the top of a scale."""
     unit = 1.0
     while most / unit > 10:
         unit *= 10
     while most / unit <= 1 and unit > 0.01:
         unit /= 10
-    return next(unit * each for each in (1, 2, 3, 4, 5, 6, 8, 10, 20) if unit * each >= most)
+    return next(unit * factor for factor in (1, 2, 3, 4, 5, 6, 8, 10, 20) if unit * factor >= most)
 
 
-def _frame(series: Series, top: float) -> list[str]:
+def _draw_frame(series: Series, top: float) -> list[str]:
     parts = []
     for share in (0.0, 0.5, 1.0):
         y = _TOP + _PLOT * (1 - share)
@@ -47,61 +47,61 @@ class Chart:
 
     words: str
     drawn: str
-    data: str
+    plot_json: str
 
 
 def area(words: str, series: Series, values: Sequence[float], label: str, kind: str) -> Chart:
-    """One figure over time."""
-    return Chart(words, draw_area(series, values, label, kind), _plotted(series, {kind: values}, stacked=False))
+    """Return a chart of one figure over time, as a filled line."""
+    return Chart(words, draw_area(series, values, label, kind), _plot_as_json(series, {kind: values}, stacked=False))
 
 
 def stack(words: str, series: Series, layers: Mapping[str, Sequence[float]], label: str) -> Chart:
-    """Figures that add up, over time."""
-    return Chart(words, draw_stack(series, layers, label), _plotted(series, layers, stacked=True))
+    """Return a chart of figures that add up, over time, as stacked bars."""
+    return Chart(words, draw_stack(series, layers, label), _plot_as_json(series, layers, stacked=True))
 
 
-def _plotted(series: Series, layers: Mapping[str, Sequence[float]], *, stacked: bool) -> str:
-    rounded = {name: [round(value, 2) for value in values] for name, values in layers.items()}
+def _plot_as_json(series: Series, layers: Mapping[str, Sequence[float]], *, stacked: bool) -> str:
+    rounded = {name: [round(number, 2) for number in values] for name, values in layers.items()}
     plot = {"start_ms": series.start_ms, "step_ms": series.slot_ms, "stacked": stacked, "layers": rounded}
     return json.dumps(plot, separators=(",", ":"))
 
 
 def draw_area(series: Series, values: Sequence[float], label: str, kind: str) -> str:
-    """A line with what is below it filled."""
-    top = _nice(max(*values, 1.0))
+    """Draw a line, with the area below it filled."""
+    top = _round_up(max(*values, 1.0))
     step = (_WIDTH - _LEFT) / max(1, len(values) - 1)
     points = [
-        f"{_LEFT + number * step:.1f} {_TOP + _PLOT * (1 - value / top):.1f}" for number, value in enumerate(values)
+        f"{_LEFT + number * step:.1f} {_TOP + _PLOT * (1 - figure / top):.1f}" for number, figure in enumerate(values)
     ]
     line = "M" + "L".join(points)
     area = f"{line}V{_TOP + _PLOT:.1f}H{_LEFT:.1f}Z"
     shapes = (svg.element("path", class_=f"area {kind}", d=area), svg.element("path", class_=f"line {kind}", d=line))
-    return svg.picture(_WIDTH, _HEIGHT, label, *_frame(series, top), *shapes, class_="chart")
+    return svg.picture(_WIDTH, _HEIGHT, label, *_draw_frame(series, top), *shapes, class_="chart")
 
 
 def draw_stack(series: Series, layers: Mapping[str, Sequence[float]], label: str) -> str:
-    """Bars of layers upon each other, the first at the bottom."""
+    """Draw bars of layers upon each other, the first at the bottom."""
     sums = [sum(values) for values in zip(*layers.values(), strict=True)]
-    top = _nice(max(*sums, 1.0))
+    top = _round_up(max(*sums, 1.0))
     step = (_WIDTH - _LEFT) / len(sums)
-    parts = _frame(series, top)
+    parts = _draw_frame(series, top)
     base = [0.0] * len(sums)
     for kind, values in layers.items():
-        for number, value in enumerate(values):
-            height = _PLOT * value / top
+        for number, figure in enumerate(values):
+            height = _PLOT * figure / top
             if height > 0.05:
                 y = _TOP + _PLOT * (1 - base[number] / top) - height
-                x, width = _LEFT + number * step, max(1.0, step - 0.8)
-                parts.append(svg.element("rect", class_=kind, x=x, y=y, width=width, height=height))
-            base[number] += value
+                bar_x, width = _LEFT + number * step, max(1.0, step - 0.8)
+                parts.append(svg.element("rect", class_=kind, x=bar_x, y=y, width=width, height=height))
+            base[number] += figure
     return svg.picture(_WIDTH, _HEIGHT, label, *parts, class_="chart")
 
 
 def draw_pulse(durations: Sequence[tuple[float, str]], label: str) -> str:
-    """The last attempts as thin bars, as high as they took long, in the color of their outcome."""
-    most = max((each for each, _ in durations), default=1) or 1
+    """Draw attempts as thin bars: the height is the duration, the color is that of the outcome."""
+    most = max((duration for duration, _ in durations), default=1) or 1
     parts = []
-    for number, (value, kind) in enumerate(durations):
-        height = max(3.0, 34 * value / most)
+    for number, (duration, kind) in enumerate(durations):
+        height = max(3.0, 34 * duration / most)
         parts.append(svg.element("rect", class_=kind, x=number * 7, y=36 - height, width=5, height=height, rx=1))
     return svg.picture(7 * 40, 38, label, *parts, class_="pulse")

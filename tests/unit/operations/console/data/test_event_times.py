@@ -8,7 +8,7 @@ from tests.unit.operations.console.stores import START_MS, Past
 from transactional.model.drawing.formats import DASH
 from transactional.operations.console.data.event_times import OpenWindows, event_tiles, event_times_of
 from transactional.operations.console.data.figures import series_of
-from transactional.operations.console.data.tiles import of_run
+from transactional.operations.console.data.tiles import attempts_of_run
 
 
 def reached(newest_s: int | None, watermark_s: int | None, **opened: int | None) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def committed(past: Past, *details: dict[str, Any]) -> Past:
 
 def own_of(past: Past) -> Any:
     [status] = past.store.status("words")
-    return of_run(past.store.times("words", limit=300), status.run)
+    return attempts_of_run(past.store.times("words", limit=300), status.run)
 
 
 def tiles(past: Past) -> dict[str, tuple[str, str]]:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.operations.console.stores import Past
 from transactional.model.drawing.formats import DASH
 from transactional.operations.console.data.figures import committed_of
-from transactional.operations.console.data.tiles import Tile, of_run, percentile, rate_of, tiles_of
+from transactional.operations.console.data.tiles import Tile, attempts_of_run, percentile, rate_of, tiles_of
 
 
 def tiles(past: Past) -> dict[str, Tile]:
@@ -74,7 +74,7 @@ def test_what_a_dead_run_had_in_flight_is_not_of_the_present_one() -> None:
     past.issue(past.txid)
     past.taken_over().commit(past.issue(past.txid))
     [status] = past.store.status("words")
-    own = of_run(past.store.times("words", limit=300), status.run)
+    own = attempts_of_run(past.store.times("words", limit=300), status.run)
     assert [(each.attempt.txid, each.phase) for each in own] == [(4, "committed")]
 
 

@@ -12,7 +12,7 @@ from transactional.core.store import AttemptTimes
 from transactional.core.store.rules import COMMITTED, FAILED, GIVEN_UP, OPEN
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.operations.console.drawing.labels import CHARACTER
-from transactional.operations.console.drawing.staircase import Axis, Bar, bars_of, draw_staircase, gaps_between
+from transactional.operations.console.drawing.staircase import Axis, Bar, bars_of, draw_staircase, find_gaps
 
 
 def attempts_of(past: Past) -> list[AttemptTimes]:
@@ -90,13 +90,13 @@ def test_a_takeover_is_marked_and_the_time_without_anybody_takes_little_room() -
 
 
 def test_gaps_are_those_longer_than_half_of_what_was_busy() -> None:
-    assert gaps_between([(0, 100), (50, 200), (1_000, 1_100)]) == [(200, 1_000)]
-    assert gaps_between([(0, 100), (140, 200)]) == []
+    assert find_gaps([(0, 100), (50, 200), (1_000, 1_100)]) == [(200, 1_000)]
+    assert find_gaps([(0, 100), (140, 200)]) == []
 
 
 def test_an_axis_shortens_its_gaps_and_keeps_the_order() -> None:
     axis = Axis(0, 10_000, [(1_000, 9_000)])
-    places = [axis.x(at_ms) for at_ms in (0, 500, 1_000, 5_000, 9_000, 9_500, 10_000)]
+    places = [axis.x_of(at_ms) for at_ms in (0, 500, 1_000, 5_000, 9_000, 9_500, 10_000)]
     assert places == sorted(places)
     assert places[4] - places[2] < places[2] - places[0]
     assert abs((places[1] - places[0]) - (places[5] - places[4])) < 0.01
