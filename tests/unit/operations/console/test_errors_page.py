@@ -41,7 +41,7 @@ def test_texts_stay_texts() -> None:
 
 
 def test_blocks_of_the_page() -> None:
-    block = errors_page._block
+    block = errors_page._convert_block
     assert block("| a | `b` |\n|---|---|\n| **c** | d |") == (
         '<div class="scroll" tabindex="0"><table><thead><tr><th>a</th><th><code>b</code></th></tr></thead>'
         "<tbody><tr><td><b>c</b></td><td>d</td></tr></tbody></table></div>"
