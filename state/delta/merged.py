@@ -1,8 +1,8 @@
 """The merge layout: one row per key, with the transaction that wrote it and what was there before.
 
-A small table is one file, rewritten from memory (`SmallTable`); of a larger one every file that has a touched key is
-rewritten (`state/delta/merging/rewriting.py`). A table whose files delta-rs alone can replace is written
-again as a whole, a part at a time.
+A small table is one file, which is rewritten from memory (`SmallTable`). Of a larger table, the files that have a
+changed key are rewritten (`state/delta/merging/rewriting.py`). A table whose files only delta-rs can replace is written
+again as a whole, one part at a time. Small files are compacted between two transactions.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ COMPACTION_INTERVAL = 50
 REMOVAL_INTERVAL = 50
 """Merges between two that remove what has expired: files that have such a row are written again."""
 FILES_MAX = 32
-"""So many files a table may have; a merge reads them all."""
+"""Largest number of files before a compaction, since a merge may read all of them."""
 TIME_ROWS = 50_000
-"""Where rows lie by time, files are combined up to so many rows, or a part of the table's."""
+"""Smallest target size, in rows, of a compaction of files that hold rows by time."""
 TIMES_MAX = 16
-"""Such a table is divided into about so many parts."""
+"""About the number of files into which such a table is divided."""
 SEARCHES_BEFORE_COPY = 20
-"""So many times a large table is read through for keys before it is copied, sorted by key: that takes as long."""
+"""Number of scans of a large table for keys after which it is copied, sorted by key. A copy takes as long as those."""
 MERGED_ROWS_TARGET = 1_000_000
-"""A table of more rows is better off with the log layout."""
+"""Number of rows above which the log layout is recommended."""
 
-FoundT = TypeVar("FoundT")
+ResultT = TypeVar("ResultT")
 Turn = Callable[[TableWrite], Layout]
-"""Gives the table another layout, before a transaction that is not a replay is written: the table from then on."""
+"""Changes the layout of a table before a transaction that is no replay is written, and returns the open table."""
 
 
 class MergedTable(Layout):
-    """A table of a state in the merge layout. `turn` is called with the first new transaction."""
+    """The open table of a state in the merge layout. `turn` is called with the first new transaction."""
 
     def __init__(self, loaded: TableVersion, state: str, turn: Turn | None = None) -> None:
         super().__init__(loaded, state)
         self._small, self._turn = SmallTable(), turn
         self._copies = SegmentCopies(loaded.columns.key.names, self._load_sorted)
-        self._searched = (-1, Files(), 0)
+        self._searches = (-1, Files(), 0)
         self._footers = Footers(loaded.storage, loaded.columns)
         self._files: tuple[int, Mapping[DataFile, int]] = (-1, {})
         self._can_create = can_create(loaded.storage)
@@ -73,7 +73,7 @@ class MergedTable(Layout):
             write = read_by_driver(self.loaded.location, self.columns, write, self._state)
         self.loaded.disk.settle()
         if self._turn is not None and not write.is_replay:
-            # While the newest transaction may have to be rolled back, what was before it has to stay.
+            # While the newest transaction may have to be rolled back, the previous values have to stay.
             self._turn(write).apply(write)
             return
         attempt, horizons = write.attempt, write.horizons or NO_HORIZONS
@@ -102,15 +102,15 @@ class MergedTable(Layout):
             raise unreadable(self.loaded.location, error) from None
 
     def _as_small(self, attempt: TransactionAttempt, change: Change, files: Sequence[DataFile]) -> bool:
-        """Write all rows to one file, from memory; False: the table is not small."""
-        after = self._small.after(change, self.loaded.delta_version, files, self._rows_if_small)
-        if after is None:
+        """Write all rows to one file, from memory. False if the table is not small."""
+        new_rows = self._small.after(change, self.loaded.delta_version, files, self._rows_if_small)
+        if new_rows is None:
             return False
-        written = self.loaded.read_version + 1
-        new = write_file(self.loaded.storage, after, change.schema(self.loaded.column_names))
+        next_version = self.loaded.read_version + 1
+        new = write_file(self.loaded.storage, new_rows, change.schema(self.loaded.column_names))
         self._replace(attempt, new, files, {})
-        if self.loaded.delta_version == written:
-            self._small.keep(written, after)
+        if self.loaded.delta_version == next_version:
+            self._small.keep(next_version, new_rows)
         return True
 
     def _rows_if_small(self, rows_max: int) -> pa.Table | None:
@@ -121,13 +121,13 @@ class MergedTable(Layout):
         return self.loaded.query(f"SELECT {names} FROM t").read_all().cast(schema)
 
     def _by_files(self, attempt: TransactionAttempt, change: Change, files: Sequence[DataFile]) -> None:
-        """Rewrite the files that are touched."""
-        reached = self._footers.reached(files, change)
+        """Rewrite the files that a change concerns."""
+        selection = self._footers.select(files, change)
         names = self.loaded.column_names
-        rewritten = rewrite_files(self.loaded.storage, reached.touched, names, change, reached.aging)
-        old = [*rewritten.old, *reached.past]
-        left = {file: rows for file, rows in reached.rows.items() if file not in old}
-        self._replace(attempt, rewritten.new, old, left)
+        rewritten = rewrite_files(self.loaded.storage, selection.changed, names, change, selection.aging)
+        old = [*rewritten.old, *selection.expired]
+        unchanged = {file: rows for file, rows in selection.rows.items() if file not in old}
+        self._replace(attempt, rewritten.new, old, unchanged)
         self._footers.add(rewritten.new)
 
     def _replace(
@@ -135,130 +135,136 @@ class MergedTable(Layout):
         attempt: TransactionAttempt,
         new: Sequence[WrittenFile],
         old: Sequence[DataFile],
-        left: Mapping[DataFile, int],
+        unchanged: Mapping[DataFile, int],
     ) -> None:
-        """Commit files in place of others; `left` are those that stay, with their numbers of rows."""
-        written = self.loaded.read_version + 1
+        """Commit `new` files in place of `old` ones. `unchanged` are the other files with their numbers of rows."""
+        next_version = self.loaded.read_version + 1
         commit_replaced(self.loaded, attempt, new, old)
-        if self.loaded.delta_version == written:
-            self._files = (written, {**left, **{file.as_part: file.rows for file in new}})
+        if self.loaded.delta_version == next_version:
+            self._files = (next_version, {**unchanged, **{file.as_part: file.rows for file in new}})
 
     def _stored_rows(self) -> int | None:
-        """How many rows the files have, as far as it is known."""
-        if (known := self._known_files()) is not None:
-            return sum(known.values())
+        """Return the number of rows in the files, or None if the log does not say."""
+        if (row_counts := self._files_in_memory()) is not None:
+            return sum(row_counts.values())
         counts = pa.table(self.loaded.snapshot.get_add_actions())["num_records"]
-        found: int | None = pc.sum(counts, min_count=0, skip_nulls=False).as_py()
-        return found
+        total: int | None = pc.sum(counts, min_count=0, skip_nulls=False).as_py()
+        return total
 
     def _rewritable_files(self) -> Sequence[DataFile] | None:
-        """The files, where they may be replaced without delta-rs."""
+        """Return the files, or None if only delta-rs may replace them."""
         if not self._can_create:
             return None
-        if (known := self._known_files()) is not None:
-            return list(known)
+        if (row_counts := self._files_in_memory()) is not None:
+            return list(row_counts)
         return replaceable_files(self.loaded.snapshot)
 
-    def _known_files(self) -> Mapping[DataFile, int] | None:
-        """The files with their numbers of rows, where they were written without delta-rs, which would have to read the
-        log for them."""
-        known = self.loaded.is_ahead and self._files[0] == self.loaded.delta_version
-        return self._files[1] if known else None
+    def _files_in_memory(self) -> Mapping[DataFile, int] | None:
+        """Return the files with their numbers of rows if this process wrote them without delta-rs, else None.
+
+        delta-rs would have to read the log for them.
+        """
+        is_current = self.loaded.is_ahead and self._files[0] == self.loaded.delta_version
+        return self._files[1] if is_current else None
 
     @property
-    def wrote_all(self) -> bool:
-        """A transaction's entry has its attempt and horizons alone; compactions have none."""
+    def has_only_attempts(self) -> bool:
+        """True: a transaction's entry has only its attempt and horizons, and a compaction's has no app transaction."""
         return True
 
     def remembered_files(self) -> Mapping[DataFile, int]:
-        """The files of this version with their numbers of rows, without the log."""
-        known = self._known_files()
-        return super().remembered_files() if known is None else known
+        """Return the files of this version with their numbers of rows, without the log."""
+        row_counts = self._files_in_memory()
+        return super().remembered_files() if row_counts is None else row_counts
 
     @property
     def _removes(self) -> bool:
-        """Whether what has expired is removed from every file that has some."""
+        """True if this write removes expired rows from every file that has some."""
         return self._writes % REMOVAL_INTERVAL == 0
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
-        """Key and value columns of the rows, as they were before transaction `before`, that `keep` leaves over."""
+    def rows(self, end_txid: TxId | None, select: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
+        """Return key and value columns of the rows (see `Layout.rows`)."""
         schema = self.columns.row_schema
-        if (known := self._small.rows(self.loaded.delta_version)) is not None:
-            return keep(visible(known, self.columns, before).cast(schema))
-        return self._found(visible_rows(self.columns, before, DATA_FUSION), keep)
+        if (stored := self._small.rows(self.loaded.delta_version)) is not None:
+            return select(visible(stored, self.columns, end_txid).cast(schema))
+        return self._run_query(visible_rows(self.columns, end_txid, DATA_FUSION), select)
 
-    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
-        """As `rows`, of those whose column lies in a range."""
+    def rows_between(self, end_txid: TxId, column: str, start: int | None, end: int) -> pa.Table:
+        """Return the rows with `start < column <= end`."""
         if self._small.rows(self.loaded.delta_version) is not None:
-            return super().rows_between(before, column, after, until)
-        wanted, schema = TimeRange(column, after, until), self.columns.table_schema
+            return super().rows_between(end_txid, column, start, end)
+        time_range, schema = TimeRange(column, start, end), self.columns.table_schema
 
         def read(storage: FileSystem, files: Sequence[DataFile]) -> pa.Table:
-            return pa.concat_tables([schema.empty_table(), *wanted.read(storage, files, schema)])
+            return pa.concat_tables([schema.empty_table(), *time_range.read(storage, files, schema)])
 
-        found = self._in_files(wanted, read)
-        if found is not None:
-            return visible(found, self.columns, before).cast(self.columns.row_schema)
-        query = visible_rows(self.columns, before, DATA_FUSION)
-        return self._found(in_range(query, self.columns, DATA_FUSION, column, after, until))
+        stored = self._read_range(time_range, read)
+        if stored is not None:
+            return visible(stored, self.columns, end_txid).cast(self.columns.row_schema)
+        query = visible_rows(self.columns, end_txid, DATA_FUSION)
+        return self._run_query(in_range(query, self.columns, DATA_FUSION, column, start, end))
 
-    def count_between(self, column: str, after: int | None, until: int) -> int:
-        """How many rows as they are stored lie in a range."""
-        wanted = TimeRange(column, after, until)
-        if (known := self._small.rows(self.loaded.delta_version)) is not None:
-            return int(wanted.of(known).num_rows)
-        found = self._in_files(wanted, wanted.count)
-        return super().count_between(column, after, until) if found is None else found
+    def count_between(self, column: str, start: int | None, end: int) -> int:
+        """Return the number of stored rows with `start < column <= end`."""
+        time_range = TimeRange(column, start, end)
+        if (stored := self._small.rows(self.loaded.delta_version)) is not None:
+            return int(time_range.select(stored).num_rows)
+        count = self._read_range(time_range, time_range.count)
+        return super().count_between(column, start, end) if count is None else count
 
-    def _in_files(self, wanted: TimeRange, look: Callable[[FileSystem, Sequence[DataFile]], FoundT]) -> FoundT | None:
-        """Look into the files that may have rows of a range; None: it can't be seen which they are, or how to read
-        them."""
-        # A value may be another one before the transaction.
-        files = self._rewritable_files() if wanted.column in self.columns.key.names else None
+    def _read_range(
+        self, time_range: TimeRange, read: Callable[[FileSystem, Sequence[DataFile]], ResultT]
+    ) -> ResultT | None:
+        """Call `read` with the files that may have rows of a range.
+
+        None if their footers do not say which files these are, or if only delta-rs can read them.
+        """
+        # The value of a column that is not in the key may have been another one before the transaction.
+        files = self._rewritable_files() if time_range.column in self.columns.key.names else None
         if files is None:
             return None
         try:
-            return look(self.loaded.storage, self._footers.between(files, wanted))
+            return read(self.loaded.storage, self._footers.overlapping(files, time_range))
         except OSError as error:
             raise unreadable(self.loaded.location, error) from None
         except pa.ArrowException:
             return None
 
-    def _found(self, query: str, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
+    def _run_query(self, query: str, select: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
         schema = self.columns.row_schema
         try:
             reader = self.loaded.query(query)
-            parts = [keep(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
+            parts = [select(pa.Table.from_batches([batch]).cast(schema)) for batch in reader]
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise unreadable(self.loaded.location, error) from None
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
-    def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """The rows with a wanted key, maybe more.
+    def search(self, end_txid: TxId, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys. Rows of other keys may be among them.
 
-        A table through which so many queries have gone as a sorted copy costs is copied: until its files change, a
-        query costs what the wanted keys cost then.
+        After `SEARCHES_BEFORE_COPY` scans the table is copied, sorted by key. Until its files change, the time of a
+        search then depends on the number of keys, not on the size of the table.
         """
         if not self.columns.key.names or not self._is_copied():
-            return self.rows(before, lambda rows: with_keys(rows, wanted))
-        _, files, _ = self._searched
+            return self.rows(end_txid, lambda rows: with_keys(rows, keys))
+        _, files, _ = self._searches
         try:
-            found = self._copies.search({EVERY_TXID: (files, self.row_count())}, wanted)
+            stored = self._copies.search({EVERY_TXID: (files, self.row_count())}, keys)
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise unreadable(self.loaded.location, error) from None
-        return visible(found, self.columns, before).cast(self.columns.row_schema)
+        return visible(stored, self.columns, end_txid).cast(self.columns.row_schema)
 
     def _is_copied(self) -> bool:
-        """Count a query of this Delta version's files; whether they have been queried often enough for a copy."""
-        at = self.loaded.delta_version
-        known, files, times = self._searched
-        if known != at:
-            now = frozenset(self.loaded.snapshot.file_uris())
-            files, times = now, times if now == files else 0
-        self._searched = (at, files, times + 1)
-        return times >= SEARCHES_BEFORE_COPY
+        """Count a search of the table's files. True if they have been searched often enough for a copy."""
+        delta_version = self.loaded.delta_version
+        searched_version, files, count = self._searches
+        if searched_version != delta_version:
+            current_files = frozenset(self.loaded.snapshot.file_uris())
+            files, count = current_files, count if current_files == files else 0
+        self._searches = (delta_version, files, count + 1)
+        return count >= SEARCHES_BEFORE_COPY
 
     def _load_sorted(self, txid: TxId, files: Files, *, is_small: bool) -> pa.RecordBatchReader:
         schema = self.columns.table_schema
@@ -267,18 +273,19 @@ class MergedTable(Layout):
         query = f"SELECT {names} FROM t" + ("" if is_small else f" ORDER BY {order}")
         return self.loaded.query(query).cast(schema)
 
-    def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
-        """A query on the table, called `source`, for key and value columns as they were before a transaction."""
-        query = visible_rows(self.columns, before, dialect, source)
-        return alive_view(query, self.columns, dialect, self.horizon_for(before))
+    def view(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
+        """Return a query for key and value columns (see `Layout.view`)."""
+        query = visible_rows(self.columns, end_txid, dialect, source)
+        return alive_view(query, self.columns, dialect, self.horizon_for(end_txid))
 
     def row_count(self) -> int:
-        """The number of rows, keys that are not yet committed included. Raises `OperatingError`."""
-        known = self._small.rows(self.loaded.delta_version)
-        return self.loaded.row_count() if known is None else int(known.num_rows)
+        """Return the number of rows, including those of a transaction that is not committed. Raises
+        `OperatingError`."""
+        stored = self._small.rows(self.loaded.delta_version)
+        return self.loaded.row_count() if stored is None else int(stored.num_rows)
 
     def warn_when_large(self) -> None:
-        """Say that there is another layout, where it would be better."""
+        """Log that a large table is better in the log layout."""
         if (rows := self.row_count()) > MERGED_ROWS_TARGET:
             _log.warning(
                 "state %s has %d rows, and a merge rewrites every file that has a key of the batch; layout='log' "
@@ -288,36 +295,38 @@ class MergedTable(Layout):
 
     # --- between two transactions -----------------------------------------------------------------------------------
 
-    def due(self, newest: TxId) -> Callable[[], object] | None:
-        """Putting small files together, so that a merge stays quick."""
+    def find_due_work(self, newest: TxId) -> Callable[[], object] | None:
+        """Return a function that compacts small files, so that a merge stays quick, or None if that is not due."""
         if self._writes % COMPACTION_INTERVAL:
             return None
-        if (known := self._known_files()) is not None:
-            many = len(known)
+        if (row_counts := self._files_in_memory()) is not None:
+            file_count = len(row_counts)
         else:
-            many = 0 if self.loaded.is_ahead else len(self.loaded.snapshot.file_uris())
-        return self._compact if many > FILES_MAX else None
+            file_count = 0 if self.loaded.is_ahead else len(self.loaded.snapshot.file_uris())
+        return self._compact_files if file_count > FILES_MAX else None
 
     def compact(self, newest: TxId) -> None:
-        """There is one row per key as it is."""
+        """Do nothing: every key has one row already."""
 
-    def _compact(self) -> None:
+    def _compact_files(self) -> None:
         self.loaded.disk.make_durable()
-        runs = self._runs()
+        groups = self._group_by_time()
         with by_delta_rs(self.loaded) as table:
-            if compact(table, self.loaded.location, self.loaded.owner, runs):
+            if compact(table, self.loaded.location, self.loaded.owner, groups):
                 table.update_incremental()
         self.loaded.version()  # read now, since it can't be once the log is damaged
 
-    def _runs(self) -> list[set[str]] | None:
-        """The files to combine, by name, where rows lie by time: so that what closes is in few of them, and a file goes
-        as a whole. None: the smallest."""
+    def _group_by_time(self) -> list[set[str]] | None:
+        """Return the names of the files to combine where files hold rows by time, or None to combine the smallest.
+
+        The rows of a time are then in few files, which are dropped as a whole once they have expired.
+        """
         files = self._rewritable_files() if self.columns.is_by_time else None
         if files is None:
             return None
         rows_max = max(TIME_ROWS, (self._stored_rows() or 0) // TIMES_MAX)
         try:
-            runs = self._footers.adjacent(files, rows_max, TARGET_BYTES)
+            groups = self._footers.adjacent(files, rows_max, TARGET_BYTES)
         except (OSError, pa.ArrowException):
             return None
-        return [{file.name for file in run} for run in runs]
+        return [{file.name for file in group} for group in groups]

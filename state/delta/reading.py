@@ -33,7 +33,7 @@ class DeltaReader:
     def pin(self, txid: TxId | None = None) -> None:
         """Keep the newest version; with `txid` the newest in which that transaction's values can be read."""
         newest = self._refreshed()
-        if txid is None or newest.knows(txid):
+        if txid is None or newest.can_show(txid):
             # The rows of a log say themselves which transaction they are of.
             self._pinned = newest
             return
@@ -93,7 +93,7 @@ class DeltaReader:
     def rows(self, txid: TxId) -> pa.Table:
         """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
         with self._readable():
-            return self._table.alive_rows(TxId(txid + 1))
+            return self._table.unexpired_rows(TxId(txid + 1))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """As `rows`, of the rows with these keys, maybe of more. Raises `OperatingError`."""

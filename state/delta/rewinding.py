@@ -1,7 +1,8 @@
-"""Taking a state's Delta table back to an earlier transaction: found in the table's log, restored in one Delta commit.
+"""Taking a state's Delta table back to an earlier transaction.
 
-Delta's own RESTORE brings files and properties back, but no app transactions: the fence, and what the layouts note by
-app transactions beside it, are written in the same Delta commit.
+The Delta version as of that transaction is found in the table's log, and restored in one Delta commit. Delta's own
+RESTORE brings back files and properties, but no app transactions. So the fence, and the app transactions that a layout
+records beside it, are written in the same commit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from state.delta.log.log import NOTHING_AFTERWARDS, UNREADABLE, empty_entry, ent
 from state.delta.log.version import TableVersion
 from state.delta.tables.table import DeltaLocation, load_table, refused, storage_of
 from state.delta.writing.commit import as_attempt, by_delta_rs, commit_files, once
-from state.delta.writing.layout import Held
+from state.delta.writing.layout import RetainedParts
 from transactional.core.ports.rewinding import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import BeyondKept, OperatingError
@@ -32,15 +33,15 @@ _log = logging.getLogger(__name__)
 
 
 class TableHistory:
-    """A table's log, from a Delta version back as far as it goes without a hole, or as far as somebody has read.
+    """The entries of a table's log, from a Delta version back to the first missing one. They are read when needed.
 
-    Raises `OperatingError` where an entry is there and can't be read.
+    Raises `OperatingError` if an entry exists and can't be read.
     """
 
     def __init__(self, location: DeltaLocation, owner: str, newest: int) -> None:
         self.location, self.owner = location, owner
-        self._known = list[Entry]()
-        """Newest first."""
+        self._cached = list[Entry]()
+        """The entries that were read, newest first."""
         self._older = self._read(newest)
 
     def _read(self, newest: int) -> Iterator[Entry]:
@@ -51,44 +52,46 @@ class TableHistory:
             except FileNotFoundError:
                 return  # older entries are cleaned out
             except (OSError, *UNREADABLE) as error:
-                why = f"Delta version {version} of table {self.location} can't be read: {self.location.reason(error)}"
-                raise OperatingError(why) from None
+                reason = (
+                    f"Delta version {version} of table {self.location} can't be read: {self.location.reason(error)}"
+                )
+                raise OperatingError(reason) from None
 
     def newest_first(self) -> Iterator[Entry]:
-        """Reads no further than the caller does."""
+        """Yield the entries, newest first. An entry is read when the caller needs it."""
         for n in count():
-            if n == len(self._known):
+            if n == len(self._cached):
                 entry = next(self._older, None)
                 if entry is None:
                     return
-                self._known.append(entry)
-            yield self._known[n]
+                self._cached.append(entry)
+            yield self._cached[n]
 
     @cached_property
     def entries(self) -> Sequence[Entry]:
-        """All of them, oldest first."""
+        """All entries, oldest first."""
         return list(self.newest_first())[::-1]
 
     def version_at(self, target: RewindTarget) -> int:
-        """The Delta version with the table as it was after the target's transaction. Raises `BeyondKept`.
+        """Return the Delta version with the table as it was after the target's transaction. Raises `BeyondKept`.
 
-        It is the newest one before anything else was written: what was compacted by then is, too.
+        It is the newest such version, so that compactions that came before the next write are kept.
         """
-        alike: int | None = None
+        same_rows_version: int | None = None
         for entry in self.newest_first():
-            alike = entry.version if alike is None else alike
+            same_rows_version = entry.version if same_rows_version is None else same_rows_version
             if self.owner in entry.app_versions and entry.app_versions[self.owner] == target.attempt_id:
-                return alike
+                return same_rows_version
             if self._may_change(entry):
-                alike = None
+                same_rows_version = None
         return self._before_first(target)
 
     def _may_change(self, entry: Entry) -> bool:
-        """Whether rows may differ after an entry: nobody knows what one without a byte has done."""
+        """True if an entry may have changed rows. The changes of an empty entry are not known."""
         return self.owner in entry.app_versions or is_foreign(entry, self.owner) or not entry.actions
 
-    def _last_alike(self, n: int) -> int:
-        """As `version_at`, after the entry at a place."""
+    def _last_version_like(self, n: int) -> int:
+        """Return the last Delta version with the same rows as entry `n` of `entries`."""
         version = self.entries[n].version
         for entry in self.entries[n + 1 :]:
             if self._may_change(entry):
@@ -97,7 +100,7 @@ class TableHistory:
         return version
 
     def _before_first(self, target: RewindTarget) -> int:
-        """The Delta version before the first row, for a table that came later than the target's transaction."""
+        """Return the Delta version before the first row, for a table created after the target's transaction."""
         if not self.entries or self.entries[0].version != 0:
             raise BeyondKept("its log no longer goes back that far")
         first = next((entry for entry in self.entries if entry.changes_data), None)
@@ -107,85 +110,96 @@ class TableHistory:
             raise BeyondKept(f"no Delta commit in its log is that of attempt {target.attempt_id}")
         return first.version - 1
 
-    def _is_later(self, first: Entry, target: RewindTarget) -> bool:
-        by = first.app_versions.get(self.owner)
-        txid = None if by is None else target.txid_of(AttemptId(by))
+    def _is_later(self, entry: Entry, target: RewindTarget) -> bool:
+        attempt_id = entry.app_versions.get(self.owner)
+        txid = None if attempt_id is None else target.txid_of(AttemptId(attempt_id))
         return txid is not None and txid > target.txid
 
-    def oldest_within_reach(self, target: RewindTarget) -> TxId | None:
-        """The oldest transaction that the table can be taken back to; None: none."""
-        written = {
+    def find_oldest_target(self, target: RewindTarget) -> TxId | None:
+        """Return the oldest transaction that the table can be taken back to, or None if there is none."""
+        last_entries = {
             entry.app_versions[self.owner]: n
             for n, entry in enumerate(self.entries)
             if self.owner in entry.app_versions
         }
-        known = [(txid, n) for by, n in written.items() if (txid := target.txid_of(AttemptId(by))) is not None]
-        low, high = 0, len(known)
-        while low < high:  # whatever is gone is older than what is there
+        candidates = [
+            (txid, n)
+            for attempt_id, n in last_entries.items()
+            if (txid := target.txid_of(AttemptId(attempt_id))) is not None
+        ]
+        low, high = 0, len(candidates)
+        while low < high:  # deleted versions are older than the others
             middle = (low + high) // 2
-            low, high = (low, middle) if self._is_whole(known[middle][1]) else (middle + 1, high)
-        return known[low][0] if low < len(known) else None
+            low, high = (low, middle) if self._is_complete(candidates[middle][1]) else (middle + 1, high)
+        return candidates[low][0] if low < len(candidates) else None
 
-    def _is_whole(self, n: int) -> bool:
+    def _is_complete(self, n: int) -> bool:
         try:
-            check_whole(self.location, self._last_alike(n))
+            check_complete(self.location, self._last_version_like(n))
         except BeyondKept:
             return False
         return True
 
-    def noted_since(self, version: int) -> set[str]:
-        """The table's own app transactions beside the fence that were written after a Delta version."""
-        after = takewhile(lambda entry: entry.version > version, self.newest_first())
-        own = {app_id for entry in after for app_id in entry.app_versions if app_id.startswith(f"{self.owner}#")}
-        return own - {repair_of(self.owner)}
+    def app_ids_since(self, version: int) -> set[str]:
+        """Return the app ids, beside the owner's, that the table's own commits after a Delta version have written."""
+        later_entries = takewhile(lambda entry: entry.version > version, self.newest_first())
+        app_ids = {app_id for entry in later_entries for app_id in entry.app_versions}
+        return {app_id for app_id in app_ids if app_id.startswith(f"{self.owner}#")} - {repair_of(self.owner)}
 
 
-def version_within_reach(history: TableHistory, target: RewindTarget) -> int:
-    """The Delta version to restore. Raises `BeyondKept`, which names the oldest transaction that can be reached."""
+def find_restorable_version(history: TableHistory, target: RewindTarget) -> int:
+    """Return the Delta version to restore. Raises `BeyondKept`, which names the oldest possible transaction."""
     try:
         version = history.version_at(target)
-        check_whole(history.location, version)
+        check_complete(history.location, version)
     except BeyondKept as error:
-        oldest = history.oldest_within_reach(target)
-        within = "no earlier one can be reached" if oldest is None else f"the oldest that it can go back to is {oldest}"
+        oldest = history.find_oldest_target(target)
+        alternative = (
+            "no earlier one can be reached" if oldest is None else f"the oldest that it can go back to is {oldest}"
+        )
         raise BeyondKept(
             f"Delta table {history.location} of {history.owner} can't go back to transaction {target.txid}: {error}; "
-            f"{within}"
+            f"{alternative}"
         ) from None
     return version
 
 
-def held_for(table: TableVersion, targets: Sequence[RewindTarget]) -> Held:
-    """What going back to the targets takes; what of it is gone already is logged. Raises `OperatingError`."""
+def find_retained_parts(table: TableVersion, targets: Sequence[RewindTarget]) -> RetainedParts:
+    """Return the parts of a table that a return to the targets needs. Raises `OperatingError`.
+
+    A target that can no longer be reached is logged.
+    """
     versions, paths = list[int](), set[str]()
     history = TableHistory(table.location, table.owner, table.delta_version) if targets else None
     for target in targets:
         assert history is not None
         try:
             version = history.version_at(target)
-            paths |= check_whole(table.location, version)
+            paths |= check_complete(table.location, version)
             versions.append(version)
         except BeyondKept as error:
             _log.warning(
                 "Delta table %s of %s can no longer go back to transaction %d, which a savepoint names: %s",
                 *(table.location, table.owner, target.txid, error),
             )
-    return Held(min(versions, default=None), frozenset(paths))
+    return RetainedParts(min(versions, default=None), frozenset(paths))
 
 
-def check_whole(location: DeltaLocation, version: int) -> set[str]:
-    """The files of a Delta version. Raises `BeyondKept` unless it can be loaded and all of them are there."""
+def check_complete(location: DeltaLocation, version: int) -> set[str]:
+    """Return the files of a Delta version. Raises `BeyondKept` if it can't be loaded, or a file is missing."""
     options = dict(location.storage_options)
     try:
-        if (lost := empty_entry(location, version)) is not None:
-            raise BeyondKept(f"Delta version {version} can no longer be read: entry {entry_name(lost)} has no byte")
+        if (empty_version := empty_entry(location, version)) is not None:
+            raise BeyondKept(
+                f"Delta version {version} can no longer be read: entry {entry_name(empty_version)} has no byte"
+            )
         table = DeltaTable(location.uri, version=version, storage_options=options)
         paths = [unquote(path) for path in pa.table(table.get_add_actions())["path"].to_pylist()]
-        there = storage_of(location).get_file_info(paths)
+        file_infos = storage_of(location).get_file_info(paths)
     except (DeltaError, OSError) as error:
         raise BeyondKept(f"Delta version {version} can no longer be read: {location.reason(error)}") from None
-    if gone := sum(not info.is_file for info in there):
-        raise BeyondKept(f"{gone} of the {len(paths)} files of Delta version {version} are deleted")
+    if missing := sum(not info.is_file for info in file_infos):
+        raise BeyondKept(f"{missing} of the {len(paths)} files of Delta version {version} are deleted")
     return set(paths)
 
 
@@ -193,18 +207,20 @@ def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> N
     """Restore the table over the version that was read and checked, under a new fence. Raises `WriteRefused`,
     `BeyondKept`."""
     history = TableHistory(table.location, table.owner, table.read_version)
-    version = version_within_reach(history, target)
+    version = find_restorable_version(history, target)
     table.disk.settle()
     if version == table.read_version:
         return commit_files(table, [], as_attempt(table, fence_id, None))
-    then = DeltaTable(table.location.uri, version=version, storage_options=dict(table.location.storage_options))
-    noted = [Transaction(app_id, then.transaction_version(app_id) or 0) for app_id in history.noted_since(version)]
+    restored = DeltaTable(table.location.uri, version=version, storage_options=dict(table.location.storage_options))
+    transactions = [
+        Transaction(app_id, restored.transaction_version(app_id) or 0) for app_id in history.app_ids_since(version)
+    ]
     note = {OWNER_NOTE: table.owner, REWOUND_NOTE: int(target.txid), "attempt_id": int(fence_id)}
-    properties = once([Transaction(table.owner, fence_id), *noted], {"userMetadata": json.dumps(note)})
+    properties = once([Transaction(table.owner, fence_id), *transactions], {"userMetadata": json.dumps(note)})
     with by_delta_rs(table) as snapshot:
         snapshot.restore(version, commit_properties=properties, post_commithook_properties=NOTHING_AFTERWARDS)
     if empty_entry(table.location) is not None:
-        # Nothing that loads the table from here on reads what is lost.
+        # Whoever loads the table from the checkpoint does not read the empty entry.
         try:
             table.snapshot.create_checkpoint()
             return table.disk.settle_checkpoint()
@@ -213,8 +229,8 @@ def restore(table: TableVersion, target: RewindTarget, fence_id: AttemptId) -> N
     return table.disk.settle()
 
 
-def reached(location: DeltaLocation, owner: str, target: RewindTarget) -> str:
-    """What `restore` would do now, in words. Raises as it does."""
+def describe_restore(location: DeltaLocation, owner: str, target: RewindTarget) -> str:
+    """Return in words what `restore` would do now. Raises the same errors."""
     newest = load_table(location).version()
-    version = version_within_reach(TableHistory(location, owner, newest), target)
+    version = find_restorable_version(TableHistory(location, owner, newest), target)
     return f"Delta table {location}: version {newest} goes back to what version {version} is"

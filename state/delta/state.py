@@ -174,7 +174,7 @@ class DeltaMapState(TableState[Layout]):
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         """Of the newest snapshot; types that were not declared are the table's."""
         table = self._reading()
-        return table.alive_rows(None if committed_txid is None else TxId(committed_txid + 1))
+        return table.unexpired_rows(None if committed_txid is None else TxId(committed_txid + 1))
 
     def view(self, source: str, *, dialect: str = "spark", committed_txid: TxId | None = None) -> str:
         """The query of a view with one row per key, key and value columns, in SQL of `spark` or `datafusion`.
@@ -254,11 +254,11 @@ class DeltaMapState(TableState[Layout]):
 
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """The Delta version that a rewind would restore (see the port)."""
-        from state.delta.rewinding import reached  # nobody else needs it
+        from state.delta.rewinding import describe_restore  # loaded by rewinds alone
 
         if self._resolved.is_catalog_name:
             return f"Delta table {self._resolved}: where it lies is known to the catalog, and looked up when it is done"
-        return reached(self._resolved, owner_of(topology_id, component_id), target)
+        return describe_restore(self._resolved, owner_of(topology_id, component_id), target)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Restore the table as it was, under a new fence, in one Delta commit (see the port)."""
@@ -268,10 +268,10 @@ class DeltaMapState(TableState[Layout]):
 
     def retain(self, targets: Sequence[RewindTarget]) -> None:
         """Keep the log and the files that going back takes (see the port)."""
-        from state.delta.rewinding import held_for
+        from state.delta.rewinding import find_retained_parts
 
         table = self._open_table
-        table.held = held_for(table.loaded, targets)
+        table.retained = find_retained_parts(table.loaded, targets)
 
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
         """Put small files together or compact, keep the log short, and delete old files, as far as it is due."""
@@ -351,7 +351,7 @@ class DeltaMapState(TableState[Layout]):
     def _turned(self, write: TableWrite) -> Layout:
         merged = self._open_table
         self._opened = turned(self._request, merged, merged.version(), TxId(write.attempt.txid - 1), write.combine)
-        self._opened.held = merged.held
+        self._opened.retained = merged.retained
         return self._opened
 
 

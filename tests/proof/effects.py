@@ -275,7 +275,7 @@ def done_at_once(apart: BackgroundWork[Any], work: Callable[[], Any]) -> None:
 
 def compact_at_once(apart: BackgroundCompaction, write: Callable[[], WrittenCompaction]) -> None:
     """A compaction is written in the thread that wants it, so that its effects always come at the same place."""
-    apart._written, apart._future = [write()], Future()
+    apart._finished, apart._future = [write()], Future()
     apart._future.set_result(None)
 
 

@@ -1,8 +1,9 @@
-"""Which files of a table a transaction reaches, by the bounds of whole numbers and times in their footers.
+"""The files of a table that a transaction concerns, by the bounds of whole numbers and times in their footers.
 
-A file is left alone, unread, if none of its keys comes: some key column says so, whose values in the file all lie
-before or all after those that come. So it is with windows, whose rows go into the table with their time. A file all of
-whose rows have expired is dropped, unread. Bounds that are missing, or of other types, say nothing: then it is read.
+A file is not read if it has no key of the transaction, which a key column shows whose values in the file are all below
+or all above those of the transaction. That is so for windows, whose rows are written with their time. A file all of
+whose rows have expired is dropped without being read. Missing bounds, or bounds of other types, exclude nothing: such a
+file is read.
 """
 
 from __future__ import annotations
@@ -24,146 +25,154 @@ from state.rows.columns import StateColumns
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the greatest value of a column, as integers: of a time its microseconds. NULL is apart."""
+    """The least and the greatest value of a column, as integers; a time in microseconds. NULL is not among them."""
 
     least: int
     greatest: int
     has_null: bool = False
 
     def overlaps(self, other: Bounds) -> bool:
-        """Whether a value can be in both."""
+        """True if a value may lie in both bounds."""
         return self.least <= other.greatest and other.least <= self.greatest
 
 
-_NOTHING: Final = Bounds(2**63, -(2**63) - 1)
+_NO_VALUES: Final = Bounds(2**63, -(2**63) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class FileBounds:
-    """How many rows a file has, and the bounds of those of its columns of which they are known."""
+    """The number of rows in a file, and the bounds of its columns, as far as the footer has them."""
 
     rows: int
     columns: Mapping[str, Bounds]
-    lacks: frozenset[str]
+    missing: frozenset[str]
     """The columns that the table has gained since: NULL in all rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """The files that a transaction reaches: those that have to be looked into, those that only have past rows, and,
-    where rows lie by time, those that are looked into for the past rows that they have beside others."""
+class FileSelection:
+    """The files of a table that a transaction concerns. `changed` may have rows that it changes.
 
-    touched: list[DataFile]
-    past: list[DataFile]
+    `expired` have only rows that had expired for the previous transaction. `aging`, where files hold rows by time, have
+    such rows beside others. `rows` has the number of rows of every file of the table.
+    """
+
+    changed: list[DataFile]
+    expired: list[DataFile]
     aging: list[DataFile]
     rows: Mapping[DataFile, int]
-    """How many rows each file of the table has."""
 
 
 @dataclass(slots=True)
 class Footers:
-    """The bounds of the files of one table, read once: what a file holds never changes."""
+    """The bounds of the files of one table. A footer is read once, since a file never changes."""
 
     storage: FileSystem
     columns: StateColumns
-    _known: dict[str, FileBounds] = field(default_factory=dict)
+    _cached: dict[str, FileBounds] = field(default_factory=dict)
 
-    def _of(self, files: Sequence[DataFile]) -> list[FileBounds]:
-        """The bounds of these files, which are all there are."""
-        wanted = _wanted(self.columns)
-        self._known = {
-            file.name: self._known.get(file.name)
-            or _bounds_of(parquet.read_metadata(file.name, filesystem=self.storage), wanted)
+    def _read_bounds(self, files: Sequence[DataFile]) -> list[FileBounds]:
+        """Return the bounds of all files of the table."""
+        fields = _bounded_columns(self.columns)
+        self._cached = {
+            file.name: self._cached.get(file.name)
+            or _bounds_of_file(parquet.read_metadata(file.name, filesystem=self.storage), fields)
             for file in files
         }
-        return list(self._known.values())
+        return list(self._cached.values())
 
-    def add(self, written: Iterable[WrittenFile]) -> None:
-        """Note the bounds of files that were written."""
-        self._known |= {file.name: _bounds_of(file.footer, _wanted(self.columns)) for file in written}
+    def add(self, files: Iterable[WrittenFile]) -> None:
+        """Cache the bounds of files that were just written."""
+        self._cached |= {file.name: _bounds_of_file(file.footer, _bounded_columns(self.columns)) for file in files}
 
-    def reached(self, files: Sequence[DataFile], change: Change) -> Reached:
-        """What a transaction reaches of these files, which are all there are. Raises `OSError`, `ArrowException`."""
-        reach = _Reach(change, _coming(change.columns, change.rows))
-        found = Reached([], [], [], {file: bounds.rows for file, bounds in zip(files, self._of(files), strict=True)})
+    def select(self, files: Sequence[DataFile], change: Change) -> FileSelection:
+        """Select the files that a transaction concerns. `files` are all of the table.
+
+        Raises `OSError`, `ArrowException`.
+        """
+        filter_ = _FileFilter(change, _bounds_of_keys(change.columns, change.rows))
+        row_counts = {file: bounds.rows for file, bounds in zip(files, self._read_bounds(files), strict=True)}
+        selection = FileSelection([], [], [], row_counts)
         for file in files:
-            bounds = self._known[file.name]
-            if reach.leaves_nothing(bounds):
-                found.past.append(file)
-            elif reach.may_touch(bounds):
-                found.touched.append(file)
-            elif reach.may_have_past(bounds):
-                (found.aging if self.columns.is_by_time else found.touched).append(file)
-        return found
+            bounds = self._cached[file.name]
+            if filter_.has_expired(bounds):
+                selection.expired.append(file)
+            elif filter_.may_change(bounds):
+                selection.changed.append(file)
+            elif filter_.may_have_expired_rows(bounds):
+                (selection.aging if self.columns.is_by_time else selection.changed).append(file)
+        return selection
 
-    def between(self, files: Sequence[DataFile], wanted: TimeRange) -> list[DataFile]:
-        """Those that may have a row of a range. Raises `OSError`, `ArrowException`."""
+    def overlapping(self, files: Sequence[DataFile], time_range: TimeRange) -> list[DataFile]:
+        """Return the files that may have a row of a range. Raises `OSError`, `ArrowException`."""
 
-        def may_have(bounds: FileBounds) -> bool:
-            known = bounds.columns.get(wanted.column)
-            if known is None:
+        def may_overlap(bounds: FileBounds) -> bool:
+            times = bounds.columns.get(time_range.column)
+            if times is None:
                 return True
-            return known.least <= wanted.until and (wanted.after is None or known.greatest > wanted.after)
+            return times.least <= time_range.end and (time_range.start is None or times.greatest > time_range.start)
 
-        return [file for file, bounds in zip(files, self._of(files), strict=True) if may_have(bounds)]
+        return [file for file, bounds in zip(files, self._read_bounds(files), strict=True) if may_overlap(bounds)]
 
     def adjacent(self, files: Sequence[DataFile], rows_max: int, bytes_max: int) -> list[list[DataFile]]:
-        """Small files side by side in time, in runs that together are not too large. `files` are all there are, of a
-        table whose rows expire by a column of the key. Raises `OSError`, `ArrowException`."""
-        known = dict(zip(files, self._of(files), strict=True))
-        runs, rows, size_bytes = [list[DataFile]()], 0, 0
-        for file in sorted(files, key=lambda each: self._greatest(known[each])):
-            more = known[file].rows
-            is_large = 2 * more > rows_max or 2 * file.size_bytes > bytes_max
-            if is_large or rows + more > rows_max or size_bytes + file.size_bytes > bytes_max:
-                runs, rows, size_bytes = [*runs, []], 0, 0
-            if not is_large:
-                runs[-1].append(file)
-                rows, size_bytes = rows + more, size_bytes + file.size_bytes
-        return [run for run in runs if len(run) > 1]
+        """Group small files with adjacent times, each group within the limits. `files` are all of the table.
 
-    def _greatest(self, file: FileBounds) -> tuple[bool, int]:
-        """The place of a file by time; the last ones are those of which it is not known."""
+        Rows of the table expire by a key column. Raises `OSError`, `ArrowException`.
+        """
+        bounds = dict(zip(files, self._read_bounds(files), strict=True))
+        groups, rows, size_bytes = [list[DataFile]()], 0, 0
+        for file in sorted(files, key=lambda file: self._time_order(bounds[file])):
+            file_rows = bounds[file].rows
+            is_large = 2 * file_rows > rows_max or 2 * file.size_bytes > bytes_max
+            if is_large or rows + file_rows > rows_max or size_bytes + file.size_bytes > bytes_max:
+                groups, rows, size_bytes = [*groups, []], 0, 0
+            if not is_large:
+                groups[-1].append(file)
+                rows, size_bytes = rows + file_rows, size_bytes + file.size_bytes
+        return [group for group in groups if len(group) > 1]
+
+    def _time_order(self, file: FileBounds) -> tuple[bool, int]:
+        """Return a sort key of files by time. Files without known times are last."""
         bounds = file.columns.get(self.columns.expires or "")
         return (True, 0) if bounds is None else (False, bounds.greatest)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reach:
-    """What a transaction does, as far as bounds show. `coming` are those of the keys that come."""
+class _FileFilter:
+    """Decides by bounds which files a change concerns. `keys` are the bounds of the change's keys."""
 
     change: Change
-    coming: Mapping[str, Bounds]
+    keys: Mapping[str, Bounds]
 
-    def leaves_nothing(self, file: FileBounds) -> bool:
-        """Whether all rows of a file had expired for the transaction before."""
+    def has_expired(self, file: FileBounds) -> bool:
+        """True if all rows of a file had expired for the previous transaction."""
         expiry, horizon = file.columns.get(self.change.columns.expires or ""), self.change.horizons.previous
         if horizon is None or expiry is None or expiry.has_null:
             return False
         return expiry.greatest <= horizon and not self._may_be_own(file)
 
-    def may_touch(self, file: FileBounds) -> bool:
-        """Whether a file may have a key that comes, or a row that a dead attempt or a tombstone is."""
+    def may_change(self, file: FileBounds) -> bool:
+        """True if a file may have a key of the change, a row of a dead attempt, or a tombstone."""
         return (
             self._may_be_own(file)
             or self._may_have_tombstones(file)
-            or all(known.overlaps(self.coming[name]) for name, known in file.columns.items() if name in self.coming)
+            or all(bounds.overlaps(self.keys[name]) for name, bounds in file.columns.items() if name in self.keys)
         )
 
     def _may_be_own(self, file: FileBounds) -> bool:
-        """Whether a dead attempt of this transaction may have written a row of it."""
+        """True if a dead attempt of this transaction may have written a row of a file."""
         txid, txids = self.change.txid, file.columns.get(self.change.columns.txid)
         return txids is None or txids.overlaps(Bounds(txid, txid))
 
     def _may_have_tombstones(self, file: FileBounds) -> bool:
         columns = self.change.columns
-        if not columns.deletes or columns.deleted in file.lacks:
+        if not columns.deletes or columns.deleted in file.missing:
             return False
         deleted = file.columns.get(columns.deleted)
         return deleted is None or deleted.greatest > 0
 
-    def may_have_past(self, file: FileBounds) -> bool:
-        """Whether a file may have rows that are removed as they had expired for the transaction before."""
+    def may_have_expired_rows(self, file: FileBounds) -> bool:
+        """True if a file may have rows to remove, since they had expired for the previous transaction."""
         horizon, expires = self.change.horizons.previous, self.change.columns.expires
         if not self.change.removes or horizon is None or expires is None:
             return False
@@ -171,8 +180,8 @@ class _Reach:
         return expiry is None or expiry.least <= horizon
 
 
-def _wanted(columns: StateColumns) -> pa.Schema:
-    """The columns whose bounds say something, of types whose bounds are exact."""
+def _bounded_columns(columns: StateColumns) -> pa.Schema:
+    """Return the columns whose bounds are used, as far as bounds of their type are exact."""
     names = [*columns.key.names, columns.txid]
     names += [columns.deleted] if columns.deletes else []
     names += [columns.expires] if columns.expires is not None and columns.expires not in names else []
@@ -185,47 +194,47 @@ def _is_exact(type_: pa.DataType) -> bool:
     return bool(types.is_integer(type_) or types.is_timestamp(type_) or types.is_date(type_) or types.is_boolean(type_))
 
 
-def _coming(columns: StateColumns, rows: pa.Table) -> dict[str, Bounds]:
-    """The bounds of the keys that come. Without rows no key does."""
-    types, found = _wanted(columns), dict[str, Bounds]()
+def _bounds_of_keys(columns: StateColumns, rows: pa.Table) -> dict[str, Bounds]:
+    """Return the bounds of the keys of some rows by key column. Without rows they overlap nothing."""
+    types, bounds = _bounded_columns(columns), dict[str, Bounds]()
     for name in columns.key.names:
         if name not in types.names:
             continue
         if not rows.num_rows:
-            found[name] = _NOTHING
+            bounds[name] = _NO_VALUES
         elif not rows[name].null_count and rows[name].type == types.field(name).type:
-            ends = pc.min_max(rows[name])
-            found[name] = Bounds(_as_integer(ends["min"]), _as_integer(ends["max"]))
-    return found
+            extremes = pc.min_max(rows[name])
+            bounds[name] = Bounds(_as_integer(extremes["min"]), _as_integer(extremes["max"]))
+    return bounds
 
 
-def _as_integer(value: pa.Scalar) -> int:
-    stored = value.cast(pa.int32()) if pa.types.is_date32(value.type) else value
+def _as_integer(scalar: pa.Scalar) -> int:
+    stored = scalar.cast(pa.int32()) if pa.types.is_date32(scalar.type) else scalar
     number: int = stored.cast(pa.int64()).as_py()
     return number
 
 
-def _bounds_of(footer: parquet.FileMetaData, wanted: pa.Schema) -> FileBounds:
-    places = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
+def _bounds_of_file(footer: parquet.FileMetaData, fields: pa.Schema) -> FileBounds:
+    positions = {footer.schema.column(position).path: position for position in range(footer.num_columns)}
     types = footer.schema.to_arrow_schema()
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    found = dict[str, Bounds]()
-    for each in wanted:
-        if each.name not in places or types.field(each.name).type != each.type:
+    columns = dict[str, Bounds]()
+    for field_ in fields:
+        if field_.name not in positions or types.field(field_.name).type != field_.type:
             continue
-        if (bounds := _over(group.column(places[each.name]).statistics for group in groups)) is not None:
-            found[each.name] = bounds
-    return FileBounds(footer.num_rows, found, frozenset(wanted.names) - frozenset(types.names))
+        statistics = [group.column(positions[field_.name]).statistics for group in groups]
+        if (bounds := _combine_statistics(statistics)) is not None:
+            columns[field_.name] = bounds
+    return FileBounds(footer.num_rows, columns, frozenset(fields.names) - frozenset(types.names))
 
 
-def _over(parts: Iterable[parquet.Statistics | None]) -> Bounds | None:
-    """The bounds over all row groups. None: they are not known, or there are none."""
-    found = list(parts)
-    known = [part for part in found if part is not None and part.has_min_max and part.has_null_count]
-    if not known or len(known) < len(found):
+def _combine_statistics(statistics: Sequence[parquet.Statistics | None]) -> Bounds | None:
+    """Return the bounds over all row groups, or None if they are not recorded for all, or there is no group."""
+    complete = [group for group in statistics if group is not None and group.has_min_max and group.has_null_count]
+    if not complete or len(complete) < len(statistics):
         return None
     return Bounds(
-        min(int(part.min_raw) for part in known),
-        max(int(part.max_raw) for part in known),
-        any(part.null_count > 0 for part in known),
+        min(int(group.min_raw) for group in complete),
+        max(int(group.max_raw) for group in complete),
+        any(group.null_count > 0 for group in complete),
     )

@@ -1,5 +1,7 @@
-"""The rows of a table in a range of times, read from its files without delta-rs, which plans a query for longer than
-most of them take to be read."""
+"""The rows of a table in a range of times, read from its files.
+
+delta-rs is not used, since it plans a query for longer than most such ranges take to be read.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +19,32 @@ from state.rows.expiring import select_range
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """The rows with `after < column <= until`, in microseconds since 1970; `after` None: from the beginning."""
+    """The rows with `start < column <= end`, in microseconds since 1970. `start` None: from the beginning."""
 
     column: str
-    after: int | None
-    until: int
+    start: int | None
+    end: int
 
-    def of(self, rows: pa.Table) -> pa.Table:
-        """Those of some rows."""
-        return select_range(rows, self.column, self.after, self.until)
+    def select(self, rows: pa.Table) -> pa.Table:
+        """Return the rows that are in the range."""
+        return select_range(rows, self.column, self.start, self.end)
 
     def read(self, storage: FileSystem, files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.Table]:
-        """Those of files, columns that the table has gained since included. Raises `OSError`, `ArrowException`."""
+        """Yield the rows of files that are in the range. Columns that the table has gained since are NULL.
+
+        Raises `OSError`, `ArrowException`.
+        """
         for opened, group, _ in self._groups(storage, files):
-            yield self.of(with_all(opened.read_row_group(group, columns=schema.names), schema))
+            yield self.select(with_all(opened.read_row_group(group, columns=schema.names), schema))
 
     def count(self, storage: FileSystem, files: Sequence[DataFile]) -> int:
-        """How many they are. Raises `OSError`, `ArrowException`."""
+        """Return the number of rows in the range. Raises `OSError`, `ArrowException`."""
         return sum(rows for _, _, rows in self._groups(storage, files))
 
     def _groups(self, storage: FileSystem, files: Sequence[DataFile]) -> Iterator[tuple[parquet.ParquetFile, int, int]]:
-        """Row groups that have some, and how many."""
+        """Yield the row groups with rows in the range, and the number of these rows."""
         for file in files:
             opened = opened_parquet(storage, file.name, file.size_bytes)
             for group in range(opened.num_row_groups):
-                if rows := self.of(opened.read_row_group(group, columns=[self.column])).num_rows:
+                if rows := self.select(opened.read_row_group(group, columns=[self.column])).num_rows:
                     yield opened, group, rows

@@ -1,9 +1,8 @@
-"""Large compactions are written in the background: as staged files, while transactions continue; and committed between
-two of them.
+"""Large compactions are written in the background, as staged files, and committed between two later transactions.
 
-What was written says the same as the files that it was made of. So it may be committed over a later version of the
-table than the one it has read, if all those files are still live then, no other file is live in the compacted range,
-and the version is the owner's own; else it is dropped, and goes with the other files that nobody commits.
+The written rows have the same content as the files that they were read from. So the compaction may be committed over a
+later version of the table, if all those files are still live, no other file is live in the compacted range, and the
+version is the owner's own. Otherwise it is dropped, and its files are deleted with the other orphaned ones.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from transactional.model.names import compaction_of
 from transactional.model.plumbing.pools import DaemonPool
 
 BACKGROUND_ROWS = 500_000
-"""Compactions of so many rows are written in the background; one takes about 100 ms, which the next transaction would
-wait for."""
-FINISHING_S = 300.0
-"""So long the end of a run waits for a compaction at most: as a job it may wait for executors that nobody gives it."""
-LOOKING_S = 0.05
-"""How often it looks whether it still may."""
+"""Smallest number of rows of a compaction that is written in the background. It takes about 100 ms, for which the next
+transaction would wait."""
+FINISH_TIMEOUT_S = 300.0
+"""Longest time that the end of a run waits for a compaction, in seconds: as a Spark job it may get no executor."""
+POLL_INTERVAL_S = 0.05
+"""Seconds between two checks whether the run may still wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class WrittenCompaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask:
-    """What is to be compacted, of a table as it was loaded. `base` is the oldest segment, if its keys are unique."""
+    """The writing of one compaction of a table. Picklable. `base` is the oldest segment if its keys are unique."""
 
     location: DeltaLocation
     owner: str
@@ -67,7 +66,7 @@ class CompactionTask:
     base: TxId | None
     settings: Mapping[str, str]
     horizon: int | None = None
-    """What had expired by it for the transaction before the newest is left out."""
+    """The expiry horizon of the transaction before the newest one. Rows that had expired by then are left out."""
 
     def write(self) -> WrittenCompaction:
         """Read the newest version, and write its rows of the compacted range.
@@ -77,10 +76,10 @@ class CompactionTask:
         return self._write(SegmentQuery(self.columns, self.combine, DATA_FUSION), self.settings)
 
     def write_share(self, number: int, shares: int) -> WrittenCompaction:
-        """As `write`, in one thread, and one of so many shares: each has all rows of its keys."""
+        """Write one of `shares` shares of the compaction, in one thread. A share has all rows of its keys."""
         query = SegmentQuery(self.columns, self.combine, DATA_FUSION)
         if shares > 1:
-            query = query.where(is_in_share(self.columns.key, number, shares))
+            query = query.filtered(is_in_share(self.columns.key, number, shares))
         return self._write(query, {**self.settings, **ONE_THREAD})
 
     def _write(self, query: SegmentQuery, settings: Mapping[str, str]) -> WrittenCompaction:
@@ -89,16 +88,16 @@ class CompactionTask:
         version = table.version()
         if version is None:
             raise OperatingError(f"Delta table {self.location} has no version of {self.owner}")
-        inputs = frozenset(str(file["path"]) for file in in_range(table, self.compaction))
+        inputs = frozenset(str(file["path"]) for file in files_in_range(table, self.compaction))
         rows = query.compact(self.compaction, self.base, self.horizon) + query.compaction_order(self.compaction)
         stager = FileStager(Path(self.location.uri), self.owner, self.columns.key)
-        attempt = TransactionAttempt(self.compaction.until, version)
+        attempt = TransactionAttempt(self.compaction.end, version)
         batches = self._read(table, rows, settings)
         file = stager.stage_all(attempt, pa.RecordBatchReader.from_batches(self.schema, batches))
         return WrittenCompaction(self.compaction, inputs, (file,) if file.rows else ())
 
     def _read(self, table: TableVersion, rows: str, settings: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-        """What is to be written. Raises `OperatingError`: what can't be read is no failed write."""
+        """Yield the rows to write. Raises `OperatingError` if they can't be read, which is no failed write."""
         try:
             yield from table.query(rows, settings).cast(self.schema)
         except (DeltaError, OSError, pa.ArrowException) as error:  # of Arrow: a sum that does not fit
@@ -106,52 +105,52 @@ class CompactionTask:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows that are written: the transaction is the partition."""
+        """The schema of the written rows: all columns but the txid, which is the partition."""
         schema = self.columns.table_schema
         return schema.remove(schema.get_field_index(self.columns.txid))
 
 
-def in_range(table: TableVersion, compaction: Compaction) -> list[dict[str, Any]]:
-    """The live files of the compacted transactions."""
+def files_in_range(table: TableVersion, compaction: Compaction) -> list[dict[str, Any]]:
+    """Return the live files of the compacted transactions."""
     txid = table.columns.txid
-    return [file for file in table.files() if compaction.after < int(file["partition"][txid]) <= compaction.until]
+    return [file for file in table.files() if compaction.start < int(file["partition"][txid]) <= compaction.end]
 
 
-def commit_compaction(table: TableVersion, written: WrittenCompaction) -> bool:
-    """Commit a compaction over the version that was read and checked; False: it says something else than the table by
-    now.
+def commit_compaction(table: TableVersion, finished: WrittenCompaction) -> bool:
+    """Commit a written compaction over the version of the table that was read and checked.
 
-    Raises `WriteRefused`, `OperatingError` for a file that is not there.
+    False, and nothing is committed, if the range has other files than the compaction has read. Raises `WriteRefused`,
+    and `OperatingError` for a written file that is missing.
     """
-    own = in_range(table, written.compaction)
-    if {str(file["path"]) for file in own} != written.inputs:
+    inputs = files_in_range(table, finished.compaction)
+    if {str(file["path"]) for file in inputs} != finished.inputs:
         return False
-    check_there(table.location, written.files)
-    properties = noted(table, Transaction(compaction_of(table.owner), written.compaction.until))
-    commit_files(table, replaced(table, own, written.files, written.compaction.until), properties)
+    check_there(table.location, finished.files)
+    properties = noted(table, Transaction(compaction_of(table.owner), finished.compaction.end))
+    commit_files(table, replaced(table, inputs, finished.files, finished.compaction.end), properties)
     return True
 
 
 class BackgroundCompaction:
-    """At most one compaction of a table that is written in the background, or waits for its commit."""
+    """The compaction of a table that a thread writes, or that waits for its commit. There is one at most."""
 
     def __init__(self) -> None:
         self._pool = DaemonPool(1, "compaction")
         self._future: Future[None] | None = None
-        self._written = list[WrittenCompaction]()
+        self._finished = list[WrittenCompaction]()
 
     @property
     def is_pending(self) -> bool:
-        """Whether one is being written, or is not committed yet."""
+        """True while a compaction is being written, or is not committed yet."""
         return self._future is not None
 
     def start(self, write: Callable[[], WrittenCompaction]) -> None:
-        """Begin to write one."""
-        written = self._written = []
-        self._future = self._pool.submit(lambda: written.append(write()))
+        """Begin to write a compaction in a thread."""
+        finished = self._finished = []
+        self._future = self._pool.submit(lambda: finished.append(write()))
 
-    def written(self) -> WrittenCompaction | None:
-        """The one that is written; None: not yet. Raises what has come in the way, and forgets it."""
+    def read_finished(self) -> WrittenCompaction | None:
+        """Return the compaction if it is written, else None. Raises the error that ended it, and forgets it then."""
         if self._future is None or not self._future.done():
             return None
         try:
@@ -162,19 +161,19 @@ class BackgroundCompaction:
         except BaseException:
             self.forget()
             raise
-        return self._written[0]
+        return self._finished[0]
 
     def wait(self, may_go_on: Callable[[], bool]) -> bool:
-        """Wait for the one that is pending; whether its writing has ended."""
+        """Wait for the pending compaction as long as `may_go_on()` is true. True if its writing has ended."""
         assert self._future is not None
-        until_s = time.monotonic() + FINISHING_S
+        until_s = time.monotonic() + FINISH_TIMEOUT_S
         while not self._future.done() and may_go_on() and time.monotonic() < until_s:
-            futures.wait([self._future], timeout=LOOKING_S)
+            futures.wait([self._future], timeout=POLL_INTERVAL_S)
         return self._future.done()
 
     def forget(self) -> None:
-        """It is committed, or will never be."""
-        self._future, self._written = None, []
+        """Drop the compaction, since it is committed or never will be."""
+        self._future, self._finished = None, []
 
 
 def compaction_task(
@@ -184,9 +183,9 @@ def compaction_task(
     segments: Sequence[Segment],
     horizon: int | None,
 ) -> CompactionTask:
-    """What has to be written for a compaction of these segments, oldest first."""
+    """Return the task that writes a compaction of these segments, which are ordered by txid."""
     base = segments[0].txid if segments[0].is_unique else None
-    # Whoever writes it may have another working directory.
+    # The writer may have another working directory.
     location = replace(table.location, name=table.location.uri)
     return CompactionTask(
         location, table.owner, table.columns, combine, compaction, base, join_settings(segments), horizon

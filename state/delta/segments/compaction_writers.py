@@ -1,4 +1,4 @@
-"""Who writes a large compaction: a thread of this process, or Spark, if it is running."""
+"""The choice of who writes a large compaction: a thread of this process, or Spark if it is running."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from state.fence import WriteRefused
 from transactional.model.errors import OperatingError
 
 SPARK_ROWS = 20_000_000
-"""Compactions of so many rows are Spark jobs where executors are threads of the driver's JVM. Where they are processes
-of
-their own, all large ones are: a thread would take memory for them that the driver does not have to have."""
+"""Smallest number of rows of a compaction that is a Spark job where executors are threads of the driver's JVM. Where
+they are processes of their own, all large compactions are jobs, which spares the driver's memory."""
 
 PAUSE_COMPACTIONS_MAX: Final = 64
-"""After failures of jobs in a row, the driver writes 1, 2, 4, … large compactions before another job is tried; at most
-so
-many."""
+"""Largest number of compactions that the driver writes before it tries a job again. After each further failure in a row
+it writes twice as many: 1, 2, 4, …"""
 
 _log = logging.getLogger(__name__)
 
 
 def is_job(task: CompactionTask, *, executors_write: bool) -> bool:
-    """Whether Spark is to write a compaction: it is running, and saves the driver something. `executors_write`:
-    whether executors write into the table's folder, as far as its layout says."""
+    """True if Spark is to write a compaction: it runs, and that saves the driver memory or time.
+
+    `executors_write` is true if the table's layout lets executors write into its folder.
+    """
     if "pyspark" not in sys.modules:
         return False
     from transactional.runtime.spark import jobs as spark_jobs
@@ -38,15 +38,17 @@ def is_job(task: CompactionTask, *, executors_write: bool) -> bool:
 
 
 class CompactionWriters:
-    """What writes the large compactions of one table. A job that fails, as where executors do not see the table's
-    folder, is
-    followed by compactions of the driver, and tried again less and less often."""
+    """Chooses who writes the large compactions of one table.
+
+    A job fails, for example, where executors do not see the table's folder. The driver then writes the next
+    compactions, and jobs are tried again less and less often.
+    """
 
     def __init__(self) -> None:
         self._failed, self._left_to_driver = 0, 0
 
     def writer_of(self, task: CompactionTask, *, executors_write: bool) -> Callable[[], WrittenCompaction]:
-        """What writes a compaction: a job, or a thread of this process."""
+        """Return the function that writes a compaction: by a Spark job, or in the calling thread."""
         if not is_job(task, executors_write=executors_write):
             return task.write
         if self._left_to_driver:
@@ -58,21 +60,21 @@ class CompactionWriters:
         from state.delta.segments import spark_compaction
 
         try:
-            written = spark_compaction.write_by_spark(task)
+            finished = spark_compaction.write_by_spark(task)
         except (WriteRefused, OperatingError, OSError) as error:
             if not (isinstance(error, WriteRefused) and error.is_conflict):
-                self._note_failure(task, error)
+                self._pause_jobs(task, error)
             return task.write()
         if self._failed:
             _log.info("Delta table %s: large compactions succeed as Spark jobs again", task.location)
         self._failed = 0
-        return written
+        return finished
 
-    def _note_failure(self, task: CompactionTask, error: Exception) -> None:
+    def _pause_jobs(self, task: CompactionTask, error: Exception) -> None:
         self._left_to_driver = min(2**self._failed, PAUSE_COMPACTIONS_MAX)
         self._failed += 1
         _log.warning(
             "Delta table %s: a compaction up to transaction %d did not succeed as a Spark job, the driver writes it "
             "and takes memory for it; jobs are tried again less and less often: %s",
-            *(task.location, task.compaction.until, error),
+            *(task.location, task.compaction.end, error),
         )

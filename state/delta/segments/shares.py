@@ -1,5 +1,7 @@
-"""Which rows of a compaction each of several tasks takes: all rows of its keys, so that none needs what another one
-has."""
+"""The division of a compaction among tasks.
+
+A task takes all rows of its keys, so that no task needs rows of another one.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from state.delta.tables.sql import DATA_FUSION
 from transactional.model.schema import Field, Schema
 
 SHARE_ROWS = 16_000_000
-"""So many rows at most are combined by one task, if keys are spread evenly: half a second for each ten million that
-it reads. Strings of one length that differ in few places are spread less evenly."""
+"""Largest number of rows that a task combines if keys are spread evenly, at half a second for each ten million rows.
+Strings of one length that differ in few places are spread less evenly."""
 _PRIME, _FACTOR = 10_007, 31
 """A prime: keys that are all even, or all full minutes, are spread, too."""
 _INSIDE = {1: 17, 4: 37, 9: 59}
@@ -17,21 +19,21 @@ _NUMBERS = frozenset({"byte", "short", "int", "long", "boolean", "date", "timest
 
 
 def shares_of(rows: int, key: Schema) -> int:
-    """Among how many tasks so many rows are shared out: at least one, one if no column of the key has a number."""
+    """Return how many tasks share a number of rows: at least one, and one if no column of the key is numbered."""
     return max(1, -(-rows // SHARE_ROWS)) if _numbers(key) else 1
 
 
 def is_in_share(key: Schema, number: int, shares: int) -> str:
-    """The condition, for DataFusion, that a row's key belongs to share `number` of so many. Each key belongs to one."""
+    """Return the condition, for DataFusion, that a row's key is in share `number`. A key is in exactly one share."""
     numbers = _numbers(key)
     mixed = f"abs({numbers[0]} % {_PRIME})"
-    for each in numbers[1:]:
-        mixed = f"(({mixed} * {_FACTOR} + abs({each} % {_PRIME})) % {_PRIME})"
+    for number_sql in numbers[1:]:
+        mixed = f"(({mixed} * {_FACTOR} + abs({number_sql} % {_PRIME})) % {_PRIME})"
     return f"{mixed} % {shares} = {number}"
 
 
 def _numbers(key: Schema) -> list[str]:
-    """A number, as SQL, for each column of a key that has one. Equal values have equal numbers, and NULL has one."""
+    """Return a number as SQL for every key column that has one. Equal values have equal numbers, and NULL has one."""
     return [f"COALESCE({number}, 0)" for column in key if (number := _number(column))]
 
 

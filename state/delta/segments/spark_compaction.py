@@ -20,21 +20,21 @@ from transactional.runtime.spark.jobs import run_job
 
 
 def write_by_spark(task: CompactionTask) -> WrittenCompaction:
-    """As `CompactionTask.write`, as a job. Raises `WriteRefused`, `OperatingError`."""
+    """Write a compaction as a Spark job. Raises `WriteRefused`, `OperatingError`."""
     shares = shares_of(task.compaction.rows, task.columns.key)
-    what = f"compaction of {task.location} up to transaction {task.compaction.until}"
-    written = list[WrittenCompaction]()
-    for told in run_job(partial(_write_share, task, shares), shares, what):
-        if isinstance(told, str):
-            raise WriteRefused(told, is_conflict=False)
-        written.append(told)
-    if len({each.inputs for each in written}) > 1:
-        raise WriteRefused("somebody has rewritten what it is made of", is_conflict=True)
-    return WrittenCompaction(task.compaction, written[0].inputs, tuple(file for each in written for file in each.files))
+    description = f"compaction of {task.location} up to transaction {task.compaction.end}"
+    parts = list[WrittenCompaction]()
+    for outcome in run_job(partial(_write_share, task, shares), shares, description):
+        if isinstance(outcome, str):
+            raise WriteRefused(outcome, is_conflict=False)
+        parts.append(outcome)
+    if len({part.inputs for part in parts}) > 1:
+        raise WriteRefused("another program has rewritten the files that are compacted", is_conflict=True)
+    return WrittenCompaction(task.compaction, parts[0].inputs, tuple(file for part in parts for file in part.files))
 
 
 def _write_share(task: CompactionTask, shares: int, number: int) -> WrittenCompaction | str:
-    """In a Spark task: one share, or what has come in the way, in one line."""
+    """Write one share in a Spark task. The reason, in one line, if that fails."""
     try:
         return task.write_share(number, shares)
     except (OperatingError, DeltaError, OSError, pa.ArrowException) as error:

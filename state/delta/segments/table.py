@@ -1,10 +1,10 @@
-"""The log layout: a transaction writes a segment of its own and touches no other row, whatever the table's size.
+"""The log layout: a transaction writes a segment of its own and changes no other row, whatever the table's size.
 
-The table is partitioned by txid; the rows of one txid are a segment. A transaction replaces the segment of its txid:
-what a dead attempt has left goes with it, and nothing has to be read. Compactions go by an app id of their own, whose
-version is the txid up to which the table is compacted. They replace segments of committed transactions only, by rows
-that say the same, in one Delta commit: so readers see no difference, and a crash leaves the table as it was, or
-compacted.
+The table is partitioned by txid, and the rows of one txid are a segment. A transaction replaces the segment of its
+txid, so the rows of a dead attempt are replaced with it, and nothing has to be read. Compactions have an app id of
+their own, whose version is the txid up to which the table is compacted. They replace only segments of committed
+transactions, by rows of the same content, in one Delta commit: readers see no difference, and a crash leaves the table
+either as it was or compacted.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from transactional.model.names import COMBINE_PROPERTY, STAGED_FEATURE, compacti
 from transactional.model.schema import Field
 
 SWEEP_INTERVAL_S = 60.0
-"""How long after each other staged files are looked for that nobody commits any more."""
+"""Seconds between two searches for orphaned staged files."""
 
 
 class SegmentsTable(Layout):
-    """A table of a state in the log layout. `compaction` says what is compacted when."""
+    """The open table of a state in the log layout, which is compacted as `compaction` says."""
 
     def __init__(self, loaded: TableVersion, state: str, compaction: LogLayout | None = None) -> None:
         super().__init__(loaded, state)
@@ -66,20 +66,19 @@ class SegmentsTable(Layout):
 
     @property
     def compacted_txid(self) -> TxId:
-        """The transaction up to which the table was compacted, 0: it never was."""
+        """The transaction up to which the table is compacted, or 0 if it never was."""
         return self._stored.compacted_txid
 
     def last_commit(self) -> CommitFacts:
-        """What the last write made."""
         return replace(super().last_commit(), compacted_txid=self.compacted_txid)
 
-    def knows(self, txid: TxId) -> bool:
-        """Whether this version says what was there after a transaction: its rows, and which of them had expired."""
+    def can_show(self, txid: TxId) -> bool:
+        """True if this version can show the table as of a transaction: its rows, and those that had expired."""
         return txid >= self.compacted_txid and (self.columns.expires is None or txid >= self.horizons().txid - 1)
 
     def segments(self) -> list[Segment]:
-        """The segments of this Delta version, oldest first."""
-        return self._stored.all()
+        """Return the segments of this Delta version, oldest first."""
+        return self._stored.segments()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -88,7 +87,7 @@ class SegmentsTable(Layout):
         if write.staged:
             self._apply_staged(write)
             return
-        self._begin(write)
+        self._prepare(write)
         write = replace(write, rows=self._with_horizon(write.rows, write.horizons))
         attempt, rows, check = write.attempt, write.rows, self._sum_check(write.combine)
         if check.columns and not self.admits(check, {f.name: max_magnitude(rows[f.name]) for _, f in check.columns}):
@@ -100,13 +99,13 @@ class SegmentsTable(Layout):
             if check.columns and not error.is_conflict:
                 self._check_sums(write, check)
             raise
-        self.compactor.note_write(rows.num_rows)
+        self.compactor.count_write(rows.num_rows)
 
     def _apply_staged(self, write: TableWrite) -> None:
-        """Let the segment be the staged files, with a further one for the rows: a Delta commit of metadata only."""
+        """Commit staged files as the segment, and a further file for the rows. The commit has metadata only."""
         location, attempt, staged = self.loaded.location, write.attempt, write.staged
         check_staged(location, attempt, staged)
-        self._begin(write)
+        self._prepare(write)
         if write.rows.num_rows:
             stager = FileStager(Path(location.uri), self.loaded.owner, self.columns.written)
             staged = [*staged, stager.stage(attempt, write.rows)]
@@ -114,10 +113,10 @@ class SegmentsTable(Layout):
         if check.columns and not self.admits(check, _largest_of(staged, check)):
             self._check_sums(read_by_driver(location, self.columns, write, self._state), check)
         commit_staged(self.loaded, attempt, staged)
-        self.compactor.note_write(sum(file.rows for file in staged), staged_files=len(staged))
+        self.compactor.count_write(sum(file.rows for file in staged), staged_files=len(staged))
 
-    def _begin(self, write: TableWrite) -> None:
-        """What the table has to say before the first rows of a kind."""
+    def _prepare(self, write: TableWrite) -> None:
+        """Record in the table how rows are combined, and the features that a write uses, before the rows come."""
         self.loaded.disk.settle()
         self.settle_combine(write.combine)
         if write.staged:
@@ -125,7 +124,7 @@ class SegmentsTable(Layout):
         self.will_record(write.attempt.attempt_id, write.horizons)
 
     def _with_horizon(self, rows: pa.Table, horizons: ExpiryHorizons | None) -> pa.Table:
-        """With the horizon of their transaction, where the table has a column for it."""
+        """Add the horizon of the transaction to rows, if the table has a column for it."""
         if self.columns.horizon is None:
             return rows
         horizon = None if horizons is None or horizons.current is None else time_scalar(horizons.current)
@@ -133,7 +132,7 @@ class SegmentsTable(Layout):
         return rows.append_column(self.columns.horizon, column)
 
     def _replace(self, txid: TxId, rows: pa.Table, properties: CommitProperties) -> None:
-        """Replace one segment."""
+        """Replace the segment of one transaction in a Delta commit."""
         schema = self.columns.table_schema
         rows = rows.append_column(self.columns.txid, pa.repeat(pa.scalar(int(txid), pa.int64()), rows.num_rows))
         predicate = f"{DATA_FUSION.name(self.columns.txid)} = {txid}"
@@ -150,9 +149,9 @@ class SegmentsTable(Layout):
         commit_properties(self.loaded, {COMBINE_PROPERTY: json.dumps(dict(combine))}, under_fence(self.loaded))
 
     def adopt_merged(self, version: AttemptId | None, newest: TxId) -> None:
-        """Turn a table of the merge layout, which stands at a committed transaction, into the first segment.
+        """Make the rows of a table in the merge layout, as of a committed transaction, the first segment.
 
-        Raises `WriteRefused` when the table is no longer the one of this version.
+        Raises `WriteRefused` if the table is no longer at this version.
         """
         if self.version() != version:
             raise WriteRefused("another writer came between", is_conflict=True)
@@ -163,7 +162,7 @@ class SegmentsTable(Layout):
         if self.columns.deletes:
             deleted = DATA_FUSION.name(self.columns.deleted)
             names, alive = [*names, deleted], f" WHERE NOT COALESCE({deleted}, false)"
-        names += [f"{DATA_FUSION.no_time} AS {DATA_FUSION.name(each)}" for each in horizon]
+        names += [f"{DATA_FUSION.no_time} AS {DATA_FUSION.name(column)}" for column in horizon]
         reader = self._stored.reader(f"SELECT {', '.join(names)}, CAST({newest} AS BIGINT) AS {txid} FROM t{alive}")
         properties = under_fence(self.loaded, Transaction(compaction_of(self.loaded.owner), newest))
         partition_by = [self.columns.txid]
@@ -173,7 +172,7 @@ class SegmentsTable(Layout):
     # --- sums that fit ----------------------------------------------------------------------------------------------
 
     def admits(self, check: SumCheck, largest: Mapping[str, int]) -> bool:
-        """Whether all sums fit, whichever keys are equal, and take them in: by the largest value of each column."""
+        """Count in the largest values of a write. True if all sums fit, whichever keys the rows have."""
         columns = [field for _, field in check.columns]
         compacted = self.compacted_txid
         # Compactions put parts together that cancel out.
@@ -185,99 +184,104 @@ class SegmentsTable(Layout):
 
     def _measured(self, columns: Sequence[Field]) -> SumBounds:
         files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
-        return SumBounds(measured(files, self.columns, columns, self._stored.answer, self._stored.unique_until))
+        return SumBounds(measured(files, self.columns, columns, self._stored.read_all, self._stored.unique_until))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
-        """Key and value columns, one row per key, as they were before transaction `before`, that `keep` leaves over."""
-        self._stored.check_not_compacted(before)
+    def rows(self, end_txid: TxId | None, select: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
+        """Return key and value columns, one row per key (see `Layout.rows`)."""
+        self._stored.check_not_compacted(end_txid)
         schema = self.columns.row_schema
-        query, segments = self._stored.query(), self._stored.all()
-        if query is None or not segments or (before is not None and segments[0].txid >= before):
+        query, segments = self._stored.query(), self._stored.segments()
+        if query is None or not segments or (end_txid is not None and segments[0].txid >= end_txid):
             return schema.empty_table()
-        parts = self._stored.parts(query.view_over_base(self._stored.base(), before), join_settings(segments))
-        kept = [keep(part.cast(schema)) for part in parts]
-        return pa.concat_tables(kept) if kept else schema.empty_table()
+        parts = self._stored.read_parts(
+            query.view_over_base(self._stored.base_txid(), end_txid), join_settings(segments)
+        )
+        filtered_parts = [select(part.cast(schema)) for part in parts]
+        return pa.concat_tables(filtered_parts) if filtered_parts else schema.empty_table()
 
-    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
-        """As `rows`, of those whose column lies in a range. A range of a key column reads no other rows."""
-        query, segments = self._stored.query(), self._stored.all()
-        if query is None or not segments or segments[0].txid >= before or column not in self.columns.key.names:
-            return super().rows_between(before, column, after, until)
-        self._stored.check_not_compacted(before)
+    def rows_between(self, end_txid: TxId, column: str, start: int | None, end: int) -> pa.Table:
+        """Return the rows with `start < column <= end`. For a key column no other rows are read."""
+        query, segments = self._stored.query(), self._stored.segments()
+        if query is None or not segments or segments[0].txid >= end_txid or column not in self.columns.key.names:
+            return super().rows_between(end_txid, column, start, end)
+        self._stored.check_not_compacted(end_txid)
         schema = self.columns.row_schema
-        sql = query.between(column, after, until).view_over_base(self._stored.base(), before)
-        parts = [part.cast(schema) for part in self._stored.parts(sql, join_settings(segments))]
+        sql = query.in_range(column, start, end).view_over_base(self._stored.base_txid(), end_txid)
+        parts = [part.cast(schema) for part in self._stored.read_parts(sql, join_settings(segments))]
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
-    def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
-        """A query on the table, called `source`, for one row per key; right whatever is compacted meanwhile."""
-        self._stored.check_not_compacted(before)
+    def view(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
+        """Return a query for one row per key (see `Layout.view`). It stays valid while segments are compacted."""
+        self._stored.check_not_compacted(end_txid)
         combine = self._stored.combine()
         if combine is None:
             raise OperatingError(
                 f"Delta table {self.loaded.location} is empty: how its rows are combined is known with the first one"
             )
-        where = "" if before is None else f"{dialect.name(self.columns.txid)} < {before}"
-        query = SegmentQuery(self.columns, combine, dialect, source).view(where)
-        return alive_view(query, self.columns, dialect, self.horizon_for(before))
+        condition = "" if end_txid is None else f"{dialect.name(self.columns.txid)} < {end_txid}"
+        query = SegmentQuery(self.columns, combine, dialect, source).view(condition)
+        return alive_view(query, self.columns, dialect, self.horizon_for(end_txid))
 
-    def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """The rows of wanted keys: each segment is searched, and only what is found is combined."""
-        self._stored.check_not_compacted(before)
+    def search(self, end_txid: TxId, keys: pa.Table) -> pa.Table:
+        """Return the rows of these keys. Every segment is searched, and only matching rows are combined."""
+        self._stored.check_not_compacted(end_txid)
         query = self._stored.query()
-        segments = {each.txid: (each.files, each.rows) for each in self._stored.all() if each.txid < before}
+        segments = {
+            segment.txid: (segment.files, segment.rows)
+            for segment in self._stored.segments()
+            if segment.txid < end_txid
+        }
         if query is None or not segments:
             return self.columns.row_schema.empty_table()
         if query.has_restarts:
-            return self.rows(before, lambda rows: with_keys(rows, wanted))
-        rows = self._copies.search(segments, wanted)
+            return self.rows(end_txid, lambda rows: with_keys(rows, keys))
+        rows = self._copies.search(segments, keys)
         return newest_rows(rows, self.columns, query.combine).cast(self.columns.row_schema)
 
     # --- between two transactions -----------------------------------------------------------------------------------
 
-    def due(self, newest: TxId) -> Callable[[], object] | None:
-        """Compaction."""
-        return self.compactor.due(newest)
+    def find_due_work(self, newest: TxId) -> Callable[[], object] | None:
+        return self.compactor.find_due_work(newest)
 
     def compact(self, newest: TxId) -> None:
         """Compact every transaction before `newest` into the base. Raises `WriteRefused`."""
         self.compactor.compact(newest)
 
     def maintain(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
-        """As every layout's; and staged files that nobody commits any more are looked for every now and then."""
+        """Maintain the table as every layout does, and sometimes search for orphaned staged files."""
         super().maintain(newest, may_go_on)
-        # What a compaction has written and not committed yet looks like what nobody commits.
+        # The files of a compaction that is not committed yet look like orphaned ones.
         may_sweep = self.loaded.folder is not None and not self.compactor.background.is_pending
         if may_sweep and time.monotonic() - self._swept_at_s > SWEEP_INTERVAL_S:
             self._swept_at_s = time.monotonic()
             self._try("sweeping staged files", self.sweep, may_go_on)
 
-    def unfinished(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
-        """A compaction that is being written in the background."""
+    def find_unfinished_work(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
+        """Return a function that waits for the compaction in the background, or None if there is none."""
         return partial(self.compactor.finish, may_go_on) if self.compactor.background.is_pending else None
 
     def sweep(self) -> int:
-        """Delete staged files that nobody commits any more; how many. Raises `OSError`, `OperatingError`."""
-        return self._orphans.sweep(self._if_still_own, self.version, self.held.paths)
+        """Delete the orphaned staged files, and return their number. Raises `OSError`, `OperatingError`."""
+        return self._orphans.sweep(self._if_still_own, self.version, self.retained.paths)
 
     def delete_old_files(self) -> None:
-        """Delete files that are old and no part of the table, and folders that are empty then."""
+        """Delete the table's old files, and the folders that are empty then."""
         super().delete_old_files()
         if (folder := self.loaded.folder) is not None:
-            # A folder per transaction: on a disk they stay, and listing them would take longer and longer.
+            # Every transaction has a folder, which stays on a disk, so that listing them would take longer and longer.
             remove_empty_folders(folder, self.columns.txid, self.compacted_txid)
 
 
 def _largest_of(staged: Sequence[StagedFile], check: SumCheck) -> dict[str, int]:
-    """What one key can get of all the files at most: each has one row of it, if any."""
+    """Return the largest sum of each column that one key can have in all files, which have one row of a key each."""
     return {field.name: sum(file.largest[field.name] for file in staged) for _, field in check.columns}
 
 
-def remove_empty_folders(table: Path, column: str, before: TxId) -> None:
-    """Remove the folders of transactions before `before` that hold no file any more. Nobody writes there again."""
+def remove_empty_folders(table: Path, column: str, end: TxId) -> None:
+    """Remove the empty folders of transactions before `end`, to which no program writes again."""
     for folder in table.glob(f"{column}=*"):
         text = folder.name.removeprefix(f"{column}=")
-        if text.isdigit() and int(text) < before and not any(folder.iterdir()):
+        if text.isdigit() and int(text) < end and not any(folder.iterdir()):
             folder.rmdir()

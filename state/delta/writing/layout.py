@@ -1,6 +1,8 @@
-"""The port of a state's Delta table, whatever its layout; and what both layouts do alike.
+"""`Layout`: the open Delta table of a state, whatever its layout.
 
-`MergedTable` (one row per key) and `SegmentsTable` (what each transaction adds) stand behind it.
+`MergedTable` (one row per key) and `SegmentsTable` (the rows that each transaction adds) implement it. What both do in
+the same way is here: versions, expiry horizons, cached rows, and maintenance between two transactions. Maintenance
+never fails a transaction: an error is counted and logged, and the work is tried again after a later transaction.
 """
 
 from __future__ import annotations
@@ -36,31 +38,31 @@ _log = logging.getLogger(__name__)
 VACUUM_INTERVAL = 1_000
 """Writes between two deletions of old files."""
 COMPACTING, CHECKPOINT, SYNCING = "compacting", "writing a checkpoint", "syncing to disk"
-"""Kinds of upkeep, in words."""
+"""Kinds of maintenance, as `status` shows them."""
 CACHED_ROWS_MAX = 100_000
-"""The rows of a table of this size are kept between two reads of one attempt."""
+"""Largest number of rows that are cached between two reads of one attempt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What maintenance may not delete: the log from a Delta version on, and the files of some versions."""
+class RetainedParts:
+    """Parts of a table that maintenance may not delete: the log from a Delta version on, and some data files."""
 
     version: int | None = None
     paths: frozenset[str] = frozenset()
 
 
-NOTHING_HELD = Held()
+NOTHING_RETAINED = RetainedParts()
 
 
 class Layout(ABC):
-    """An open table of a state. `state` is what messages call it."""
+    """The open table of a state. `state` is its name in messages."""
 
     def __init__(self, loaded: TableVersion, state: str) -> None:
         self.loaded, self.columns, self._state = loaded, loaded.columns, state
-        self._kept: tuple[int, TxId, pa.Table] | None = None
+        self._cached_rows: tuple[int, TxId, pa.Table] | None = None
         self._writes = 0
         self._removals = Removals(loaded.location, loaded.delta_version)
-        self.held = NOTHING_HELD
+        self.retained = NOTHING_RETAINED
         self._failures = FailuresInARow()
 
     # --- the fenced table -------------------------------------------------------------------------------------------
@@ -70,19 +72,19 @@ class Layout(ABC):
         return self.loaded.read_and_check_version()
 
     def created_for(self) -> str | None:
-        """The `store_id` that it was created with."""
+        """Return the `store_id` that the table was created with."""
         return self.loaded.properties.get(STORE_PROPERTY)
 
     def version(self) -> AttemptId | None:
-        """The attempt id that the loaded version was written by."""
+        """Return the id of the attempt that wrote the loaded version."""
         return self.loaded.version()
 
     def horizons(self) -> ExpiryHorizons:
-        """What the version that was loaded has recorded of horizons."""
+        """Return the expiry horizons that the loaded version has recorded."""
         return self.loaded.horizons()
 
     def last_commit(self) -> CommitFacts:
-        """What the last write made."""
+        """Return facts of the last write: its Delta version, and the bytes that it added to a table on a disk."""
         folder, version = self.loaded.folder, self.loaded.delta_version
         return CommitFacts(version, None if folder is None else added_bytes(folder, version))
 
@@ -95,28 +97,34 @@ class Layout(ABC):
         commit_files(self.loaded, [], as_attempt(self.loaded, attempt_id, attempt))
 
     def will_record(self, attempt_id: AttemptId, horizons: ExpiryHorizons | None) -> None:
-        """Let the Delta commit of an attempt record horizons, in a table that says so. Raises `WriteRefused`."""
+        """Let the Delta commit of an attempt record expiry horizons, None for none. Raises `WriteRefused`.
+
+        The table says first by which column rows expire.
+        """
         if horizons is not None:
             settle_expiry(self.loaded)
             self.loaded.will_record(attempt_id, horizons)
 
-    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """Key and value columns of the rows with a wanted key, maybe of more, as they were before a transaction."""
-        at = (self.loaded.delta_version, before)
-        if self._kept is None or self._kept[:2] != at:
+    def lookup(self, end_txid: TxId, keys: pa.Table) -> pa.Table:
+        """Return key and value columns of the rows with these keys, as they were before transaction `end_txid`.
+
+        Rows of other keys may be among them.
+        """
+        version = (self.loaded.delta_version, end_txid)
+        if self._cached_rows is None or self._cached_rows[:2] != version:
             if self.row_count() > CACHED_ROWS_MAX:
-                return self.search(before, wanted)
+                return self.search(end_txid, keys)
             # A bolt may read key by key.
-            self._kept = (*at, self.rows(before))
-        return with_keys(self._kept[2], wanted)
+            self._cached_rows = (*version, self.rows(end_txid))
+        return with_keys(self._cached_rows[2], keys)
 
-    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
-        """As `rows`, of those whose column lies in a range."""
-        return self.rows(before, lambda rows: select_range(rows, column, after, until))
+    def rows_between(self, end_txid: TxId, column: str, start: int | None, end: int) -> pa.Table:
+        """Return the rows, as `rows` does, with `start < column <= end`."""
+        return self.rows(end_txid, lambda rows: select_range(rows, column, start, end))
 
-    def count_between(self, column: str, after: int | None, until: int) -> int:
-        """How many rows as they are stored lie in a range. Raises `OperatingError`."""
-        query = f"SELECT count(*) AS n FROM t WHERE {is_in_range(DATA_FUSION, column, after, until)}"
+    def count_between(self, column: str, start: int | None, end: int) -> int:
+        """Return the number of stored rows with `start < column <= end`. Raises `OperatingError`."""
+        query = f"SELECT count(*) AS n FROM t WHERE {is_in_range(DATA_FUSION, column, start, end)}"
         try:
             return int(self.loaded.query(query).read_all()["n"][0].as_py())
         except (DeltaError, OSError, pa.ArrowException) as error:
@@ -129,56 +137,56 @@ class Layout(ABC):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def knows(self, txid: TxId) -> bool:
-        """Whether this version says itself what was there after a transaction, wherever the table is now."""
+    def can_show(self, txid: TxId) -> bool:
+        """True if this version can show the table as of a transaction, whatever the table's newest version is."""
         return False
 
     @abstractmethod
-    def rows(self, before: TxId | None, keep: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
-        """Key and value columns of the rows, as they were before transaction `before`, that `keep` leaves over.
+    def rows(self, end_txid: TxId | None, select: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> pa.Table:
+        """Return key and value columns of the rows as they were before transaction `end_txid`; None: as they are.
 
-        `keep` is given a part of the rows at a time, so that a large table is never held as a whole.
+        `select` filters the rows, one part of them at a time, so that a large table is never in memory as a whole.
         """
 
-    def alive_rows(self, before: TxId | None) -> pa.Table:
-        """As `rows`, without those that had expired for readers then."""
+    def unexpired_rows(self, end_txid: TxId | None) -> pa.Table:
+        """Return the rows, as `rows` does, without those that had expired for readers then."""
         expires = self.columns.expires
         if expires is None:
-            return self.rows(before)
-        horizon = self.horizon_for(before)
-        return self.rows(before, lambda rows: select_unexpired(rows, expires, horizon))
+            return self.rows(end_txid)
+        horizon = self.horizon_for(end_txid)
+        return self.rows(end_txid, lambda rows: select_unexpired(rows, expires, horizon))
 
-    def horizon_for(self, before: TxId | None) -> int | None:
-        """The horizon of readers who see what was before a transaction."""
-        return self.horizons().for_reader(None if before is None else TxId(before - 1))
-
-    @abstractmethod
-    def search(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """As `lookup`, in a large table."""
+    def horizon_for(self, end_txid: TxId | None) -> int | None:
+        """Return the expiry horizon of readers who see the table as it was before transaction `end_txid`."""
+        return self.horizons().for_reader(None if end_txid is None else TxId(end_txid - 1))
 
     @abstractmethod
-    def view(self, before: TxId | None, dialect: Dialect, source: str) -> str:
-        """A query on the table, called `source`, for one row per key as they were before a transaction."""
+    def search(self, end_txid: TxId, keys: pa.Table) -> pa.Table:
+        """Return what `lookup` does, from a large table."""
+
+    @abstractmethod
+    def view(self, end_txid: TxId | None, dialect: Dialect, source: str) -> str:
+        """Return a query for one row per key as it was before transaction `end_txid`. `source` names the table."""
 
     def row_count(self) -> int:
-        """The number of rows as they are stored. Raises `OperatingError`."""
+        """Return the number of stored rows. Raises `OperatingError`."""
         return self.loaded.row_count()
 
     # --- between two transactions -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def due(self, newest: TxId) -> Callable[[], object] | None:
-        """What the layout should compact by now. None: nothing."""
+    def find_due_work(self, newest: TxId) -> Callable[[], object] | None:
+        """Return a function that does the compaction that is due, or None if none is."""
 
     @abstractmethod
     def compact(self, newest: TxId) -> None:
-        """Leave one row per key of what was before transaction `newest`. Raises `WriteRefused`."""
+        """Compact the rows before transaction `newest` into one row per key. Raises `WriteRefused`."""
 
     def maintain(self, newest: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Compact what is due, keep the log short, and now and then delete old files. Never fails.
+        """Compact if that is due, write checkpoints, clean up the log, and sometimes delete old files. Never fails.
 
-        `newest` is the transaction that was written last; readers may still want to see what was before it.
-        Every transaction leaves a file or two that are no longer part of the table; they go once they are older than
+        `newest` is the transaction that was written last. Readers may still need the table as it was before it. Every
+        transaction leaves a file or two that are no longer part of the table. They are deleted once they are older than
         the table's `delta.deletedFileRetentionDuration`.
         """
         self._writes += 1
@@ -189,40 +197,40 @@ class Layout(ABC):
         self._try(SYNCING, self.loaded.disk.make_durable)
 
     def _do_due(self, newest: TxId) -> object:
-        """Compact what is due; False if nothing is, or it has only begun."""
-        work = self.due(newest)
+        """Do the compaction that is due. False if none is, or if it has only begun."""
+        work = self.find_due_work(newest)
         return False if work is None else work()
 
     @property
     def upkeep_failure(self) -> str:
-        """Which upkeep has failed several times in a row, and why; empty without any."""
+        """The maintenance that has failed several times in a row, with the reason, or an empty text."""
         return self._failures.lasting
 
     def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:
-        """Wait for what is done beside the transactions, and commit it, as long as `may_go_on` says so. Never fails."""
-        if (work := self.unfinished(may_go_on)) is not None:
+        """Wait for work in the background and commit it, as long as `may_go_on()` is true. Never fails."""
+        if (work := self.find_unfinished_work(may_go_on)) is not None:
             self._try(COMPACTING, work)
             self._try(SYNCING, self.loaded.disk.make_durable)
         self._finish_log(may_go_on)
 
-    def unfinished(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
-        """What waits for it and commits it. None: nothing is under way."""
+    def find_unfinished_work(self, may_go_on: Callable[[], bool]) -> Callable[[], object] | None:
+        """Return a function that waits for work in the background and commits it, or None if there is none."""
         return None
 
     def delete_old_files(self) -> None:
-        """Delete files that are old and no part of the table. Raises `DeltaError`, `OSError`."""
-        # What the newest version does not need, the one before it may.
+        """Delete old files that are not part of the table. Raises `DeltaError`, `OSError`."""
+        # The version before the newest one may need files that the newest one does not.
         self.loaded.disk.make_durable()
-        delete_old_files(self.loaded.location, self._if_still_own, self._removals, self.held.paths)
+        delete_old_files(self.loaded.location, self._if_still_own, self._removals, self.retained.paths)
 
     def _if_still_own(self) -> DeltaTable | None:
-        """The newest snapshot, unless another coordinator has written to the table."""
-        written = self.version()
+        """Load and return the newest snapshot, or None if another coordinator has written to the table."""
+        own_version = self.version()
         self.loaded.refresh()
-        return self.loaded.snapshot if self.version() == written else None
+        return self.loaded.snapshot if self.version() == own_version else None
 
     def _tend_log(self, may_go_on: Callable[[], bool] | None = None) -> None:
-        """Begin a checkpoint that is due; between two later transactions, begin to clean up the log by it."""
+        """Begin a checkpoint if it is due. Once it has ended, between two later transactions, clean up the log."""
         log = self.loaded.log
         if log.checkpoint.has_ended:
             self._try(CHECKPOINT, self._end_checkpoint, may_go_on)
@@ -246,43 +254,43 @@ class Layout(ABC):
         # The snapshot may be made of log files that are about to go.
         self.loaded.reload()
         self.loaded.version()  # read now, since it can't be once the log is damaged
-        log.begin_cleanup(table, self.held.version)
+        log.begin_cleanup(table, self.retained.version)
 
     def _rebuild_checkpoint(self) -> bool:
-        """Write the checkpoint from what is known of the table; False, and nothing is done, if others can open it.
+        """Write the checkpoint from the table's files and versions that this process has in memory.
 
-        Raises `OSError`, `OperatingError`.
+        False, and nothing is written, if other programs can open the table. Raises `OSError`, `OperatingError`.
         """
         loaded = self.loaded
         if can_be_opened(loaded.location):
             return False
         loaded.disk.make_durable()
         app_versions = loaded.remembered_app_versions()
-        known = KnownTable(
+        remembered_table = KnownTable(
             loaded.delta_version,
             loaded.opened_at,
             loaded.remembered,
             self.remembered_files(),
             app_versions,
             # Without the attempt that wrote the rows, an earlier one would be taken for it.
-            wrote_all=self.wrote_all and loaded.recorded_app_ids <= app_versions.keys(),
+            wrote_all=self.has_only_attempts and loaded.recorded_app_ids <= app_versions.keys(),
         )
-        wrong = rebuild_checkpoint(loaded.location, known)
+        wrong = rebuild_checkpoint(loaded.location, remembered_table)
         _log.warning(
-            "Delta table %s: nobody else could open it, so its checkpoint of Delta version %d was written from what "
-            "this run knows; what was wrong: %s",
-            *(loaded.location, known.version, wrong or "the hint of the last checkpoint"),
+            "Delta table %s: other programs could not open it, so this run wrote its checkpoint of Delta version %d "
+            "from memory; what was wrong: %s",
+            *(loaded.location, remembered_table.version, wrong or "the hint of the last checkpoint"),
         )
         loaded.reload()
         return True
 
     @property
-    def wrote_all(self) -> bool:
-        """Whether every entry since the table was opened has no other app transactions than those of attempts."""
+    def has_only_attempts(self) -> bool:
+        """True if the entries written since the table was opened have no app transactions but those of attempts."""
         return False
 
     def remembered_files(self) -> Mapping[DataFile, int]:
-        """The files of this version with their numbers of rows, without the log. Raises `OperatingError`."""
+        """Return the files of this version with their numbers of rows, without the log. Raises `OperatingError`."""
         loaded = self.loaded
         if loaded.is_ahead:
             raise OperatingError(f"Delta table {loaded.location}: the files of its newest version are not known")
@@ -296,7 +304,7 @@ class Layout(ABC):
                 self._tend_log()
 
     def _try(self, kind: str, work: Callable[[], object], may_go_on: Callable[[], bool] | None = None) -> None:
-        """Do some upkeep, and count in a row what fails of its kind. Work that returns False has only begun."""
+        """Do some maintenance, and count the failures of its kind in a row. Work that returns False has only begun."""
         if may_go_on is not None and not may_go_on():
             return
         try:
@@ -315,7 +323,7 @@ class Layout(ABC):
         return SumCheck(self._state, values, [combine[name] for name in values.names])
 
     def _check_sums(self, write: TableWrite, check: SumCheck) -> None:
-        """Raise `SumOverflow` for a key whose sum does not fit: an engine does not name it."""
+        """Raise `SumOverflow` with the key whose sum does not fit, which an engine does not name."""
         key, expires = self.columns.key.names, self.columns.expires
         stored = self.lookup(write.attempt.txid, write.rows.select(list(key)))
         if write.horizons is not None and expires is not None:

@@ -65,10 +65,10 @@ class TestBackgroundCompactions:
         before = live(state)
         state.finish_maintenance(lambda: False)
         assert (segments(state).compacted_txid, live(state)) == (0, before), "whoever is stopped does not wait"
-        monkeypatch.setattr("state.delta.segments.background_compaction.FINISHING_S", 0)
+        monkeypatch.setattr("state.delta.segments.background_compaction.FINISH_TIMEOUT_S", 0)
         state.finish_maintenance(lambda: True)
         assert (segments(state).compacted_txid, live(state)) == (0, before), "nobody waits for ever"
-        monkeypatch.setattr("state.delta.segments.background_compaction.FINISHING_S", 60)
+        monkeypatch.setattr("state.delta.segments.background_compaction.FINISH_TIMEOUT_S", 60)
 
         def lets_it_go_on() -> bool:
             may_write.set()
@@ -101,19 +101,19 @@ class TestBackgroundCompactions:
         for txid in (1, 2, 3):
             merge(state, place.attempt(txid, txid), {"a": 1})
         stored = segments(state).compactor._stored
-        compaction = full_compaction(stored.all(), TxId(3))
+        compaction = full_compaction(stored.segments(), TxId(3))
         assert compaction is not None
-        task = pickle.dumps(compaction_task(stored.loaded, {"count": "sum"}, compaction, stored.all(), None))
+        task = pickle.dumps(compaction_task(stored.loaded, {"count": "sum"}, compaction, stored.segments(), None))
         (place.folder / "elsewhere").mkdir()
         monkeypatch.chdir(place.folder / "elsewhere")
         assert pickle.loads(task).write_share(0, 1).files[0].rows == 1
 
     def test_what_can_not_be_read_is_no_failed_write(self, place: Place, state: DeltaMapState) -> None:
         stored = segments(state).compactor._stored
-        compaction = full_compaction(stored.all(), TxId(3))
+        compaction = full_compaction(stored.segments(), TxId(3))
         assert compaction is not None
-        task = compaction_task(stored.loaded, {"count": "sum"}, compaction, stored.all(), None)
-        (place.folder / "t" / next(iter(stored.all()[0].files))).unlink()
+        task = compaction_task(stored.loaded, {"count": "sum"}, compaction, stored.segments(), None)
+        (place.folder / "t" / next(iter(stored.segments()[0].files))).unlink()
         with pytest.raises(OperatingError, match="can't be read"):
             task.write()
 
@@ -233,7 +233,7 @@ class TestBackgroundCompactions:
     def test_one_whose_file_is_gone_is_not_committed(
         self, place: Place, state: DeltaMapState, caplog: pytest.LogCaptureFixture
     ) -> None:
-        [written] = segments(state).compactor.background._written
+        [written] = segments(state).compactor.background._finished
         (place.folder / "t" / written.files[0].path).unlink()
         state.maintain(TxId(3), lambda: True)
         assert "could not be maintained" in caplog.text
@@ -241,7 +241,7 @@ class TestBackgroundCompactions:
         assert (segments(state).compacted_txid, content(state)) == (0, self.EXPECTED)
 
     def test_what_it_has_written_is_no_orphan_until_it_is_committed(self, state: DeltaMapState) -> None:
-        [written] = segments(state).compactor.background._written
+        [written] = segments(state).compactor.background._finished
         segments(state)._swept_at_s = -1e9
         state.maintain(TxId(3), lambda: True)
         assert segments(state).compacted_txid == 2

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from state.delta.merged import MergedTable
 from state.delta.merging import overlapping_files as bounds
 from state.delta.merging.change import Change
-from state.delta.merging.overlapping_files import Bounds, FileBounds, Footers, Reached
+from state.delta.merging.overlapping_files import Bounds, FileBounds, FileSelection, Footers
 from state.delta.merging.ranges import TimeRange
 from state.delta.merging.rewriting import rewrite_files
 from state.delta.state import DeltaMapState
@@ -118,13 +118,13 @@ class World:
             found.append(DataFile(f"{number}.parquet", 1))
         return found
 
-    def by_files(self, folder: Path) -> tuple[pa.Table, Reached]:
+    def by_files(self, folder: Path) -> tuple[pa.Table, FileSelection]:
         """What is left, and what was reached."""
         files = self.written(folder)
         storage = storage_at(str(folder), {})
-        reached = Footers(storage, self.columns).reached(files, self.change)
-        found = rewrite_files(storage, reached.touched, self.schema.names, self.change, reached.aging)
-        left = [each.name for each in files if each not in (*found.old, *reached.past)]
+        reached = Footers(storage, self.columns).select(files, self.change)
+        found = rewrite_files(storage, reached.changed, self.schema.names, self.change, reached.aging)
+        left = [each.name for each in files if each not in (*found.old, *reached.expired)]
         names = [*left, *(file.name for file in found.new)]
         tables = [parquet.read_table(folder / name).cast(self.schema) for name in names]
         return pa.concat_tables([self.schema.empty_table(), *tables]), reached
@@ -167,15 +167,17 @@ WRONG = {"_may_be_own": False, "_may_have_tombstones": False}
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_reach_that_forgets_something_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr(bounds._Reach, what, lambda *_: WRONG[what])
+    monkeypatch.setattr(bounds._FileFilter, what, lambda *_: WRONG[what])
     assert not all(World(seed).is_right(tmp_path / str(seed)) for seed in range(40))
 
 
 def test_bounds_that_are_too_narrow_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong: the last value of a file is taken for the first one beyond it."""
-    right = bounds._over
+    right = bounds._combine_statistics
     monkeypatch.setattr(
-        bounds, "_over", lambda parts: None if (found := right(parts)) is None else replace(found, greatest=found.least)
+        bounds,
+        "_combine_statistics",
+        lambda parts: None if (found := right(parts)) is None else replace(found, greatest=found.least),
     )
     assert not all(World(seed).is_right(tmp_path / str(seed)) for seed in range(40))
 
@@ -187,7 +189,7 @@ def test_a_file_with_a_row_that_never_expires_is_not_dropped(tmp_path: Path, sec
     parquet.write_table(table_of(rows, columns.table_schema, 1), tmp_path / file.name)
     horizons = ExpiryHorizons(NOW, 9 * 10**6, 9 * 10**6)
     change = Change(columns, NOW, table_of([], arrow_schema(columns.written), 1), COMBINE, horizons)
-    assert Footers(storage_at(str(tmp_path), {}), columns).reached([file], change).past == ([] if stays else [file])
+    assert Footers(storage_at(str(tmp_path), {}), columns).select([file], change).expired == ([] if stays else [file])
 
 
 # --- over transactions ----------------------------------------------------------------------------------------------
@@ -219,14 +221,14 @@ def test_windows_are_added_to_and_go_without_a_look_at_the_others(
 ) -> None:
     write_by_files(monkeypatch)
     looked = list[tuple[int, int]]()
-    reached = Footers.reached
+    reached = Footers.select
 
-    def noted(self: Footers, files: Any, change: Change) -> Reached:
+    def noted(self: Footers, files: Any, change: Change) -> FileSelection:
         found = reached(self, files, change)
-        looked.append((len(found.touched), len(found.past)))
+        looked.append((len(found.changed), len(found.expired)))
         return found
 
-    monkeypatch.setattr(Footers, "reached", noted)
+    monkeypatch.setattr(Footers, "select", noted)
     state = opened(place)
     state.maintain(TxId(0), lambda: True)  # else the first write looks for what has expired
     merge(state, place, 1, None, ("a", 1), ("a", 2), ("b", 3))

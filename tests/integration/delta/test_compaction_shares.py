@@ -72,10 +72,10 @@ def written(folder: Path, key: str, *, deletes: bool = False) -> CompactionTask:
         if txid == 3:
             state.compact()
     stored = segments(state).compactor._stored
-    compaction = full_compaction(stored.all(), TxId(5))
+    compaction = full_compaction(stored.segments(), TxId(5))
     assert compaction is not None
-    assert stored.base() == 2
-    return compaction_task(stored.loaded, stored.known_query().combine, compaction, stored.all(), None)
+    assert stored.base_txid() == 2
+    return compaction_task(stored.loaded, stored.require_query().combine, compaction, stored.segments(), None)
 
 
 def rows_of(task: CompactionTask, *parts: WrittenCompaction) -> Counter[str]:

@@ -137,7 +137,7 @@ class TestCompactions:
         def fail(self: Compactor, *_: Any) -> None:
             raise OSError("no space left")
 
-        monkeypatch.setattr(Compactor, "make_one", fail)
+        monkeypatch.setattr(Compactor, "write_compaction", fail)
         words = opened(place, LogLayout(compact_after=1))
         merged(words, place, 1, 3)
         assert content(words) == after(3)
@@ -322,7 +322,7 @@ class TestValues:
     def test_are_combined_in_one_way_for_ever(self, place: Place) -> None:
         words = opened(place)
         merged(words, place, 1, 1)
-        with pytest.raises(ProtocolError, match=r"was written with {'count': 'sum'}, now comes {'count': 'last'}"):
+        with pytest.raises(ProtocolError, match=r"was written with {'count': 'sum'}, but now comes {'count': 'last'}"):
             words.put(place.attempt(2, 2), {("a",): (1,)})
         assert words.version() == 1
         words.put(place.attempt(2, 2), {})

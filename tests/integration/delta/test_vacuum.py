@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from state.delta.log.files import RETENTION_S, UNCOMMITTED_KEPT_S, is_data_file, retention_s
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.writing.layout import Held
+from state.delta.writing.layout import RetainedParts
 from tests.contract.states import OWNER, Place, content, counts
 from transactional.model.attempt import TxId
 from transactional.runtime.engine.clock import SystemClock
@@ -110,7 +110,7 @@ class TestVacuum:
         words = opened(place, layout)
         counted(words, place, 1, 8)
         given_up = sorted(data_files(place) - live_files(place))
-        words._open_table.held = Held(paths=frozenset([str(given_up[0].relative_to(place.folder / "t"))]))
+        words._open_table.retained = RetainedParts(paths=frozenset([str(given_up[0].relative_to(place.folder / "t"))]))
         vacuum(words)
         assert data_files(place) == {*live_files(place), given_up[0]}
 

@@ -139,10 +139,10 @@ def test_what_comes_in_the_way_of_a_share_is_one_line(tmp_path: Path, spark: Spa
     table = state._open_table
     assert isinstance(table, SegmentsTable)
     stored = table.compactor._stored
-    compaction = full_compaction(stored.all(), TxId(99))
+    compaction = full_compaction(stored.segments(), TxId(99))
     assert compaction is not None
-    task = compaction_task(stored.loaded, {"count": "sum"}, compaction, stored.all(), None)
-    (Path(state.location.uri) / next(iter(stored.all()[0].files))).unlink()
+    task = compaction_task(stored.loaded, {"count": "sum"}, compaction, stored.segments(), None)
+    (Path(state.location.uri) / next(iter(stored.segments()[0].files))).unlink()
     with pytest.raises(WriteRefused, match=r"^[^\n]*No such file[^\n]*$"):
         write_by_spark(task)
 

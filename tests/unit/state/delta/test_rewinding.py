@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from state.delta.log.log import commit_path
-from state.delta.rewinding import TableHistory, held_for, version_within_reach
+from state.delta.rewinding import TableHistory, find_restorable_version, find_retained_parts
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, counts
 from transactional.core.ports.rewinding import RewindTarget
@@ -53,7 +53,7 @@ def test_what_changed_no_rows_after_the_transaction_stays(words: DeltaMapState) 
 
 def test_of_several_savepoints_the_log_is_kept_for_the_oldest(words: DeltaMapState) -> None:
     versions = [count(words, txid) for txid in (1, 2, 3)]
-    held = held_for(words._open_table.loaded, [target(2), target(1)])
+    held = find_retained_parts(words._open_table.loaded, [target(2), target(1)])
     assert held.version == versions[0]
     assert len(held.paths) == 2, "the files of both"
 
@@ -75,10 +75,10 @@ def test_a_transaction_whose_files_are_deleted_is_out_of_reach_unless_it_is_held
     vacuum(words)
     history = TableHistory(words.location, OWNER, DeltaTable(words.location.uri).version())
     if is_held:
-        assert version_within_reach(history, target(1)) == versions[0]
+        assert find_restorable_version(history, target(1)) == versions[0]
     else:
         with pytest.raises(BeyondKept, match=r"1 of the 1 files of Delta version .* the oldest .* go back to is 3"):
-            version_within_reach(history, target(1))
+            find_restorable_version(history, target(1))
 
 
 def test_a_transaction_whose_log_is_cleaned_is_out_of_reach(words: DeltaMapState) -> None:
@@ -87,4 +87,4 @@ def test_a_transaction_whose_log_is_cleaned_is_out_of_reach(words: DeltaMapState
     for version in range(newest):
         (Path(words.location.uri) / commit_path(version)).unlink()
     with pytest.raises(BeyondKept, match=r"its log no longer goes back that far; the oldest .* is 3"):
-        version_within_reach(TableHistory(words.location, OWNER, newest), target(2))
+        find_restorable_version(TableHistory(words.location, OWNER, newest), target(2))

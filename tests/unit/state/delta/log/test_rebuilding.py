@@ -175,7 +175,7 @@ def test_after_upkeep_a_leader_knows_which_attempt_wrote_the_rows(
     table = words._open_table
     assert isinstance(table, MergedTable)
     if upkeep == "compaction":
-        table._compact()
+        table._compact_files()
         assert '"txn"' not in max(log.glob("*.json")).read_text()
     else:
         table._begin_checkpoint()

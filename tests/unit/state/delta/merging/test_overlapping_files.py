@@ -31,8 +31,8 @@ def test_a_null_key_that_comes_with_others_is_found_beyond_their_bounds(tmp_path
         files.append(DataFile(f"{number}.parquet", 1))
     coming = [{"n": key, "count": 1} for key in (*others, None)]
     change = Change(COLUMNS, TxId(2), pa.Table.from_pylist(coming, arrow_schema(COLUMNS.written)), {"count": "sum"})
-    reached = Footers(storage_at(str(tmp_path), {}), COLUMNS).reached(files, change)
-    written = rewrite_files(storage_at(str(tmp_path), {}), reached.touched, schema.names, change)
+    reached = Footers(storage_at(str(tmp_path), {}), COLUMNS).select(files, change)
+    written = rewrite_files(storage_at(str(tmp_path), {}), reached.changed, schema.names, change)
     left = [file.name for file in files if file not in written.old]
     tables = [parquet.read_table(tmp_path / name) for name in (*left, *(file.name for file in written.new))]
     found = sorted(((row["n"], row["count"]) for row in pa.concat_tables(tables).to_pylist()), key=str)

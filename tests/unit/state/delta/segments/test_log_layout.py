@@ -78,10 +78,10 @@ class TestDueCompaction:
             table.append(Segment(TxId(txid), rows))
             if (compaction := due_compaction(table, compacted, TxId(txid), layout)) is not None:
                 # At worst all keys differ, except in the base.
-                size = min(compaction.rows, keys) if compaction.after == 0 else compaction.rows
-                rest = [run for run in table if not compaction.after < run.txid <= compaction.until]
-                table = sorted([*rest, Segment(compaction.until, size)], key=lambda run: run.txid)
-                compacted, written = compaction.until, written + size
+                size = min(compaction.rows, keys) if compaction.start == 0 else compaction.rows
+                rest = [run for run in table if not compaction.start < run.txid <= compaction.end]
+                table = sorted([*rest, Segment(compaction.end, size)], key=lambda run: run.txid)
+                compacted, written = compaction.end, written + size
             most = max(most, len(table))
         assert written / (5_000 * rows) < 6
         assert most < 10 + FAN_OUT * 6
@@ -116,7 +116,7 @@ def test_a_view_groups_by_key() -> None:
 def test_a_range_of_a_key_is_asked_of_each_scan() -> None:
     """Behind the join of base and segments the condition would not reach the files."""
     columns = StateColumns(Schema.parse("k string, at timestamp"), Schema.parse("n long"))
-    narrowed = SegmentQuery(columns, {"n": "sum"}, DATA_FUSION).between("at", 5, 7)
+    narrowed = SegmentQuery(columns, {"n": "sum"}, DATA_FUSION).in_range("at", 5, 7)
     sql = narrowed.view_over_base(TxId(1), TxId(9))
     assert sql.count("FROM t ") == 2
     assert sql.count(f"(SELECT * FROM t WHERE {is_in_range(DATA_FUSION, 'at', 5, 7)})") == 2
