@@ -31,7 +31,7 @@ from transactional.topology import windowing
 from transactional.topology.streams.windows.counting import CountAggregator
 from transactional.topology.streams.windows.sessions import SessionUpdate
 from transactional.topology.streams.windows.windowing import WindowedUpdate
-from transactional.topology.windowing import _first_of as first_of
+from transactional.topology.windowing import _first_open_start as first_of
 from transactional.topology.windows.windows import CountWindow
 
 # The worlds of each kind are what `make check` and `make test` need; what is planted shows that they would find it.
@@ -258,7 +258,7 @@ def test_tuples_of_windows_in_tables_are_the_same(make: Callable[..., Any], tmp_
 
 def test_a_bolt_whose_tuples_are_judged_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuples that came when a window had closed are none of it."""
-    monkeypatch.setattr(windowing, "_first_of", lambda of, us, watermark: first_of(of, us, None))
+    monkeypatch.setattr(windowing, "_first_open_start", lambda of, us, watermark: first_of(of, us, None))
     assert is_found(world=BoltWorld, known=14)
 
 

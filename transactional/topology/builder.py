@@ -270,7 +270,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         Raises `ConfigError`.
         """
         self._check_new("windowed bolt", bolt_id, bolt)
-        windowing = Windowing.of(f"windowed bolt {bolt_id!r}", bolt, window, key, time, late)
+        windowing = Windowing.from_declaration(f"windowed bolt {bolt_id!r}", bolt, window, key, time, late)
         if state is not None:
             check_is_state("windowed bolt", bolt_id, state)
             bind_declared(bolt_id, windowing.state, state)

@@ -442,11 +442,11 @@ def test_its_state_may_be_that_of_the_provider() -> None:
 
 def test_rows_that_keep_the_same_tuples_are_comparable() -> None:
     """Tuples of a transaction come in any order; which there are does not depend on it."""
-    windowing = Windowing.of("w", Shown(), count(9), "user", None, None)
+    windowing = Windowing.from_declaration("w", Shown(), count(9), "user", None, None)
     windowing.check_inputs("w", [(Grouping(GroupingKind.GLOBAL, "spout"), Schema.parse(FIELDS))])
     rows = []
     for numbers in ((1, 2, 3), (3, 1, 2), (1, 2), (1, 2, 2), (1, 2, 4)):
         came = [(0, place, Tuple(("user", "at", "n"), ("a", NOON, n), "spout")) for place, n in enumerate(numbers)]
-        rows.append(windowing.comparable({"tuples": windowing._packed(came)}))
+        rows.append(windowing.comparable({"tuples": windowing._pack(came)}))
     assert [row == rows[0] for row in rows] == [True, True, False, False, False]
     assert windowing.comparable({"tuples": b"12"}) == {"tuples": b"12"}

@@ -1,4 +1,8 @@
-"""`JoinBolt`: a windowed bolt that joins the tuples of several inputs (Storm's `JoinBolt`)."""
+"""`JoinBolt`: a windowed bolt that joins the tuples of several inputs, as Storm's `JoinBolt`.
+
+The inputs are joined one after the other, in the order in which they were declared. The output follows the order of the
+tuples on each side, so a replay emits the same tuples.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ Joined = Mapping[str, Tuple]
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A value of a tuple: `path` is its field, and the names within it. `source` is None for the first that has it."""
+    """A value of a tuple. `path` is its field, and the names within that. Without a `source`, it is that of the first
+    input that has it."""
 
     source: str | None
     path: tuple[str, ...]
@@ -32,7 +37,8 @@ class _Column:
 
     @classmethod
     def parse(cls, text: str) -> _Column:
-        """`field`, `input:field`, `field.name` for what is in a map or a struct, each also with `as another_name`."""
+        """Parse `field`, `input:field`, or `field.name` for a part of a map or a struct, each also with `as
+        another_name`."""
         match = _COLUMN.fullmatch(text)
         if match is None:
             raise ConfigError(f"JoinBolt: {text.strip()!r} is not of the form 'field', 'input:field' or '… as name'")
@@ -40,20 +46,20 @@ class _Column:
         return cls(source, tuple(path.split(".")), name or (path if source is None else f"{source}:{path}"))
 
     def value(self, joined: Joined) -> Any:
-        """The first that is not None."""
+        """Return the first value that is not None, among the joined tuples."""
         tuples = joined.values() if self.source is None else filter(None, [joined.get(self.source)])
-        return next((value for each in tuples if (value := self.of(each)) is not None), None)
+        return next((field_value for row in tuples if (field_value := self.read(row)) is not None), None)
 
-    def of(self, each: Tuple) -> Any:
-        """The value in one tuple; None if it has none."""
+    def read(self, row: Tuple) -> Any:
+        """Return the value in one tuple; None if it has none."""
         field, *names = self.path
-        value = each[field] if field in each.fields else None
+        inner = row[field] if field in row.fields else None
         for name in names:
-            value = None if value is None else dict(value).get(name)
-        return value
+            inner = None if inner is None else dict(inner).get(name)
+        return inner
 
     def type(self, used_by: str, inputs: Mapping[str, Schema]) -> str:
-        """Its type. Raises `ConfigError` if no input has it."""
+        """Return the type of the value. Raises `ConfigError` if no input has it."""
         if self.source is not None and self.source not in inputs:
             hint = did_you_mean(self.source, inputs)
             raise ConfigError(f"{used_by}: {self.name!r} is of {self.source!r}, which is not part of the join{hint}")
@@ -66,45 +72,46 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Join:
-    """An input after the first: how it is joined, by which of its values, and with which of one before it."""
+    """An input after the first: the kind of join, its key, and the key of the input before it that it is joined
+    with."""
 
     source: str
     kind: Literal["inner", "left", "right", "outer"]
-    own: _Column
-    prior: _Column
+    own_column: _Column
+    prior_column: _Column
 
-    def join_tuples(self, before: Sequence[Joined], tuples: Sequence[Tuple]) -> Iterator[Joined]:
+    def join_tuples(self, joined_rows: Sequence[Joined], tuples: Sequence[Tuple]) -> Iterator[Joined]:
         """Join the tuples of this input to the rows joined so far, in the order of both. None equals nothing."""
-        partners, alone = defaultdict[Any, list[int]](list), set(range(len(tuples)))
-        for place, each in enumerate(tuples):
-            partners[_key_of(self.own.of(each))].append(place)
-        for joined in before:
-            key = _key_of(self.prior.value(joined))
+        partners, unmatched = defaultdict[Any, list[int]](list), set(range(len(tuples)))
+        for place, row in enumerate(tuples):
+            partners[_comparable(self.own_column.read(row))].append(place)
+        for joined in joined_rows:
+            key = _comparable(self.prior_column.value(joined))
             places = [] if key is None else partners.get(key, [])
-            alone.difference_update(places)
+            unmatched.difference_update(places)
             yield from ({**joined, self.source: tuples[place]} for place in places)
             # Storm's left join, unlike SQL's, leaves out what has no value to compare.
             if not places and (self.kind == "outer" or (self.kind == "left" and key is not None)):
                 yield joined
         if self.kind in ("right", "outer"):
-            yield from ({self.source: tuples[place]} for place in sorted(alone))
+            yield from ({self.source: tuples[place]} for place in sorted(unmatched))
 
 
 class JoinBolt(WindowedBolt):
     """Joins the tuples of each window, input by input, and emits the fields of `select`.
 
-    Its inputs are known by their component, or with `by="stream"` by their stream. Each is compared by one field, `x.y`
-    for what is in a map or a struct, with that of an input before it; the types have to be equal. `select` is needed.
-    Late tuples go to a stream of a subclass that declares it in `streams`. Every call raises `ConfigError` for what is
-    wrong on its own, and `build` for what its inputs do not have. Tuples in open windows of an input that is gone end a
-    run with `TopologyChanged`, and are not lost.
+    Inputs are named by their component, or with `by="stream"` by their stream. Each is compared by one field, `x.y` for
+    a part of a map or a struct, with a field of an input before it; their types must be equal. `select` is required.
+    Late tuples go to a stream that a subclass declares in `streams`. Every call raises `ConfigError` for mistakes in
+    its own arguments, and `build` for fields that the inputs do not have. If an input is removed while open windows
+    have tuples of it, the run ends with `TopologyChanged`, and no tuple is lost.
     """
 
     def __init__(self, source: str, field: str, *, by: Literal["source", "stream"] = "source") -> None:
         if by not in ("source", "stream"):
             raise ConfigError(f"JoinBolt: by is 'source' or 'stream'; got {by!r}")
         self.by, self._first = by, source
-        self._fields = {source: _compared(source, field)}
+        self._fields = {source: _parse_key(source, field)}
         self._joins: list[_Join] = []
         self._columns: tuple[_Column, ...] = ()
         self._stream: str | None = None
@@ -115,21 +122,26 @@ class JoinBolt(WindowedBolt):
         return self._add("inner", source, field, prior)
 
     def left_join(self, source: str, field: str, prior: str) -> Self:
-        """The same, and what is joined so far without a partner; but not, as in Storm, if `prior` has no tuple in it
-        or None in its field."""
+        """Join one more input, and keep joined tuples that have no partner in it.
+
+        As in Storm, they are dropped if `prior` has no tuple among them, or None in its field.
+        """
         return self._add("left", source, field, prior)
 
     def right_join(self, source: str, field: str, prior: str) -> Self:
-        """The same as `join`, and the tuples of this input without a partner."""
+        """Join one more input, and keep its tuples that have no partner."""
         return self._add("right", source, field, prior)
 
     def outer_join(self, source: str, field: str, prior: str) -> Self:
-        """The same as `join`, and all that has no partner, on both sides."""
+        """Join one more input, and keep all tuples that have no partner, on both sides."""
         return self._add("outer", source, field, prior)
 
     def select(self, columns: str) -> Self:
-        """What is emitted, separated by commas: `field` is the first value that is not None of the inputs that have it,
-        `input:field` that of one. Fields are named as they are written here, or by `… as name`."""
+        """Select the fields to emit, separated by commas.
+
+        `field` is the first value that is not None, of the inputs that have the field; `input:field` is that of one
+        input. Fields have the names that are written here, or other ones by `… as name`.
+        """
         self._columns = tuple(_Column.parse(text) for text in columns.split(","))
         return self
 
@@ -139,41 +151,39 @@ class JoinBolt(WindowedBolt):
         return self
 
     def declare_output(self, name: str, inputs: Mapping[tuple[str, str], Schema]) -> None:
-        """The selected fields, with the types of the inputs."""
         self._name = name
-        fields = self._fields_of(name, inputs)
+        fields = self._check_inputs(name, inputs)
         if not self._columns:
             raise ConfigError(f"{name} is a JoinBolt without .select('…'), so it emits nothing")
         for join in self._joins:
-            own, prior = (each.type(name, fields) for each in (join.own, join.prior))
-            if own != prior:
+            own_type, prior_type = (column.type(name, fields) for column in (join.own_column, join.prior_column))
+            if own_type != prior_type:
                 raise ConfigError(
-                    f"{name}: {join.own.name} is {own} and {join.prior.name} is {prior}, which can't be compared; make "
-                    "the types equal in a bolt before it"
+                    f"{name}: {join.own_column.name} is {own_type} and {join.prior_column.name} is {prior_type}, "
+                    "which can't be compared; make the types equal in a bolt before it"
                 )
         self._fields[self._first].type(name, fields)
-        made = str(Schema(tuple(Field(each.name, each.type(name, fields)) for each in self._columns)))
+        output = str(Schema(tuple(Field(column.name, column.type(name, fields)) for column in self._columns)))
         if self._stream is None:
-            self.output = made  # type: ignore[misc]
+            self.output = output  # type: ignore[misc]
         else:
-            self.streams = {**self.streams, self._stream: made}  # type: ignore[misc]
+            self.streams = {**self.streams, self._stream: output}  # type: ignore[misc]
 
     def execute(self, window: TupleWindow) -> None:
-        """Join the tuples of a window."""
         stream = DEFAULT_STREAM if self._stream is None else self._stream
-        for joined in self._joined(window.get()):
+        for joined in self._join_window(window.get()):
             self.collector.emit(*(column.value(joined) for column in self._columns), stream=stream)
 
-    def _joined(self, tuples: Iterable[Tuple]) -> Sequence[Joined]:
+    def _join_window(self, tuples: Iterable[Tuple]) -> Sequence[Joined]:
         by_source = defaultdict[str, list[Tuple]](list)
-        for each in tuples:
-            by_source[each.source if self.by == "source" else each.stream].append(each)
-        if gone := sorted(by_source.keys() - self._fields.keys()):
+        for row in tuples:
+            by_source[row.source if self.by == "source" else row.stream].append(row)
+        if removed := sorted(by_source.keys() - self._fields.keys()):
             raise TopologyChanged(
-                f"{self._name} has open windows with tuples of {', '.join(gone)}, which it no longer joins: let it, "
+                f"{self._name} has open windows with tuples of {', '.join(removed)}, which it no longer joins: let it, "
                 "until they have closed; or give the bolt another id and its state another table"
             )
-        joined: list[Joined] = [{self._first: each} for each in by_source[self._first]]
+        joined: list[Joined] = [{self._first: row} for row in by_source[self._first]]
         for join in self._joins:
             joined = list(join.join_tuples(joined, by_source[join.source]))
         return joined
@@ -182,38 +192,41 @@ class JoinBolt(WindowedBolt):
         if source in self._fields:
             raise ConfigError(f"JoinBolt: {source!r} is part of the join already, and can be once")
         if prior not in self._fields:
-            known = ", ".join(self._fields)
-            raise ConfigError(f"JoinBolt: {prior!r} is not part of the join yet; {source!r} can be joined to: {known}")
-        self._fields[source] = _compared(source, field)
+            inputs = ", ".join(self._fields)
+            raise ConfigError(f"JoinBolt: {prior!r} is not part of the join yet; {source!r} can be joined to: {inputs}")
+        self._fields[source] = _parse_key(source, field)
         self._joins.append(_Join(source, kind, self._fields[source], self._fields[prior]))
         return self
 
-    def _fields_of(self, name: str, inputs: Mapping[tuple[str, str], Schema]) -> dict[str, Schema]:
-        """The fields of each input, by what it is known by. Raises `ConfigError` unless they are those of the join."""
+    def _check_inputs(self, name: str, inputs: Mapping[tuple[str, str], Schema]) -> dict[str, Schema]:
+        """Return the fields of each input, by its name. Raises `ConfigError` unless the inputs are those of the
+        join."""
         fields: dict[str, Schema] = {}
         for (source, stream), schema in inputs.items():
-            known = source if self.by == "source" else stream
-            if fields.setdefault(known, schema) != schema:
-                raise ConfigError(f"{name} subscribes to two inputs of {known!r}, which have other fields")
+            name_of_input = source if self.by == "source" else stream
+            if fields.setdefault(name_of_input, schema) != schema:
+                raise ConfigError(f"{name} subscribes to two inputs of {name_of_input!r}, which have other fields")
         if fields.keys() != self._fields.keys():
-            joins, gets = ", ".join(self._fields), ", ".join(fields)
-            raise ConfigError(f"{name} joins the {self.by}s {joins}, and subscribes to {gets}: let them be the same")
+            joins, subscribed = ", ".join(self._fields), ", ".join(fields)
+            raise ConfigError(
+                f"{name} joins the {self.by}s {joins}, and subscribes to {subscribed}: let them be the same"
+            )
         return {source: fields[source] for source in self._fields}
 
 
-def _compared(source: str, field: str) -> _Column:
+def _parse_key(source: str, field: str) -> _Column:
     if ":" in field:
         raise ConfigError(f"JoinBolt: the field {field!r} is one of {source!r} already; write it without ':'")
     return _Column.parse(f"{source}:{field}")
 
 
-def _key_of(value: Any) -> Any:
-    """What equal values have in common, also NaNs and lists; None for None."""
-    return repr(value) if value != value or isinstance(value, list | dict) else value
+def _comparable(key: Any) -> Any:
+    """Return a value that is equal for equal keys, even for NaN and lists; None for None."""
+    return repr(key) if key != key or isinstance(key, list | dict) else key
 
 
 def _inner_type(used_by: str, path: str, type_: str, names: Sequence[str]) -> str:
-    """The type of what is in a map or a struct."""
+    """Return the type of a part of a map or a struct."""
     for name in names:
         match = _STRUCT.fullmatch(type_) or _MAP.fullmatch(type_)
         if match is None:

@@ -1,4 +1,4 @@
-"""`WindowedBolt` and `TupleWindow`: a bolt that is called with windows of tuples (Storm's `BaseWindowedBolt`)."""
+"""`WindowedBolt` and `TupleWindow`: a bolt that is called with windows of tuples, as Storm's `BaseWindowedBolt`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TupleWindow:
-    """The tuples of one window, in the order in which they came, and how it differs from the window before it.
+    """The tuples of one window, in the order in which they came, and its difference from the window before it.
 
-    `key` are the values of the fields by which windows are apart. `start` and `end` are times, None for a window by
+    `key` are the values of the fields by which windows are separated. `start` and `end` are times, None for a window by
     count.
     """
 
@@ -31,33 +31,36 @@ class TupleWindow:
     end: datetime | None = None
 
     def get(self) -> list[Tuple]:
-        """All tuples."""
+        """Return all tuples of the window."""
         return list(self.tuples)
 
     def get_new(self) -> list[Tuple]:
-        """Those that were not in the window before."""
+        """Return the tuples that were not in the window before."""
         return list(self.new)
 
     def get_expired(self) -> list[Tuple]:
-        """Those that were in the window before, and are not in this one."""
+        """Return the tuples that were in the window before and are not in this one."""
         return list(self.expired)
 
 
 class WindowedBolt(Bolt, ABC):
     """Processes windows of tuples, one at a time, each when it closes. Added with `set_windowed_bolt`.
 
-    It runs in the commit phase, one transaction at a time. The tuples of windows that are open are in its state; each
-    attempt uses a fresh copy of the instance passed to the builder.
+    It runs in the commit phase, one transaction at a time. The tuples of open windows are in its state. Each attempt
+    uses a fresh copy of the instance that was passed to the builder.
     """
 
     collector: OutputCollector
 
     def declare_output(self, name: str, inputs: Mapping[tuple[str, str], Schema]) -> None:
-        """Called by `build`, before `output` and `streams` are read, with the fields of each component and stream that
-        the bolt subscribes to: one whose output depends on them sets it here. `name` is for messages."""
+        """Determine the output. Called by `build`, before `output` and `streams` are read.
+
+        `inputs` has the fields of each component and stream that the bolt subscribes to. Override it to set an output
+        that depends on them. `name` is for messages.
+        """
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Called once per attempt, first. Keeps the collector as `self.collector`."""
+        """Prepare for an attempt. Called once, first; keeps the collector as `self.collector`."""
         self.collector = collector
 
     @abstractmethod
@@ -65,11 +68,11 @@ class WindowedBolt(Bolt, ABC):
         """Process a window, which has at least one tuple."""
 
 
-def us_of(time: datetime | None) -> int | None:
-    """A time in microseconds since 1970."""
+def to_microseconds(time: datetime | None) -> int | None:
+    """Convert a time to microseconds since 1970."""
     return None if time is None else (time - _EPOCH) // timedelta(microseconds=1)
 
 
-def time_of(us: int) -> datetime:
-    """Its inverse."""
+def from_microseconds(us: int) -> datetime:
+    """Convert microseconds since 1970 to a time."""
     return _EPOCH + timedelta(microseconds=us)
