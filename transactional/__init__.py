@@ -111,9 +111,9 @@ _HOME_OF: Final = {name: f"{__name__}.{module}" for module, names in _HOMES.item
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
-        from transactional.model.user_code.storm_names import no_such_class
+        from transactional.model.user_code.storm_names import make_class_error
 
-        raise no_such_class(name) or AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise make_class_error(name) or AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(_HOME_OF[name]), name))
 
 

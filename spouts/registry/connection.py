@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from transactional.model.errors import ConfigError, SourceUnavailable
-from transactional.model.plumbing.redaction import SHOWN_INSTEAD, without
+from transactional.model.plumbing.redaction import REDACTED, redact_secrets
 
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 1.0
 _ANSWER_BYTES_MAX = 64 * 2**20
@@ -85,7 +85,7 @@ class RegistryConnection:
             text = f"the answer is not JSON ({text})"
         if isinstance(error, urllib.error.HTTPError):
             text = f"HTTP {error.code} {text}"
-        return without([self.authorization, self.authorization.partition(" ")[2]], text or type(error).__name__)
+        return redact_secrets([self.authorization, self.authorization.partition(" ")[2]], text or type(error).__name__)
 
 
 def connection_of(
@@ -165,4 +165,4 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
 def text_of(connection: RegistryConnection) -> str:
     """Return the connection as text for a repr, without secrets."""
     urls = connection.urls[0] if len(connection.urls) == 1 else list(connection.urls)
-    return f"{urls!r}" + (f", authorization={SHOWN_INSTEAD!r}" if connection.authorization else "")
+    return f"{urls!r}" + (f", authorization={REDACTED!r}" if connection.authorization else "")

@@ -34,7 +34,7 @@ from transactional.model.batch import BatchMetadata, Offset, OffsetRange, Partit
 from transactional.model.errors import TRY_AGAIN
 from transactional.model.letters import Exclusion
 from transactional.model.messages import ERROR_CHARACTERS, find_messages, first_root
-from transactional.model.plumbing.redaction import is_secret, reason_of, without_login
+from transactional.model.plumbing.redaction import is_secret, redacted_reason, without_login
 from transactional.operations.cli.output.ending import show_warnings_briefly
 from transactional.runtime.engine.history.journal import JournalWriter
 from transactional.topology.builder import TransactionalTopologyBuilder
@@ -316,7 +316,7 @@ def test_what_is_said_of_an_object_store_that_does_not_answer(
 def test_a_reason_is_one_line_without_the_values_of_secret_options() -> None:
     options = {"azure_storage_sas_key": "sv=1&sig=hunter2", "sas_token": "sv=1", "max_retries": "7", "secret": ""}
     error = OSError("no\n    \x1b[31m↳\x1b[0m GET http://a/?sv=1&sig=hunter2 after 7\n  \x1b[31m↳\x1b[0m sv=1\n")
-    assert reason_of(error, options) == "no: GET http://a/?*** after 7: ***"
+    assert redacted_reason(error, options) == "no: GET http://a/?*** after 7: ***"
 
 
 def test_an_object_store_that_does_not_answer_is_not_waited_for_longer_than_reported() -> None:
@@ -359,7 +359,7 @@ def test_a_login_in_a_connection_string_or_a_sentence_is_not_shown(text: str, sh
 
 def test_an_option_with_a_passphrase_is_a_secret() -> None:
     assert is_secret("gpg_passphrase")
-    assert reason_of(OSError("it is hunter2"), {"pwd": "hunter2"}) == "it is ***"
+    assert redacted_reason(OSError("it is hunter2"), {"pwd": "hunter2"}) == "it is ***"
 
 
 def test_a_store_and_a_journal_are_for_their_owner_alone(command: Command, tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ import pytest
 from state import MemoryMapState
 from transactional.errors import ConfigError
 from transactional.model.errors import brief_errors
-from transactional.model.plumbing.tracebacks import DEBUG, place_of, raised, traceback_text, user_place, with_cells
+from transactional.model.plumbing.tracebacks import (
+    DEBUG,
+    describe_error,
+    error_location,
+    function_location,
+    traceback_text,
+    with_cells,
+)
 
 
 def caught(text: str) -> ValueError:
@@ -27,7 +34,7 @@ PLACE = f"{os.path.relpath(__file__)}:{caught.__code__.co_firstlineno + 3}"
 
 
 def test_the_place_is_the_last_line_of_the_users_own() -> None:
-    assert user_place(caught("{")) == PLACE
+    assert error_location(caught("{")) == PLACE
 
 
 def test_an_error_is_reported_from_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,13 +42,13 @@ def test_an_error_is_reported_from_a_folder_that_is_gone(tmp_path: Path, monkeyp
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    assert user_place(error) == f"{__file__}:{PLACE.rpartition(':')[2]}"
+    assert error_location(error) == f"{__file__}:{PLACE.rpartition(':')[2]}"
 
 
 def test_the_place_stands_in_the_first_line() -> None:
     with pytest.raises(RuntimeError) as error:
         raise RuntimeError("one\ntwo")
-    first, second = raised(error.value).splitlines()
+    first, second = describe_error(error.value).splitlines()
     assert first.startswith(f"RuntimeError: one ({os.path.relpath(__file__)}:")
     assert second == "two"
 
@@ -51,7 +58,7 @@ def test_what_the_user_has_called_is_shown() -> None:
     assert "json.loads(text)" in text
     assert "decoder.py" in text
     assert text.endswith(f"\nraised in {PLACE}")
-    assert raised(caught("?")) == f"JSONDecodeError: Expecting value: line 1 column 1 (char 0) ({PLACE})"
+    assert describe_error(caught("?")) == f"JSONDecodeError: Expecting value: line 1 column 1 (char 0) ({PLACE})"
 
 
 @pytest.mark.parametrize("debug", ["", "1"])
@@ -67,7 +74,7 @@ def test_frames_of_the_framework_are_shown_for_debugging_only(monkeypatch: pytes
 def test_an_error_of_the_framework_alone_is_shown_whole() -> None:
     error = ConfigError("made, and raised by nobody")
     assert traceback_text(error) == "transactional.model.errors.ConfigError: made, and raised by nobody"
-    assert user_place(error) is None
+    assert error_location(error) is None
 
 
 def deep() -> None:
@@ -136,7 +143,7 @@ def test_an_error_that_quotes_the_traceback_of_another_has_one_place() -> None:
 
 
 def test_the_place_of_a_function() -> None:
-    assert place_of(partial(caught, "{")) == f"{os.path.relpath(__file__)}:{caught.__code__.co_firstlineno}"
-    assert place_of(json.loads) is None
-    assert place_of(MemoryMapState.read) is None
-    assert place_of(len) is None
+    assert function_location(partial(caught, "{")) == f"{os.path.relpath(__file__)}:{caught.__code__.co_firstlineno}"
+    assert function_location(json.loads) is None
+    assert function_location(MemoryMapState.read) is None
+    assert function_location(len) is None

@@ -1,6 +1,8 @@
 """`TopologyConfig`: every option of a running topology, with its default, its unit and its constraints.
 
-`config_sources` describes where options come from (a file, the environment, code, the command line).
+An option is checked by its name and its value, wherever it comes from, so that a mistake is one line with a suggestion.
+`config_sources` reads the sources of options: a file, the environment, code, and the command line. The names of options
+are public: they are in files and variables of users.
 """
 
 from __future__ import annotations
@@ -83,17 +85,17 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "commit_steps": ("auto", "driver", "jobs"),
     "processing": ("spark", "auto", "workers"),
 }
-"""The options that take one of a few words."""
+"""The options that take one of a few words, with these words."""
 TEXTS: Final = ("state_provider",)
 """The options that take any text."""
 SWITCHES: Final = ("stop_when_drained", "close_windows")
 NUMBER_MAX: Final = 10**9
 TIME_MAX_MS: Final = 10**12
-"""The largest value of an option: anything that waits for it or computes with it can handle that much."""
+"""The largest value of an option with a time. Waits and computations can handle it."""
 _PAUSES_DOUBLED: Final = 8
-"""How often the pause between two attempts is doubled: from 100 ms to 25.6 s."""
+"""The maximum number of times that the pause between two attempts is doubled: from 100 ms to 25.6 s."""
 _MILLISECONDS: Final = {"ms": 1, "s": 1_000, "sec": 1_000, "secs": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-_WORDS: Final = {
+_SWITCH_WORDS: Final = {
     "true": True,
     "yes": True,
     "on": True,
@@ -214,7 +216,7 @@ class TopologyConfig:
             )
 
     def retry_pause_after(self, failures: int) -> int:
-        """Milliseconds to wait after the given number of failed attempts in a row, at least 1."""
+        """Return the pause in milliseconds after this number of failed attempts in a row, which is at least 1."""
         return min(self.retry_pause_ms << min(failures - 1, _PAUSES_DOUBLED), TIME_MAX_MS)
 
 
@@ -226,19 +228,19 @@ OPTIONS: Final = tuple(name for name in FIELDS if name not in INTERNAL)
 """The names of all options, in the order of `TopologyConfig`."""
 
 
-def unit_of(name: str) -> str:
-    """The unit that an option's name ends with, or nothing."""
+def option_unit(name: str) -> str:
+    """Return the unit that an option's name ends with, or "" if it has none."""
     last = name.rpartition("_")[2]
     return last if last in UNITS else ""
 
 
-def shown_options(config: TopologyConfig) -> dict[str, Any]:
-    """All options by name, without the logins in them, for whatever is kept or displayed."""
-    return {name: shown_value(name, getattr(config, name)) for name in OPTIONS}
+def redacted_options(config: TopologyConfig) -> dict[str, Any]:
+    """Return all options by name, without the logins in them, to be stored or displayed."""
+    return {name: redacted_value(name, getattr(config, name)) for name in OPTIONS}
 
 
-def shown_value(name: str, value: Any) -> Any:
-    """The value of an option without the login in it."""
+def redacted_value(name: str, value: Any) -> Any:
+    """Return the value of an option without the login in it."""
     return without_login(value) if name in TEXTS and value is not None else value
 
 
@@ -267,8 +269,8 @@ def _is_misspelled(wrong: str, right: str) -> bool:
     return has_all and all(get_close_matches(word, [right]) for word, right in zip(words, right_words, strict=False))
 
 
-def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """A copy of what code sets by name. Raises `ConfigError` for an unknown name or an invalid value."""
+def check_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """Return a copy of the options that code sets. Raises `ConfigError` for an unknown name or an invalid value."""
     for name, value in options.items():
         if name not in INTERNAL:
             check_name(name)
@@ -277,7 +279,7 @@ def checked_options(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def parse_option(name: str, text: str) -> int | bool | str | None:
-    """The value of an option given as text. Raises `ConfigError` for an unknown name or an invalid value."""
+    """Parse the value of an option from text. Raises `ConfigError` for an unknown name or an invalid value."""
     check_name(name)
     value: int | bool | str | None = text
     if name in MAY_BE_NONE and text.lower() == "none":
@@ -298,34 +300,34 @@ def check_option(name: str, value: object) -> None:
     """Raise `ConfigError`, with what was probably meant, unless the option accepts this value."""
     if name in SWITCHES:
         if not isinstance(value, bool):
-            raise ConfigError(f"{name} takes True or False, got {value!r}{_switch_meant(value)}")
+            raise ConfigError(f"{name} takes True or False, got {value!r}{_suggest_switch(value)}")
     elif name in CHOICES:
         if value not in CHOICES[name]:
-            meant = did_you_mean(str(value).lower(), CHOICES[name])
-            raise ConfigError(f"{name} takes {' or '.join(map(repr, CHOICES[name]))}, got {value!r}{meant}")
+            suggestion = did_you_mean(str(value).lower(), CHOICES[name])
+            raise ConfigError(f"{name} takes {' or '.join(map(repr, CHOICES[name]))}, got {value!r}{suggestion}")
     elif name in TEXTS:
         if value is not None and not (isinstance(value, str) and value.strip()):
             raise ConfigError(f"{name} takes a text, got {value!r}")
     elif not (name in MAY_BE_NONE and value is None):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name} takes a whole number, got {value!r}{_number_meant(name, value)}")
-        if value < (least := 0 if name in MAY_BE_ZERO else 1):
-            raise ConfigError(f"{name} must be at least {least}, got {value}")
-        most = TIME_MAX_MS if unit_of(name) == "ms" else NUMBER_MAX
-        if value > most:
-            raise ConfigError(f"{name} must be at most {most}, got a larger number")
+            raise ConfigError(f"{name} takes a whole number, got {value!r}{_suggest_number(name, value)}")
+        if value < (minimum := 0 if name in MAY_BE_ZERO else 1):
+            raise ConfigError(f"{name} must be at least {minimum}, got {value}")
+        maximum = TIME_MAX_MS if option_unit(name) == "ms" else NUMBER_MAX
+        if value > maximum:
+            raise ConfigError(f"{name} must be at most {maximum}, got a larger number")
 
 
-def _switch_meant(value: object) -> str:
-    meant = _WORDS.get(str(value).lower())
-    return "" if meant is None else f" — did you mean {str(meant).lower()}?"
+def _suggest_switch(value: object) -> str:
+    suggested = _SWITCH_WORDS.get(str(value).lower())
+    return "" if suggested is None else f" — did you mean {str(suggested).lower()}?"
 
 
-def _number_meant(name: str, value: object) -> str:
-    """For `'10s'` and `'3'`, the number that they stand for."""
+def _suggest_number(name: str, value: object) -> str:
+    """Return a hint with the number that texts such as `'10s'` and `'3'` stand for, or "" for any other value."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).lower())
     if match is None:
         return ""
-    factor = _MILLISECONDS.get(match[2], 0) if unit_of(name) == "ms" and match[2] else int(not match[2])
-    meant = float(match[1]) * factor
-    return f" — did you mean {meant:.0f}?" if 1 <= meant <= TIME_MAX_MS and meant == int(meant) else ""
+    factor = _MILLISECONDS.get(match[2], 0) if option_unit(name) == "ms" and match[2] else int(not match[2])
+    suggested = float(match[1]) * factor
+    return f" — did you mean {suggested:.0f}?" if 1 <= suggested <= TIME_MAX_MS and suggested == int(suggested) else ""

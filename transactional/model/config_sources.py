@@ -27,11 +27,11 @@ from transactional.model.config import (
     TopologyConfig,
     check_name,
     check_option,
-    checked_options,
+    check_options,
     option_hint,
+    option_unit,
     parse_option,
-    shown_value,
-    unit_of,
+    redacted_value,
 )
 from transactional.model.errors import ConfigError
 from transactional.model.schema import did_you_mean
@@ -47,8 +47,8 @@ CODE: Final = "code"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A value from one source. `source` is its name: `default`, a file, a variable, `code`, an option."""
+class SourcedValue:
+    """A value with the name of its source: `default`, a file, a variable, `code`, or a command-line option."""
 
     value: Any
     source: str
@@ -56,37 +56,38 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The effective value of an option, with its source, and the values that it overrides."""
+    """The effective value of an option with its source, and the values that it overrides, the latest source first."""
 
     name: str
-    given: Given
-    instead_of: tuple[Given, ...] = ()
+    effective: SourcedValue
+    overridden: tuple[SourcedValue, ...] = ()
 
     @property
     def unit(self) -> str:
-        """`ms`, `days` or nothing."""
-        return unit_of(self.name)
+        """The unit of the option: `ms`, `days` or "" for none."""
+        return option_unit(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConfig:
-    """A configuration, and where each of its values came from."""
+    """A configuration with the source of each of its values."""
 
     config: TopologyConfig
     settings: tuple[Setting, ...]
 
-    def shown_sources(self) -> dict[str, list[list[Any]]]:
-        """Where the options have their values from, as stored with a run (`RunAbout.sources`)."""
+    def redacted_sources(self) -> dict[str, list[list[Any]]]:
+        """Return the sources of all values but defaults, in the form stored with a run (`RunAbout.sources`)."""
         return {
             setting.name: [
-                [each.source, shown_value(setting.name, each.value)] for each in (setting.given, *setting.instead_of)
+                [sourced.source, redacted_value(setting.name, sourced.value)]
+                for sourced in (setting.effective, *setting.overridden)
             ]
             for setting in self.settings
-            if setting.given.source != DEFAULT
+            if setting.effective.source != DEFAULT
         }
 
 
-Layer = Mapping[str, Given]
+Layer = Mapping[str, SourcedValue]
 
 
 def load_config(
@@ -105,31 +106,31 @@ def load_config(
     are from the command line. Raises `ConfigError`, which names the source.
     """
     layers = (
-        {name: Given(getattr(TopologyConfig(), name), DEFAULT) for name in FIELDS},
+        {name: SourcedValue(getattr(TopologyConfig(), name), DEFAULT) for name in FIELDS},
         _file_layer(file),
         _environment_layer(os.environ if environment is None else environment),
         _code_layer(code),
         _command_line_layer(assignments, options or {}),
     )
-    settings = tuple(_settle(name, layers) for name in FIELDS)
-    return ResolvedConfig(_config_of(settings), tuple(setting for setting in settings if setting.name in OPTIONS))
+    settings = tuple(_resolve(name, layers) for name in FIELDS)
+    return ResolvedConfig(_build_config(settings), tuple(setting for setting in settings if setting.name in OPTIONS))
 
 
-def _settle(name: str, layers: Sequence[Layer]) -> Setting:
-    *before, last = (layer[name] for layer in layers if name in layer)
-    return Setting(name, last, tuple(reversed(before)))
+def _resolve(name: str, layers: Sequence[Layer]) -> Setting:
+    *overridden, effective = (layer[name] for layer in layers if name in layer)
+    return Setting(name, effective, tuple(reversed(overridden)))
 
 
-def _config_of(settings: Sequence[Setting]) -> TopologyConfig:
+def _build_config(settings: Sequence[Setting]) -> TopologyConfig:
     try:
-        return TopologyConfig(**{setting.name: setting.given.value for setting in settings})
+        return TopologyConfig(**{setting.name: setting.effective.value for setting in settings})
     except ConfigError as error:  # each value is valid by itself: two contradict each other
-        named = [
-            f"{setting.name} is from {setting.given.source}"
+        origins = [
+            f"{setting.name} is from {setting.effective.source}"
             for setting in settings
-            if setting.name in str(error) and setting.given.source != DEFAULT
+            if setting.name in str(error) and setting.effective.source != DEFAULT
         ]
-        raise ConfigError(f"{error}; {', '.join(named)}") from None
+        raise ConfigError(f"{error}; {', '.join(origins)}") from None
 
 
 # --- the sources ------------------------------------------------------------------------------------------------
@@ -139,11 +140,11 @@ def _file_layer(file: Path | None) -> Layer:
     path = file or Path(CONFIG_FILE)
     if file is None and not path.exists():
         return {}
-    table = _table(path, _read(path))
-    return {name: _checked(str(path), name, value) for name, value in table.items()}
+    table = _topology_table(path, _read_file(path))
+    return {name: _check_value(str(path), name, value) for name, value in table.items()}
 
 
-def _read(path: Path) -> Mapping[str, object]:
+def _read_file(path: Path) -> Mapping[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -152,7 +153,7 @@ def _read(path: Path) -> Mapping[str, object]:
         raise ConfigError(f"the configuration file {path} is not TOML: {error}") from error
 
 
-def _table(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
+def _topology_table(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in content.items():
         if name in OPTIONS:
             raise ConfigError(f"{path}: {name} must be under [{TABLE}]")
@@ -165,49 +166,49 @@ def _table(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _environment_layer(environment: Mapping[str, str]) -> Layer:
-    return dict(_variables(environment))
+    return dict(_parse_variables(environment))
 
 
-def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Given]]:
-    known = {f"{PREFIX}{name.upper()}": name for name in OPTIONS}
+def _parse_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, SourcedValue]]:
+    option_by_variable = {f"{PREFIX}{name.upper()}": name for name in OPTIONS}
     for variable, text in sorted(environment.items()):
-        if variable in known:
-            yield known[variable], _parsed(variable, known[variable], text)
+        if variable in option_by_variable:
+            yield option_by_variable[variable], _parse_value(variable, option_by_variable[variable], text)
         elif variable.startswith(PREFIX) and variable not in OTHER_VARIABLES:
-            meant = option_hint(variable, [*known, *OTHER_VARIABLES])
-            raise ConfigError(f"no option is set by the environment variable {variable}{meant}; unset it")
+            hint = option_hint(variable, [*option_by_variable, *OTHER_VARIABLES])
+            raise ConfigError(f"no option is set by the environment variable {variable}{hint}; unset it")
 
 
 def _code_layer(code: TopologyConfig | Mapping[str, object] | None) -> Layer:
     if isinstance(code, TopologyConfig):
-        return {name: Given(getattr(code, name), CODE) for name in FIELDS}
+        return {name: SourcedValue(getattr(code, name), CODE) for name in FIELDS}
     try:
-        return {name: Given(value, CODE) for name, value in checked_options(code or {}).items()}
+        return {name: SourcedValue(value, CODE) for name, value in check_options(code or {}).items()}
     except ConfigError as error:
         raise ConfigError(f"{CODE}: {error}") from None
 
 
 def _command_line_layer(assignments: Sequence[str], options: Mapping[str, tuple[str, Any]]) -> Layer:
-    layer = {name: _checked(option, name, value) for name, (option, value) in options.items()}
+    layer = {name: _check_value(option, name, value) for name, (option, value) in options.items()}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
             raise ConfigError(f"--set takes NAME=VALUE, such as lease_ms=20000, got {assignment!r}")
-        layer[name.strip()] = _parsed("--set", name.strip(), text.strip())
+        layer[name.strip()] = _parse_value("--set", name.strip(), text.strip())
     return layer
 
 
-def _checked(source: str, name: str, value: Any) -> Given:
+def _check_value(source: str, name: str, value: Any) -> SourcedValue:
     try:
         check_name(name)
         check_option(name, value)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
-    return Given(value, source)
+    return SourcedValue(value, source)
 
 
-def _parsed(source: str, name: str, text: str) -> Given:
+def _parse_value(source: str, name: str, text: str) -> SourcedValue:
     try:
-        return Given(parse_option(name, text), source)
+        return SourcedValue(parse_option(name, text), source)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None

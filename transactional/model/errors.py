@@ -48,12 +48,12 @@ from typing import ClassVar, Final
 
 from transactional.model.letters import Exclusion
 from transactional.model.plumbing.redaction import without_login
-from transactional.model.plumbing.tracebacks import raised, shorten, text_in_cell, traceback_text
+from transactional.model.plumbing.tracebacks import describe_error, shorten_traceback, text_in_cell, traceback_text
 
 LOOK: Final = 1
-"""Exit code of a process that ended with an error which stays until a person does something about it."""
+"""The exit code of a process that ended with an error that stays until a person does something about it."""
 TRY_AGAIN: Final = 75
-"""Exit code of a process that ended with an error which may be gone later: `EX_TEMPFAIL` of sysexits.h."""
+"""The exit code of a process that ended with an error that may pass by itself: `EX_TEMPFAIL` of sysexits.h."""
 
 
 class TransactionalError(Exception):
@@ -88,18 +88,22 @@ class brief_errors(ContextDecorator):  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, TransactionalError | KeyboardInterrupt | TimeoutError):
-            shorten(error)
+            shorten_traceback(error)
 
 
-def by_code(code: str) -> type[TransactionalError] | None:
+def error_class_of(code: str) -> type[TransactionalError] | None:
     """The error that has this code, None when there is none."""
-    known = (each for each in globals().values() if isinstance(each, type) and issubclass(each, TransactionalError))
-    return next((error for error in known if error.code == code), None)
+    error_classes = (
+        candidate
+        for candidate in globals().values()
+        if isinstance(candidate, type) and issubclass(candidate, TransactionalError)
+    )
+    return next((error for error in error_classes if error.code == code), None)
 
 
 def fatal_error(code: str, reason: str) -> FatalError:
     """The fatal error of a code that is one's."""
-    error = by_code(code)
+    error = error_class_of(code)
     assert error is not None
     assert issubclass(error, FatalError)
     return error(reason)
@@ -144,9 +148,9 @@ class BoltFailed(OperatingError):
     is_outage = False
 
     @classmethod
-    def raised_by(cls, where: str, error: BaseException, on: str = "") -> BoltFailed:
+    def raised_by(cls, call_name: str, error: BaseException, occasion: str = "") -> BoltFailed:
         """What an exception in user code becomes: `where` it was raised, and on what."""
-        return cls(f"{where} raised {raised(error)}{on}\n{traceback_text(error)}")
+        return cls(f"{call_name} raised {describe_error(error)}{occasion}\n{traceback_text(error)}")
 
 
 class ReplayMismatch(OperatingError):
@@ -289,7 +293,7 @@ class StoreTooNew(FatalError):
 
 
 class BatchLost(FatalError):
-    """What a recorded batch has to read again is no longer there: its source, or a table of others, has lost it."""
+    """A recorded batch can't be read again: its source, or a table of others that it reads, has lost the data."""
 
     code = "TX406"
 

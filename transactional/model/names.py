@@ -1,48 +1,50 @@
-"""The project's name, and every name that is stored and later compared: app transactions, properties and notes of
-tables, our component ids. They stand in tables and stores that exist: one may be added here, none changed."""
+"""The project's name, and all names that are stored and compared later: app transactions, table properties, notes.
+
+They are in the tables and stores of users. A name may be added here, but none may be changed.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 DISTRIBUTION: Final = "transactional-topologies"
-"""What this project is installed as. Another one on the package index uses the name of our package and our command."""
+"""The name under which this project is installed. Another project on the package index has the name of our package."""
 
 DEAD_LETTERS: Final = "dead-letters"
 """The component that keeps dead letters. No bolt may have this id."""
 WINDOWS: Final = "windows"
-"""What a committer's entry of a fingerprint has if its table keeps windows that are open: what these are."""
+"""The key in a committer's fingerprint for its windows, if its table keeps open windows."""
 WINDOW_TIME: Final = "window_time"
-"""The field with the time by which tuples are in them."""
+"""The key in a committer's fingerprint for the field by whose time tuples are assigned to windows."""
 WINDOW_FIELDS: Final = "window_fields"
-"""The fields of the tuples that are kept for them."""
+"""The key in a committer's fingerprint for the fields of the tuples that open windows keep."""
 COMBINE: Final = "combine"
-"""How the values of a state's update are combined, by column."""
+"""The key in a committer's fingerprint for the combination of values, by column."""
 AGGREGATES: Final = "aggregates"
-"""Which aggregate of which field each column is."""
+"""The key in a committer's fingerprint for the aggregate and the field of each column."""
 KEPT_FIELDS: Final = "kept_fields"
-"""The fields of the tuples that a column keeps: by stream those of a join, otherwise by column."""
+"""The key in a committer's fingerprint for the fields of kept tuples: by stream for a join, otherwise by column."""
 JOINED_ON: Final = "joined_on"
-"""By stream of a join whose tuples are kept, its fields that are compared, and the one with the time."""
+"""The key in a committer's fingerprint for a join that keeps tuples: by stream, the compared fields and the time."""
 EVENT_TIMES: Final = "event_times"
-"""The entry of a fingerprint that says which field of a stream is its event time."""
+"""The key in a fingerprint for the field of a stream that is its event time."""
 
 NAIVE_TIMES: Final = "naive_times"
-"""The entry of a fingerprint that says which zone times without one are taken for, unless that is UTC."""
+"""The key in a fingerprint for the zone that is assumed for times without one, unless it is UTC."""
 
 
 def owner_of(topology_id: str, component_id: str) -> str:
-    """The owner of a committer's table, and the app transaction of each of its Delta commits."""
+    """Return the owner of a committer's table, which is also the app id of its Delta commits."""
     return f"{topology_id}/{component_id}"
 
 
 def compaction_of(owner: str) -> str:
-    """The app transaction of a compaction: its version is the txid up to which the table is compacted."""
+    """Return the app id of compactions, whose version is the txid up to which the table is compacted."""
     return f"{owner}#compaction"
 
 
 def repair_of(owner: str) -> str:
-    """The app transaction of the doctor's repair: its version is the Delta version whose rows were restored."""
+    """Return the app id of the doctor's repairs, whose version is the Delta version whose rows were restored."""
     return f"{owner}#repair"
 
 
@@ -67,7 +69,7 @@ NO_HORIZON: Final = -(2**63)
 
 
 def joining_of(component_id: str) -> str:
-    """The id under which a committer's fences are recorded until its table has one. No component can have such an
+    """Return the id under which a committer's fences are recorded until its table has one. No component has such an
     id."""
     return f"{component_id}/joining"
 
@@ -75,17 +77,17 @@ def joining_of(component_id: str) -> str:
 OWNER_PROPERTY: Final = "transactional.owner"
 """The owner of a Delta table, also before its first app transaction."""
 STORE_PROPERTY: Final = "transactional.storeId"
-"""The coordinator's store that a Delta table was created for."""
+"""The id of the coordinator's store that a Delta table was created for."""
 COMBINE_PROPERTY: Final = "transactional.combine"
-"""How the segments of a table in the log layout are combined."""
+"""The combination of values, by column, for the segments of a table in the log layout."""
 LOG_COMMITS_PROPERTY: Final = "transactional.logCommits"
-"""How many Delta commits a table's log is to keep."""
+"""The number of Delta commits that a table's log keeps."""
 SCHEMA_VERSION_PROPERTY: Final = "transactional.schemaVersion"
 """The version of our own layout of a table."""
 LAYOUT_VERSION: Final = 3
 """The version of the layout of states, in Delta, SQL and Redis, that is written; no other one is read."""
 FEATURES_PROPERTY: Final = "transactional.features"
-"""Which of the following a table has, with commas."""
+"""The features of a table, out of the following, separated by commas."""
 STAGED_FEATURE: Final = "staged"
 """Segments may have several rows per key, in files that tasks have written."""
 DELETES_FEATURE: Final = "deletes"
@@ -94,12 +96,12 @@ EXPIRES_PROPERTY: Final = "transactional.expires"
 """The column by which the rows of a table expire; a table whose rows stay has no such property."""
 
 OWNER_NOTE: Final = "owner"
-"""In a Delta commit's user metadata: the table's owner. Commits with this note are ours."""
+"""The key in a Delta commit's user metadata for the table's owner. Only our own commits have it."""
 REWOUND_NOTE: Final = "rewound_to"
-"""In a Delta commit's user metadata: the transaction that a rewind has taken the table back to."""
+"""The key in a Delta commit's user metadata for the transaction that a rewind has returned the table to."""
 COMPACTED_FILES_NOTE: Final = "compacted_files"
-"""In a Delta commit's user metadata: how many files it replaces with larger ones."""
+"""The key in a Delta commit's user metadata for the number of files that a compaction replaces."""
 ADDED_FILES_NOTE: Final = "added_files"
-"""In a Delta commit's user metadata, beside `COMPACTED_FILES_NOTE`: how many files it adds."""
+"""The key in a Delta commit's user metadata for the number of files that a compaction adds."""
 DIGEST_TAG: Final = "transactional.blake2b"
 """The tag of a data file in the log of a Delta table that has the digest of its bytes: BLAKE2b of 16 bytes."""

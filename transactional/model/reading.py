@@ -1,4 +1,8 @@
-"""The port of states that can be read from outside of the topology that keeps them, in any process."""
+"""The ports for reading tables: states read from outside their topology, in any process, and tables of others.
+
+`StateReader` opens the table of a state for queries; it must never create, fence or change it. `StaticTable` is a table
+that somebody else writes, and that bolts look up.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +19,44 @@ if TYPE_CHECKING:
     from transactional.model.schema import Schema
 
 Lookup = Callable[["pa.Table"], "pa.Table"]
-"""Keys → the rows that have them: key and value columns; maybe more rows."""
+"""A function that returns the rows with given keys: key and value columns, and possibly further rows."""
 Lookups = Mapping[str, Lookup]
-"""By committer."""
+"""The look-ups of states by the id of their committer."""
 
 
 class StateReader(Protocol):
-    """A state's table, opened by somebody who only reads it: it is neither created, nor fenced, nor changed.
+    """The table of a state, opened for reading only: it is neither created, nor fenced, nor changed.
 
-    Reads go to what was pinned last, whatever is written meanwhile. For one thread at a time.
+    All reads see the version that was pinned last, whatever is written meanwhile. Use it from one thread at a time.
     """
 
     def pin(self, txid: TxId | None = None) -> None:
-        """Keep the table as it is now; with `txid` a version in which that transaction's values can still be read.
+        """Pin the current version of the table; with `txid` a version that still has that transaction's values.
 
-        Raises `OperatingError`: the table is not there, can't be read, or what it was then is gone.
+        Raises `OperatingError` if the table does not exist, can't be read, or no longer has the values.
         """
 
     @property
     def has_history(self) -> bool:
-        """Whether older transactions than the newest two can be read."""
+        """True if older transactions than the newest two can be read."""
 
     def rows(self, txid: TxId) -> pa.Table:
-        """Key and value columns of all rows as they were after transaction `txid`."""
+        """Return key and value columns of all rows as they were after transaction `txid`."""
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
-        """As `rows`, of the rows with these keys; maybe of more. Costs what the keys cost, not what the table does."""
+        """Return the rows with these keys, and possibly further rows, at a cost that depends on the keys only."""
 
     def release(self) -> None:
-        """Let go of what is pinned."""
+        """Release the pinned version."""
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connections of the reader."""
 
 
 class StaticTable(ABC):
-    """A table that others write, and that a topology only looks up. It is sent to executors.
+    """A table that others write, and in which a topology only looks up rows. It is sent to executors.
 
-    Each batch reads one version of it, which is recorded with the batch, so that all its attempts find the same rows.
+    Each batch reads one version of it, which is recorded with the batch, so that all its attempts see the same rows.
     """
 
     @property
@@ -68,7 +72,7 @@ class StaticTable(ABC):
     @property
     @abstractmethod
     def table(self) -> str:
-        """What it is called where versions are recorded: where it lies, without a secret."""
+        """The name under which versions are recorded: the table's location, without secrets."""
 
     @abstractmethod
     def newest(self) -> StaticVersion:
@@ -80,7 +84,8 @@ class StaticTable(ABC):
 
     @abstractmethod
     def lookup(self, version: StaticVersion, keys: pa.Table) -> pa.Table:
-        """Key and value columns of the rows with these keys, maybe of more, in one version that `newest` has returned.
+        """Return the rows with these keys, and possibly further rows, in a version that `newest` has returned.
 
-        Raises `OperatingError` if that version can't be read any more, `BatchLost` if it never can be again.
+        They have key and value columns. Raises `OperatingError` if that version can't be read now, `BatchLost` if it
+        can never be read again.
         """

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from transactional.core.store import CoordinatorStore, StoreReader
 from transactional.model.errors import ConfigError
 from transactional.model.plumbing.entry_points import entry_points_of
-from transactional.model.plumbing.tracebacks import user_place
+from transactional.model.plumbing.tracebacks import error_location
 from transactional.model.schema import did_you_mean
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def explaining_calls() -> Iterator[None]:
         yield
     except TypeError as error:
         *_, (frame, _) = walk_tb(error.__traceback__)
-        wrong, place = _WRONG_CALL.match(str(error)), user_place(error)
+        wrong, place = _WRONG_CALL.match(str(error)), error_location(error)
         if wrong is None or place is None or not place.endswith(f":{frame.f_lineno}"):
             raise
         raise ConfigError(

@@ -9,13 +9,13 @@ from typing import Any
 from transactional.core.ports import PersistentAggregate, Spout, SpoutMaker, State
 from transactional.core.ports.dead_letters import check_dead_letters
 from transactional.model.arrow.zones import check_naive_times
-from transactional.model.config import checked_options
+from transactional.model.config import check_options
 from transactional.model.config_sources import load_config
 from transactional.model.errors import ConfigError
 from transactional.model.facts import EventTime
 from transactional.model.groupings import DEFAULT_STREAM, CustomStreamGrouping, Grouping, GroupingKind
 from transactional.model.names import DEAD_LETTERS
-from transactional.model.plumbing.tracebacks import calling_place
+from transactional.model.plumbing.tracebacks import caller_location
 from transactional.model.user_code.storm_names import NamesOfBuilders
 from transactional.topology.bolts.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
 from transactional.topology.bolts.functions import BoltFunction
@@ -60,7 +60,7 @@ class BoltDeclarer(NamesOfBuilders):
     state: State | None
     inputs: list[Grouping] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
-    place: str | None = field(default_factory=calling_place)
+    place: str | None = field(default_factory=caller_location)
     """Where the user declares it, as `FILE:LINE`: messages of `build` name it."""
 
     def reading(self, *reads: str) -> BoltDeclarer:
@@ -377,7 +377,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
             self.parallelism,
             components,
             dict(options or {}),
-            checked_options(config or {}),
+            check_options(config or {}),
             self._dead_letters,
             event_times=self._all_event_times(),
             naive_times=self.naive_times,

@@ -11,7 +11,7 @@ from transactional.core.ports import PersistentAggregate, Spout, State, StateKin
 from transactional.model.errors import ConfigError
 from transactional.model.groupings import DEFAULT_STREAM, Grouping, GroupingKind
 from transactional.model.guarantees import Guarantee
-from transactional.model.plumbing.tracebacks import ends_with_place
+from transactional.model.plumbing.tracebacks import ends_with_location
 from transactional.model.schema import Field, Schema, did_you_mean
 from transactional.topology.bolts.bolts import Bolt
 from transactional.topology.bolts.functions import BoltFunction, parse_output
@@ -53,7 +53,7 @@ def naming(declared: Declared) -> Iterator[None]:
         yield
     except ConfigError as error:
         text = str(error)
-        if declared.place is None or ends_with_place(text):
+        if declared.place is None or ends_with_location(text):
             raise
         raise type(error)(f"{text} ({declared.place})") from None
 

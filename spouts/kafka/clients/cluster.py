@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from transactional.model.batch import PartitionId
 from transactional.model.errors import ConfigError, SourceUnavailable
-from transactional.model.plumbing.redaction import SHOWN_INSTEAD, without
+from transactional.model.plumbing.redaction import REDACTED, redact_secrets
 
 Option = str | int | float | bool
 Client = TypeVar("Client")
@@ -86,11 +86,11 @@ class KafkaConnection:
 
     def redact(self, text: object) -> str:
         """Return the text without the secrets of this connection, in case a library includes one."""
-        return without((value for name, value in self.options if is_secret(name)), str(text))
+        return redact_secrets((value for name, value in self.options if is_secret(name)), str(text))
 
     def redacted_options(self) -> dict[str, Option]:
         """Return the options with their secrets replaced, for display."""
-        return {name: SHOWN_INSTEAD if is_secret(name) else value for name, value in self.options}
+        return {name: REDACTED if is_secret(name) else value for name, value in self.options}
 
 
 def is_secret(option: str) -> bool:

@@ -247,8 +247,8 @@ def write_file(storage: FileSystem, rows: pa.Table, schema: pa.Schema) -> list[W
 
 
 def side_by_side(works: Sequence[Callable[[], None]]) -> None:
-    """Do all of it, by a thread each (see `DaemonPool.side_by_side`)."""
-    _threads().side_by_side(works)
+    """Do all of it, by a thread each (see `DaemonPool.run_concurrently`)."""
+    _threads().run_concurrently(works)
 
 
 @cache

@@ -27,7 +27,7 @@ from pyarrow import parquet
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from transactional.model.errors import ConfigError
-from transactional.model.plumbing.redaction import reason_of
+from transactional.model.plumbing.redaction import redacted_reason
 
 WHOLE_BYTES_MAX = 8 * 1024 * 1024
 """So large an object of rows is brought by one request: its parts would take longer."""
@@ -80,7 +80,7 @@ def storage_at(uri: str, options: Mapping[str, str]) -> FileSystem:
     try:
         return _storage_at(scheme, uri, tuple(sorted(said.items())))
     except BaseError as error:
-        reason = reason_of(OSError(_in_one_line(str(error))), options)
+        reason = redacted_reason(OSError(_in_one_line(str(error))), options)
         raise ConfigError(f"the storage of {uri} can't be opened: {reason}; {login_advice(scheme)}") from None
 
 

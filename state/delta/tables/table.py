@@ -28,7 +28,7 @@ from transactional.model.names import (
     LOG_COMMITS_PROPERTY,
     SCHEMA_VERSION_PROPERTY,
 )
-from transactional.model.plumbing.redaction import reason_of
+from transactional.model.plumbing.redaction import redacted_reason
 
 DEFAULT_PROPERTIES = {
     SCHEMA_VERSION_PROPERTY: str(LAYOUT_VERSION),
@@ -113,7 +113,7 @@ class DeltaLocation:
 
     def reason(self, error: BaseException) -> str:
         """What an error of delta-rs says of this table: one line, without the secrets among the options."""
-        reason = reason_of(error, self.storage_options)
+        reason = redacted_reason(error, self.storage_options)
         if is_machines_login(reason):
             return f"there is no login, and this machine has none: {login_advice(self.scheme)} ({reason})"
         return reason

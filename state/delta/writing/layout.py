@@ -32,7 +32,7 @@ from transactional.core.ports import CommitFacts
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import OperatingError, TransactionalError
 from transactional.model.names import STORE_PROPERTY
-from transactional.model.plumbing.failures import LASTING, FailuresInARow
+from transactional.model.plumbing.failures import LASTING_COUNT, FailuresInARow
 
 _log = logging.getLogger(__name__)
 VACUUM_INTERVAL = 1_000
@@ -234,7 +234,7 @@ class Layout(ABC):
         log = self.loaded.log
         if log.checkpoint.has_ended:
             self._try(CHECKPOINT, self._end_checkpoint, may_go_on)
-            if self._failures.count(CHECKPOINT) >= LASTING:
+            if self._failures.count(CHECKPOINT) >= LASTING_COUNT:
                 self._try(CHECKPOINT, self._rebuild_checkpoint, may_go_on)
         elif log.cleanup.has_ended:
             self._try("cleaning up the log", log.end_cleanup, may_go_on)

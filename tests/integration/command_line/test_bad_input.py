@@ -21,7 +21,7 @@ from tests.integration.programs import CLI, Program
 from tests.integration.signals import Gate, Signals
 from tests.unit.command_line import RUN, Command, Done
 from transactional.errors import ConfigError
-from transactional.model.errors import by_code
+from transactional.model.errors import error_class_of
 from transactional.runtime.executors.spark.cluster_check import check_executors
 
 MISTAKES = "tests.integration.command_line.mistakes"
@@ -33,7 +33,7 @@ def checked(done: Done) -> str:
     lines = done.err.splitlines()
     assert len(lines) == 1, done.err
     [line] = lines
-    error = by_code(line.partition(":")[0])
+    error = error_class_of(line.partition(":")[0])
     assert error is not None
     assert (done.code, done.out) == (error.exit_code, "")
     return line

@@ -19,7 +19,7 @@ from transactional.model.config import (
     TopologyConfig,
     check_name,
     check_option,
-    checked_options,
+    check_options,
     parse_option,
 )
 from transactional.model.config_sources import load_config
@@ -99,7 +99,7 @@ def test_the_least_and_the_large_are_accepted() -> None:
 @pytest.mark.parametrize(("name", "most"), [("attempt_timeout_ms", 10**12), ("keep_attempts_days", 10**9)])
 def test_what_nothing_can_wait_for_is_refused(name: str, most: int) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be at most {most}, got a larger number"):
-        checked_options({name: most + 1})
+        check_options({name: most + 1})
 
 
 def test_the_lease_holds_for_ten_ticks_at_least() -> None:
@@ -198,8 +198,8 @@ def test_nothing_is_suggested_where_nothing_fits(name: str, value: object) -> No
 
 
 def test_some_options_are_checked_by_name() -> None:
-    assert checked_options({"tick_ms": 3}) == {"tick_ms": 3}
+    assert check_options({"tick_ms": 3}) == {"tick_ms": 3}
     with pytest.raises(ConfigError, match="'lease' — did you mean 'lease_ms'"):
-        checked_options({"lease": 3})
+        check_options({"lease": 3})
     with pytest.raises(ConfigError, match="tick_ms must be at least 1"):
-        checked_options({"tick_ms": 0})
+        check_options({"tick_ms": 0})

@@ -36,7 +36,7 @@ def test_without_any_source_there_are_the_defaults() -> None:
     resolved = loaded()
     assert resolved.config == TopologyConfig()
     assert [each.name for each in resolved.settings] == list(OPTIONS)
-    assert {(each.given.source, each.instead_of) for each in resolved.settings} == {("default", ())}
+    assert {(each.effective.source, each.overridden) for each in resolved.settings} == {("default", ())}
 
 
 def test_each_source_goes_before_the_ones_above_it() -> None:
@@ -58,14 +58,14 @@ def test_each_source_goes_before_the_ones_above_it() -> None:
     assert resolved.config == TopologyConfig(
         max_spout_pending=5, keep_attempts_days=13, lease_ms=20_000, dead_letters_max=12
     )
-    sources = {each.name: each.given.source for each in resolved.settings}
+    sources = {each.name: each.effective.source for each in resolved.settings}
     assert sources["max_spout_pending"] == "--max-pending"
     assert sources["dead_letters_max"] == "--set"
     assert sources["keep_attempts_days"] == "code"
     assert sources["attempts_max"] == "TRANSACTIONAL_ATTEMPTS_MAX"
     assert sources["lease_ms"] == "transactional.toml"
     assert sources["retry_pause_ms"] == "default"
-    before = setting(resolved, "max_spout_pending").instead_of
+    before = setting(resolved, "max_spout_pending").overridden
     assert [(given.value, given.source) for given in before] == [
         (4, "code"),
         (3, "TRANSACTIONAL_MAX_SPOUT_PENDING"),
@@ -78,7 +78,7 @@ def test_a_whole_config_says_every_option() -> None:
     write("[topology]\nlease_ms = 20000\n")
     resolved = loaded(TopologyConfig(max_spout_pending=4))
     assert resolved.config == TopologyConfig(max_spout_pending=4)
-    assert {each.given.source for each in resolved.settings} == {"code"}
+    assert {each.effective.source for each in resolved.settings} == {"code"}
 
 
 def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_another_file_takes_the_place_of_the_usual_one() -> None:
     other = write("[topology]\nlease_ms = 6000\n", "production.toml")
     resolved = loaded(file=other)
     assert resolved.config == TopologyConfig(lease_ms=6_000)
-    assert setting(resolved, "lease_ms").given.source == "production.toml"
+    assert setting(resolved, "lease_ms").effective.source == "production.toml"
 
 
 def test_a_unit_is_reported() -> None:

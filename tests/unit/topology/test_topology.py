@@ -15,7 +15,7 @@ from tests.unit.fakes import Total, Upper, builder, counts, opaque_words, same, 
 from transactional.core.ports import State, StateKind
 from transactional.errors import ConfigError
 from transactional.model.groupings import Grouping, GroupingKind
-from transactional.model.plumbing.tracebacks import with_place
+from transactional.model.plumbing.tracebacks import first_line_with_location
 from transactional.model.schema import Schema
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
@@ -375,7 +375,7 @@ def test_build_names_the_line_of_the_declaration(mistake: Callable[[Transactiona
     with pytest.raises(ConfigError, match=rf" \({PLACE}\)$") as caught:
         made.build()
     line = int(str(caught.value).rpartition(":")[2].rstrip(")"))
-    assert with_place(caught.value) == str(caught.value)
+    assert first_line_with_location(caught.value) == str(caught.value)
     lines = {number for _, _, number in mistake.__code__.co_lines()}
     assert line in lines
 

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 
 def entry_points_of(group: str) -> Mapping[str, EntryPoint]:
-    """The entry points of a group by name. They are read once: that opens a file of each installed package."""
+    """Return the entry points of a group by name. They are read once: that opens a file of each installed package."""
     return _entry_points_on(tuple(sys.path), group)
 
 

@@ -1,4 +1,7 @@
-"""`FailuresInARow`: work that fails now and then is tried again; what fails each time is shown to people."""
+"""`FailuresInARow`: distinguishes work that fails now and then, and is retried, from work that fails each time.
+
+Only lasting failures are shown to people.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from typing import Final
 
 from transactional.model.plumbing.redaction import without_login
 
-LASTING: Final = 3
-"""So many failures in a row are no coincidence."""
+LASTING_COUNT: Final = 3
+"""The number of failures in a row that are no longer taken for coincidence."""
 
 
 class FailuresInARow:
@@ -17,11 +20,11 @@ class FailuresInARow:
         self._failures = dict[str, tuple[int, str]]()
 
     def add(self, kind: str, reason: str) -> None:
-        """Count a failure."""
+        """Count a failure of this kind of work, with its reason."""
         self._failures[kind] = (self.count(kind) + 1, without_login(reason))
 
     def count(self, kind: str) -> int:
-        """How many failures there are in a row."""
+        """Return the number of failures in a row of this kind of work."""
         return self._failures.get(kind, (0, ""))[0]
 
     def clear(self, kind: str) -> None:
@@ -34,5 +37,5 @@ class FailuresInARow:
         return "; ".join(
             f"{kind} has failed {count} times in a row: {reason}"
             for kind, (count, reason) in self._failures.items()
-            if count >= LASTING
+            if count >= LASTING_COUNT
         )

@@ -1,4 +1,4 @@
-"""What garbage collection looks through, which it does in the middle of whatever makes garbage."""
+"""Reduces the work of Python's garbage collection, which interrupts whatever makes garbage."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import functools
 import gc
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""Where tasks run: several times the records of an Arrow batch, and no more memory than that many objects' garbage."""
+"""The number of new objects between two collections where tasks run: several times the records of an Arrow batch."""
 
 
 def keep_what_is_loaded() -> None:
-    """Collect garbage once more, then leave what is there out of all later collections. For a process that is set up,
-    and does one thing until it ends: to look through all of Spark's and Arrow's modules takes 50 ms and more."""
+    """Collect garbage once more, then exclude the objects that exist from all later collections.
+
+    Call it in a process that is set up, and does one thing until it ends: looking through the objects of Spark's and
+    Arrow's modules takes 50 ms and more.
+    """
     gc.collect()
     gc.freeze()
 
 
 @functools.cache
 def collect_less_garbage() -> None:
-    """Once per process that runs tasks, after the first one: fewer garbage collections, and none of what is already
-    loaded.
+    """Make garbage collections rarer, and exclude loaded modules from them: once per process, after its first task.
 
     PySpark collects after every task. For the objects of the libraries that took 50 ms, nine tenths of a small task.
     And Python collects after every 700 new objects: every record that is read is one, and lives for a while. That took

@@ -1,4 +1,4 @@
-"""`MovingMedian`: what something costs, by the last few times that it was done."""
+"""`MovingMedian`: estimates the cost of an operation from its last few measurements."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections import deque
 from statistics import median
 from typing import Final
 
-REMEMBERED: Final = 5
-"""So many measurements count."""
+MEASUREMENTS_MAX: Final = 5
+"""The number of measurements that count."""
 
 
 class MovingMedian:
-    """The median of the last measurements: one of them may have been delayed. Not thread-safe."""
+    """The median of the last measurements, which a single delayed one does not change. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=REMEMBERED)
+        self._last: deque[float] = deque(maxlen=MEASUREMENTS_MAX)
 
     def add(self, measured: float) -> None:
-        """One more; the oldest one is forgotten."""
+        """Add a measurement, which replaces the oldest one."""
         self._last.append(measured)
 
     @property
     def value(self) -> float | None:
-        """None: nothing was measured yet."""
+        """The median, or None if nothing was measured yet."""
         return median(self._last) if self._last else None

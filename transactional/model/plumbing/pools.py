@@ -1,9 +1,9 @@
 """`DaemonPool`: threads that process calls in order, and that never keep the process alive for long.
 
 The threads of the standard library's pool are joined when the interpreter exits: one that hangs in user code would keep
-a process from exiting. A daemon thread ends where it takes the interpreter's lock the next time after that; in the
-middle of a call of delta-rs, as a compaction is, this crashes the process. So it waits for calls that are under way, a
-while.
+a process from exiting. A daemon thread, in contrast, is stopped when it next takes the interpreter's lock after the
+exit. In the middle of a call of delta-rs, such as a compaction, this crashes the process. So the exit waits for running
+calls, for a limited time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
 ENDING_S = 3.0
-"""So long the end of a process waits for calls that are under way."""
+"""The time for which the end of a process waits for running calls, in seconds."""
 
 _Call = tuple[Future[None], Callable[[], None]]
-_under_way = set[Future[None]]()
+_running = set[Future[None]]()
 
 
 class DaemonPool:
-    """At most `threads` threads, started on demand."""
+    """A pool of at most `threads` threads, which are started on demand."""
 
     def __init__(self, threads: int, name: str) -> None:
-        self._most, self._name = threads, name
+        self._threads_max, self._name = threads, name
         self._threads: list[threading.Thread] = []
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
 
@@ -34,16 +34,16 @@ class DaemonPool:
         """Run `work(*args)` in the next free thread."""
         future: Future[None] = Future()
         self._calls.put((future, lambda: work(*args)))
-        if len(self._threads) < self._most:
+        if len(self._threads) < self._threads_max:
             thread = threading.Thread(target=self._serve, name=f"{self._name}_{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
         return future
 
-    def side_by_side(self, works: Sequence[Callable[[], None]]) -> None:
-        """Do all of it, the first one in this thread; what has begun has ended afterwards, whatever it raises.
+    def run_concurrently(self, works: Sequence[Callable[[], None]]) -> None:
+        """Run all calls at the same time, the first one in this thread, and return when all have ended.
 
-        Of several that raise, the error of the first in their order is raised, whichever was quicker.
+        If several raise an error, the error of the first one in order is raised, whichever was quicker.
         """
         others = [self.submit(work) for work in works[1:]]
         try:
@@ -60,9 +60,9 @@ class DaemonPool:
             self._cancel()
         for _ in self._threads:
             self._calls.put(None)
-        until_s = None if wait_s is None else time.monotonic() + wait_s
+        deadline_s = None if wait_s is None else time.monotonic() + wait_s
         for thread in self._threads:
-            thread.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
+            thread.join(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
 
     def _cancel(self) -> None:
         while True:
@@ -78,18 +78,18 @@ class DaemonPool:
             future, work = call
             if not future.set_running_or_notify_cancel():
                 continue
-            _under_way.add(future)
+            _running.add(future)
             try:
                 work()
             except BaseException as error:
                 future.set_exception(error)
             else:
                 future.set_result(None)
-            _under_way.discard(future)
+            _running.discard(future)
             del call, future, work  # otherwise what they reference would be kept until the next call
 
 
 @atexit.register
-def have_calls_ended(wait_s: float | None = None) -> bool:
-    """Wait until no pool of this process is at work, for `ENDING_S` if nothing is said; whether none is."""
-    return not wait(list(_under_way), ENDING_S if wait_s is None else wait_s).not_done
+def await_calls(wait_s: float | None = None) -> bool:
+    """Wait until no pool of this process runs a call, for `ENDING_S` by default. Return True if none does."""
+    return not wait(list(_running), ENDING_S if wait_s is None else wait_s).not_done

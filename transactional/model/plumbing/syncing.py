@@ -14,7 +14,7 @@ AT_ONCE_MAX = 8
 
 
 def sync(paths: Collection[Path]) -> None:
-    """Sync files and folders. For a folder, its names, not the contents of its files. Raises `OSError`.
+    """Sync files and folders: of a folder its names, not the contents of its files. Raises `OSError`.
 
     Paths that no longer exist need no sync.
     """
@@ -27,15 +27,15 @@ def sync(paths: Collection[Path]) -> None:
 
 
 def with_folders(files: Iterable[Path], top: Path) -> set[Path]:
-    """The files, and the folders that contain them, up to `top`: what has to be synced to make the files durable."""
-    found = set[Path]()
+    """Return the files and their folders up to `top`, all of which must be synced to make the files durable."""
+    paths = set[Path]()
     for file in files:
-        found.add(file)
+        paths.add(file)
         for folder in file.parents:
-            found.add(folder)
+            paths.add(folder)
             if folder == top:
                 break
-    return found
+    return paths
 
 
 @cache
@@ -59,5 +59,5 @@ def _sync_one(path: Path) -> None:
 
 
 def _sync_data(descriptor: int) -> None:
-    """The content and the size, without the times."""
+    """Sync the contents and the size of a file, without its times."""
     getattr(os, "fdatasync", os.fsync)(descriptor)

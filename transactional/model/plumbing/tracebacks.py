@@ -1,6 +1,7 @@
-"""Tracebacks as users need them: the frames of their own code and of what it has called, and where it raised.
+"""Shortens tracebacks to what users need: the frames of their own code and of the libraries that it called.
 
-With `TRANSACTIONAL_DEBUG` in the environment every frame is shown.
+A location is a text `FILE:LINE` in the user's code. It ends messages, so that the user finds the line without reading
+the traceback. With `TRANSACTIONAL_DEBUG` in the environment every frame is shown.
 """
 
 from __future__ import annotations
@@ -23,133 +24,143 @@ _FRAMEWORK: Final = tuple(
 _LIBRARIES: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib"))
 _NO_FILE: Final = ("<frozen ", "<string>")
 _RAISED: Final = "raised in "
-_PLACE: Final = re.compile(r" \([^()]+:\d+\)$")
+_LOCATION: Final = re.compile(r" \([^()]+:\d+\)$")
 _CELL: Final = re.compile(r"[^\s\"'(]*[/\\]ipykernel_\d+[/\\]\d+\.py")
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an error and of its causes, without the frames of the framework, and without those that called
-    the user's code; all of them if no frame is the user's. The last line says where that code raised."""
-    shown = TracebackException.from_exception(error)
-    place = user_place(error)
-    if not os.environ.get(DEBUG) and place is not None:
-        _shorten(shown)
-    text = "".join(shown.format()).rstrip()
-    says_it = text.rpartition("\n")[2].startswith(_RAISED)  # an error that quotes another one's traceback
-    return text if place is None or says_it else f"{text}\n{_RAISED}{place}"
+    """Return the traceback of an error and its causes, without frames of the framework and of the user's callers.
+
+    If no frame is the user's, all frames are shown. The last line says where the user's code raised.
+    """
+    traceback = TracebackException.from_exception(error)
+    location = error_location(error)
+    if not os.environ.get(DEBUG) and location is not None:
+        _shorten_all(traceback)
+    text = "".join(traceback.format()).rstrip()
+    ends_with_location_line = text.rpartition("\n")[2].startswith(
+        _RAISED
+    )  # an error that quotes another one's traceback
+    return text if location is None or ends_with_location_line else f"{text}\n{_RAISED}{location}"
 
 
-def shorten(error: BaseException) -> None:
-    """Leave in the traceback of an error that is about to be raised what is neither the framework's nor a library's.
-    What it was raised from goes, too: the error says it in its own words."""
+def shorten_traceback(error: BaseException) -> None:
+    """Remove the frames of the framework and of libraries from the traceback of an error that is about to be raised.
+
+    The cause of the error is removed as well: its message already describes it.
+    """
     if os.environ.get(DEBUG):
         return
-    kept: TracebackType | None = None
+    user_traceback: TracebackType | None = None
     for frame, line in reversed(list(walk_tb(error.__traceback__))):
-        if _is_users(frame.f_code.co_filename):
-            kept = TracebackType(kept, frame, frame.f_lasti, line)
-    error.__traceback__, error.__cause__ = kept, None
+        if _is_user_file(frame.f_code.co_filename):
+            user_traceback = TracebackType(user_traceback, frame, frame.f_lasti, line)
+    error.__traceback__, error.__cause__ = user_traceback, None
 
 
 def text_in_cell(error: BaseException) -> str:
-    """What a cell of a notebook shows of an error that says in its own words what it was raised from."""
+    """Return the text that a notebook's cell shows for an error, without its cause, which the message describes."""
     if not os.environ.get(DEBUG):
         error.__cause__ = None
     return with_cells(traceback_text(error))
 
 
 def with_cells(text: str) -> str:
-    """The text with the cells of a notebook as the notebook calls them, where it names the files that IPython gives
-    them."""
+    """Replace the names of files that IPython makes for cells by the notebook's names for these cells."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return text if shell is None else _CELL.sub(lambda found: _cell(shell, found[0]), text)
+    return text if shell is None else _CELL.sub(lambda match: _cell_name(shell, match[0]), text)
 
 
-def _cell(shell: Any, filename: str) -> str:
+def _cell_name(shell: Any, filename: str) -> str:
     try:
         return " ".join(shell.compile.format_code_name(filename))
     except (AttributeError, TypeError):  # another version of IPython, or a cell of another kernel
         return filename
 
 
-def place_of(function: Any) -> str | None:
-    """Where a function of the user's begins, as `FILE:LINE`; None: it is none of theirs."""
+def function_location(function: Any) -> str | None:
+    """Return the location at which a user's function begins, or None if the function is not the user's."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(function, "__code__", None)
-    if code is None or not _is_users(code.co_filename):
+    if code is None or not _is_user_file(code.co_filename):
         return None
-    return f"{_from_here(code.co_filename)}:{code.co_firstlineno}"
+    return f"{_relative_path(code.co_filename)}:{code.co_firstlineno}"
 
 
-def calling_place() -> str | None:
-    """Where the user's own code is, which has called the framework, as `FILE:LINE`; None: it is not on the stack."""
+def caller_location() -> str | None:
+    """Return the location at which user code has called the framework, or None if none is on the stack."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not _is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
-    return None if frame is None else f"{_from_here(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return None if frame is None else f"{_relative_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def raised(error: BaseException) -> str:
-    """An error in short: its class, its text, and in the first line where the user's own code raised it."""
-    return f"{type(error).__name__}: {shown(error)}"
+def describe_error(error: BaseException) -> str:
+    """Return an error's class and text, with the location at which user code raised it in the first line."""
+    return f"{type(error).__name__}: {text_with_location(error)}"
 
 
-def shown(error: BaseException) -> str:
-    """The text of an error, with the place where the user's own code raised it in its first line."""
-    _, newline, rest = str(error).partition("\n")
-    return f"{with_place(error)}{newline}{rest}"
+def text_with_location(error: BaseException) -> str:
+    """Return the text of an error, with the location at which user code raised it in the first line."""
+    _, newline, remaining_text = str(error).partition("\n")
+    return f"{first_line_with_location(error)}{newline}{remaining_text}"
 
 
-def shown_if_noticed(error: BaseException) -> str:
-    """The text of an error of the framework, with the place if it was noticed in a call of the user's code; an error
-    that this code raises itself says what it wants to."""
-    *_, (frame, _) = walk_tb(error.__traceback__)
-    return str(error) if _is_users(frame.f_code.co_filename) else shown(error)
+def text_with_caller(error: BaseException) -> str:
+    """Return the text of an error, with the location of the user's call if the framework raised it.
 
-
-def with_place(error: BaseException) -> str:
-    """The first line of an error's text, and where the user's own code raised it."""
-    first, place = str(error).partition("\n")[0], user_place(error)
-    return first if place is None or place in first or ends_with_place(first) else f"{first} ({place})"
-
-
-def ends_with_place(text: str) -> bool:
-    """Whether the text of an error says already where the user's mistake is: in a declaration, for example, which is
-    not the call that noticed it."""
-    return _PLACE.search(text) is not None
-
-
-def user_place(error: BaseException) -> str | None:
-    """Where the user's own code raised an error, or called what did, as `FILE:LINE`; None: it was not on the stack.
-
-    Files below the current folder are named from there.
+    An error that user code raised itself keeps its text.
     """
-    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    users = [(name, line) for name, line in places if _is_users(name)]
-    return f"{_from_here(users[-1][0])}:{users[-1][1]}" if users else None
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(error) if _is_user_file(frame.f_code.co_filename) else text_with_location(error)
 
 
-def _from_here(filename: str) -> str:
+def first_line_with_location(error: BaseException) -> str:
+    """Return the first line of an error's text, with the location at which user code raised it."""
+    first, location = str(error).partition("\n")[0], error_location(error)
+    return first if location is None or location in first or ends_with_location(first) else f"{first} ({location})"
+
+
+def ends_with_location(text: str) -> bool:
+    """Return True if the text of an error already ends with a location, such as that of a wrong declaration."""
+    return _LOCATION.search(text) is not None
+
+
+def error_location(error: BaseException) -> str | None:
+    """Return the location at which user code raised an error, or called the code that did, or None without user code.
+
+    Files below the current folder are named relative to it.
+    """
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    user_frames = [(name, line) for name, line in frames if _is_user_file(name)]
+    return f"{_relative_path(user_frames[-1][0])}:{user_frames[-1][1]}" if user_frames else None
+
+
+def _relative_path(filename: str) -> str:
     try:
         return with_cells(filename.removeprefix(f"{Path.cwd()}{os.sep}"))
     except OSError:  # somebody has deleted the current folder, which must not hide the error that is reported
         return filename
 
 
-def _shorten(shown: TracebackException) -> None:
-    shown.stack = StackSummary.from_list(_kept(shown.stack))
-    for other in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
-        if other is not None:
-            _shorten(other)
+def _shorten_all(traceback: TracebackException) -> None:
+    traceback.stack = StackSummary.from_list(_user_frames(traceback.stack))
+    for linked in (traceback.__cause__, traceback.__context__, *(traceback.exceptions or ())):
+        if linked is not None:
+            _shorten_all(linked)
 
 
-def _kept(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
-    every = list(frames)
-    first = next((number for number, frame in enumerate(every) if _is_users(frame.filename)), None)
-    return every if first is None else [each for each in every[first:] if not each.filename.startswith(_FRAMEWORK)]
+def _user_frames(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
+    all_frames = list(frames)
+    first_index = next((number for number, frame in enumerate(all_frames) if _is_user_file(frame.filename)), None)
+    return (
+        all_frames
+        if first_index is None
+        else [frame for frame in all_frames[first_index:] if not frame.filename.startswith(_FRAMEWORK)]
+    )
 
 
-def _is_users(filename: str) -> bool:
+def _is_user_file(filename: str) -> bool:
     return not filename.startswith((*_FRAMEWORK, *_LIBRARIES, *_NO_FILE))

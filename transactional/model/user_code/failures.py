@@ -1,4 +1,9 @@
-"""How a task fails: an exception in user code, as `TaskFailed`; and the error that it becomes in the driver."""
+"""The failure of a task: an exception in user code becomes a `TaskFailed`, and that becomes an error in the driver.
+
+`guarding` surrounds every call of user code in a task. The failure names the component, the place in the user's code
+and, if possible, the tuples at fault, so that these can be set aside as dead letters. `make_error` makes the error that
+the driver raises. An exception of user code must never pass as an error of the framework.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +21,29 @@ from transactional.model.errors import (
     SchemaUnknown,
     TableUnfit,
     TransactionalError,
-    by_code,
+    error_class_of,
 )
 from transactional.model.letters import Exclusion, merge_exclusions
-from transactional.model.plumbing.tracebacks import raised, shown, traceback_text
+from transactional.model.plumbing.tracebacks import describe_error, text_with_location, traceback_text
 
 
 class Failure(Protocol):
-    """How a task has failed, wherever it ran."""
+    """The failure of a task, on whatever executor it ran."""
 
     @property
     def code(self) -> str:
-        """The code of the error that it becomes."""
+        """The code of the error that the failure becomes in the driver."""
 
     @property
     def at_fault(self) -> tuple[Exclusion, ...]:
-        """The tuples at fault, if it can be attributed to some."""
+        """The tuples at fault, empty if the failure can't be attributed to tuples."""
 
 
 def rank_failure(failure: Failure) -> tuple[bool, bool]:
-    """The place of a failure among several of one attempt, of which the first becomes its error: one that ends the run
-    comes before others, and one that can't be attributed to tuples before those that can."""
+    """Return the rank of a failure among those of an attempt, of which the lowest becomes the attempt's error.
+
+    A failure that ends the run comes first, and a failure without tuples at fault comes before others.
+    """
     return failure.code != NaiveTime.code, bool(failure.at_fault)
 
 
@@ -49,7 +56,7 @@ class TaskFailed(BaseException):
     def __init__(self, code: str, component: str, text: str, trace: str = "") -> None:
         super().__init__(text)
         self.code, self.component, self.trace = code, component, trace
-        self.where = ""
+        self.location = ""
         """The tuple that was being processed, if known."""
         self.at_fault: tuple[Exclusion, ...] = ()
         """The tuples whose execution has failed, if the failure can be attributed to tuples."""
@@ -57,11 +64,11 @@ class TaskFailed(BaseException):
         """True if several tuples were being processed at once, so that none of them can be identified as the cause."""
 
     def __str__(self) -> str:
-        return f"{self.args[0]}{self.where}{self.trace}"
+        return f"{self.args[0]}{self.location}{self.trace}"
 
 
-class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
-    """Turns any exception in user code into `TaskFailed`, with the component's name and the traceback."""
+class guarding:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
+    """Converts any exception in user code to `TaskFailed`, with the component's name and the traceback."""
 
     def __init__(self, component: str, *, is_of_many: bool = False) -> None:
         self.component, self.is_of_many = component, is_of_many
@@ -75,30 +82,37 @@ class guarded:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
         if error is None or isinstance(error, TaskFailed):
             return
         code, text_of_trace = BoltFailed.code, ""
-        text = f"component {self.component!r} raised {raised(error)}"
+        text = f"component {self.component!r} raised {describe_error(error)}"
         if isinstance(error, TransactionalError):
-            code, text = error.code, shown(error) if repr(self.component) in str(error) else text
+            code, text = error.code, text_with_location(error) if repr(self.component) in str(error) else text
         else:
             text_of_trace = f"\n{traceback_text(error)}"
-        failed = TaskFailed(code, self.component, text, text_of_trace)
-        failed.is_of_many = self.is_of_many
-        if isinstance(error, SchemaUnknown):  # what a spout's reader finds does not know the spout's id
-            failed.at_fault = tuple(replace(each, component=self.component) for each in error.at_fault)
-        raise failed from error
+        failure = TaskFailed(code, self.component, text, text_of_trace)
+        failure.is_of_many = self.is_of_many
+        if isinstance(error, SchemaUnknown):  # the spout's reader does not know the spout's id
+            failure.at_fault = tuple(replace(each, component=self.component) for each in error.at_fault)
+        raise failure from error
 
 
-def error_of(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
-    """The error that a failed task represents. An `OperatingError`, a `FailedException`, and what no other attempt can
-    mend stay what they were."""
-    raised = by_code(code)
-    if raised is None or not issubclass(raised, OperatingError | FailedException | NaiveTime | BatchLost | TableUnfit):
-        raised = BoltFailed
-    return raised(text, at_fault=at_fault)
+def make_error(code: str, text: str, at_fault: tuple[Exclusion, ...] = ()) -> TransactionalError:
+    """Return the error that a failed task represents.
+
+    An `OperatingError`, a `FailedException`, and errors that no other attempt can avoid keep their class. Any other
+    error becomes a `BoltFailed`.
+    """
+    error_class = error_class_of(code)
+    if error_class is None or not issubclass(
+        error_class, OperatingError | FailedException | NaiveTime | BatchLost | TableUnfit
+    ):
+        error_class = BoltFailed
+    return error_class(text, at_fault=at_fault)
 
 
-def summed_up(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
-    """The text of the first of several failures, and the tuples at fault: none if one failure can't be attributed to a
-    tuple, because that may be the cause of the others."""
-    parts = list(faults)
-    at_fault = merge_exclusions(*parts) if all(parts) else ()
+def sum_up_failures(text: str, faults: Iterable[tuple[Exclusion, ...]]) -> tuple[str, tuple[Exclusion, ...]]:
+    """Return the text for several failures, made from the first one's, and the tuples at fault.
+
+    There are none if one of the failures can't be attributed to a tuple, because it may be the cause of the others.
+    """
+    faults_by_failure = list(faults)
+    at_fault = merge_exclusions(*faults_by_failure) if all(faults_by_failure) else ()
     return (f"{len(at_fault)} tuples failed, the first: {text}" if len(at_fault) > 1 else text), at_fault

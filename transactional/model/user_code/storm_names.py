@@ -1,5 +1,8 @@
-"""Names of Storm, Spark and pandas, for those who come from there: what is called otherwise here is an error of one
-line that says how."""
+"""Hints for users who know Storm, Spark or pandas: a name from there raises an error that says the name here.
+
+The tables map foreign names of classes, methods and arguments to their equivalents. Classes of the framework derive
+from `StormNames` or one of its subclasses to raise such errors, and `check_names` checks the classes of users.
+"""
 
 from __future__ import annotations
 
@@ -45,28 +48,28 @@ _NO_PARTITIONS: Final = (
 _COLUMNS_OF_STATES: Final = "'key' and 'values', such as `key='word string', values='count long'`"
 
 
-def _from(module: str, name: str) -> str:
+def _import_statement(module: str, name: str) -> str:
     return f"`from {module} import {name}`"
 
 
 STORM_CLASSES: Final[Mapping[str, str]] = {
     # core
-    **dict.fromkeys(("IRichBolt", "BaseRichBolt", "IBolt", "RichBolt"), _from(_CORE, "RichBolt")),
-    **dict.fromkeys(("IBasicBolt", "BaseBasicBolt"), _from("transactional", "BasicBolt")),
-    **dict.fromkeys(("IRichSpout", "BaseRichSpout", "ISpout", "QueueSpout"), _from(_CORE, "QueueSpout")),
+    **dict.fromkeys(("IRichBolt", "BaseRichBolt", "IBolt", "RichBolt"), _import_statement(_CORE, "RichBolt")),
+    **dict.fromkeys(("IBasicBolt", "BaseBasicBolt"), _import_statement("transactional", "BasicBolt")),
+    **dict.fromkeys(("IRichSpout", "BaseRichSpout", "ISpout", "QueueSpout"), _import_statement(_CORE, "QueueSpout")),
     **dict.fromkeys(("ICheckpointSpout", "CheckpointSpout"), "nothing: every transaction is a checkpoint"),
-    **dict.fromkeys(("IStatefulBolt", "BaseStatefulBolt"), _from("transactional", "StatefulBolt")),
+    **dict.fromkeys(("IStatefulBolt", "BaseStatefulBolt"), _import_statement("transactional", "StatefulBolt")),
     **dict.fromkeys(
         ("BaseWindowedBolt", "IWindowedBolt", "IStatefulWindowedBolt", "BaseStatefulWindowedBolt"),
-        _from("transactional", "WindowedBolt"),
+        _import_statement("transactional", "WindowedBolt"),
     ),
     "TopologyBuilder": (
         "`from transactional.reliable import TopologyBuilder` for at least once, `TransactionalTopologyBuilder` for "
         "exactly once"
     ),
-    "SpoutOutputCollector": _from(_CORE, "SpoutCollector"),
-    "BasicOutputCollector": _from("transactional", "OutputCollector"),
-    "BatchOutputCollector": _from("transactional", "OutputCollector"),
+    "SpoutOutputCollector": _import_statement(_CORE, "SpoutCollector"),
+    "BasicOutputCollector": _import_statement("transactional", "OutputCollector"),
+    "BatchOutputCollector": _import_statement("transactional", "OutputCollector"),
     **dict.fromkeys(("Fields", "OutputFieldsDeclarer"), _DECLARED),
     "Values": "the values themselves: `collector.emit(word, 1)`, or a tuple that a function returns",
     "MessageId": "the number that `QueueSpout` gives each message",
@@ -75,7 +78,7 @@ STORM_CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("LocalCluster", "Testing", "CompleteTopologyParam"), "`transactional.testing.complete_topology`"),
     **dict.fromkeys(("StreamGrouping", "PartialKeyGrouping", "ShuffleGrouping"), _GROUPING),
     **dict.fromkeys(("Duration", "WindowConfiguration"), _WINDOW),
-    "Window": _from("transactional", "TupleWindow"),
+    "Window": _import_statement("transactional", "TupleWindow"),
     "State": _STATE,
     "GlobalStreamId": "the names of a component and of its stream",
     **dict.fromkeys(("KeyValueStateProvider", "StateProvider", "RedisKeyValueState"), "the option 'state_provider'"),
@@ -89,53 +92,61 @@ STORM_CLASSES: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("ShellBolt", "ShellSpout", "Flux", "Nimbus", "Kryo"), _NOTHING),
     # transactional
-    **dict.fromkeys(("IBatchBolt", "BaseBatchBolt", "BaseTransactionalBolt"), _from("transactional", "BatchBolt")),
+    **dict.fromkeys(
+        ("IBatchBolt", "BaseBatchBolt", "BaseTransactionalBolt"), _import_statement("transactional", "BatchBolt")
+    ),
     "ICommitter": "`set_committer_bolt(…)`: which bolt is a committer is said where it is declared",
-    **dict.fromkeys(("ITransactionalSpout", "BaseTransactionalSpout"), _from("spouts", "TransactionalSpout")),
+    **dict.fromkeys(
+        ("ITransactionalSpout", "BaseTransactionalSpout"), _import_statement("spouts", "TransactionalSpout")
+    ),
     **dict.fromkeys(
         ("IPartitionedTransactionalSpout", "BasePartitionedTransactionalSpout"),
-        _from("spouts", "PartitionedTransactionalSpout"),
+        _import_statement("spouts", "PartitionedTransactionalSpout"),
     ),
     **dict.fromkeys(
         ("IOpaquePartitionedTransactionalSpout", "BaseOpaquePartitionedTransactionalSpout"),
-        _from("spouts", "OpaquePartitionedTransactionalSpout"),
+        _import_statement("spouts", "OpaquePartitionedTransactionalSpout"),
     ),
     "ICommitterTransactionalSpout": "the method `committed` of a spout",
-    "MemoryTransactionalSpout": _from("spouts", "MemoryTransactionalSpout"),
+    "MemoryTransactionalSpout": _import_statement("spouts", "MemoryTransactionalSpout"),
     # Kafka
     **dict.fromkeys(
-        ("KafkaSpout", "KafkaTridentSpoutOpaque", "OpaqueTridentKafkaSpout"), _from("spouts", "OpaqueKafkaSpout")
+        ("KafkaSpout", "KafkaTridentSpoutOpaque", "OpaqueTridentKafkaSpout"),
+        _import_statement("spouts", "OpaqueKafkaSpout"),
     ),
     **dict.fromkeys(
-        ("KafkaTridentSpoutTransactional", "TransactionalTridentKafkaSpout"), _from("spouts", "TransactionalKafkaSpout")
+        ("KafkaTridentSpoutTransactional", "TransactionalTridentKafkaSpout"),
+        _import_statement("spouts", "TransactionalKafkaSpout"),
     ),
     **dict.fromkeys(
         ("KafkaSpoutConfig", "KafkaTridentSpoutConfig", "SpoutConfig", "TridentKafkaConfig"),
         "arguments of the spout: `OpaqueKafkaSpout(servers, topics, …)`",
     ),
-    **dict.fromkeys(("RecordTranslator", "SimpleRecordTranslator", "Scheme"), _from("spouts", "SimpleTranslator")),
-    "ByTopicRecordTranslator": _from("spouts", "ByTopicTranslator"),
+    **dict.fromkeys(
+        ("RecordTranslator", "SimpleRecordTranslator", "Scheme"), _import_statement("spouts", "SimpleTranslator")
+    ),
+    "ByTopicRecordTranslator": _import_statement("spouts", "ByTopicTranslator"),
     **dict.fromkeys(("KafkaBolt", "TridentKafkaState"), "nothing: there is no sink for Kafka; send from a RichBolt"),
     # Trident
-    "TridentTopology": _from(_TRIDENT, "TridentTopology"),
+    "TridentTopology": _import_statement(_TRIDENT, "TridentTopology"),
     **dict.fromkeys(
-        ("Stream", "GroupedStream", "TridentState"), _from(_TRIDENT, "Stream, GroupedStream, TridentState")
+        ("Stream", "GroupedStream", "TridentState"), _import_statement(_TRIDENT, "Stream, GroupedStream, TridentState")
     ),
     **dict.fromkeys(("TridentTuple", "TridentCollector", "Function", "BaseFunction", "MapFunction"), _FUNCTION),
     **dict.fromkeys(("FlatMapFunction", "Consumer", "TridentOperation", "BaseOperation"), _FUNCTION),
     **dict.fromkeys(("Filter", "BaseFilter", "FilterNull", "Equals", "Negate"), _FILTER),
     "Debug": "`stream.peek(print)`",
-    "CombinerAggregator": _from(_TRIDENT, "Combiner"),
-    "ReducerAggregator": _from(_TRIDENT, "Reducer"),
-    **dict.fromkeys(("Aggregator", "BaseAggregator"), _from(_TRIDENT, "BatchAggregator")),
-    **dict.fromkeys(("Count", "Sum", "Min", "Max"), _from(_TRIDENT, "Count, Sum, Min, Max")),
+    "CombinerAggregator": _import_statement(_TRIDENT, "Combiner"),
+    "ReducerAggregator": _import_statement(_TRIDENT, "Reducer"),
+    **dict.fromkeys(("Aggregator", "BaseAggregator"), _import_statement(_TRIDENT, "BatchAggregator")),
+    **dict.fromkeys(("Count", "Sum", "Min", "Max"), _import_statement(_TRIDENT, "Count, Sum, Min, Max")),
     "FirstN": "`stream.first_n(10)`",
-    "MultiReducer": _from(_TRIDENT, "MultiReducer"),
+    "MultiReducer": _import_statement(_TRIDENT, "MultiReducer"),
     **dict.fromkeys(("StateFactory", "StateUpdater", "BaseStateUpdater", "StateSpec", "ReadOnlyState"), _STATE),
     **dict.fromkeys(("OpaqueMap", "TransactionalMap", "NonTransactionalMap", "SnapshottableMap", "CachedMap"), _STATE),
     **dict.fromkeys(("IBackingMap", "Snapshottable", "MapCombiner", "LRUMemoryMapState", "StateType"), _STATE),
-    "MemoryMapState": _from("state", "MemoryMapState"),
-    "OpaqueValue": _from("state", "OpaqueValue"),
+    "MemoryMapState": _import_statement("state", "MemoryMapState"),
+    "OpaqueValue": _import_statement("state", "OpaqueValue"),
     **dict.fromkeys(("QueryFunction", "BaseQueryFunction", "MapGet", "TupleCollectionGet"), "`stream.state_query(…)`"),
     **dict.fromkeys(("LocalDRPC", "DRPCClient", "DRPCSpout", "LinearDRPCTopologyBuilder", "ReturnResults"), _QUERY),
     **dict.fromkeys(("TumblingDurationWindow", "SlidingDurationWindow"), _WINDOW),
@@ -216,7 +227,7 @@ ARGUMENTS_OF_STATES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("configuration", "table_properties"), "'properties'"),
     "ttl": "'expires' and 'after': `expires=\"at\", after=\"30 days\"`",
 }
-"""Arguments of states that have another name here, or that there are not."""
+"""The arguments of states elsewhere, with their names here, or with the reason why there are none."""
 _TO_DECLARE: Final[Mapping[str, str]] = {
     "declareOutputFields": 'an attribute of the class: `output = "word string, count long"`',
     "getOutputFields": 'an attribute of the class: `output = "word string, count long"`',
@@ -230,7 +241,7 @@ class NoSuchName(ConfigError, AttributeError):
 
 
 class StormNames:
-    """Base of what bolts are given: an attribute that it has under another name than in Storm is an error with ours."""
+    """Base of the objects that bolts receive: an attribute by its name in Storm raises an error with its name here."""
 
     __slots__ = ()
     _elsewhere: ClassVar[Mapping[str, str]] = IN_BOLTS
@@ -238,25 +249,25 @@ class StormNames:
     if not TYPE_CHECKING:  # type checkers report by themselves what is missing
 
         def __getattr__(self, name: str) -> Any:
-            raise no_such_name(type(self), name, self._elsewhere)
+            raise make_name_error(type(self), name, self._elsewhere)
 
 
 class NamesOfBuilders(StormNames):
-    """The same for builders of topologies."""
+    """The base of builders, whose methods have other names in Storm."""
 
     __slots__ = ()
     _elsewhere = OF_BUILDERS
 
 
 class NamesOfMetrics(StormNames):
-    """The same for the metrics of a bolt."""
+    """The base of a bolt's metrics, whose methods have other names in Storm."""
 
     __slots__ = ()
     _elsewhere = OF_METRICS
 
 
 class NamesOfStreams(StormNames):
-    """The same for streams."""
+    """The base of streams, whose methods have other names in Trident, Spark and pandas."""
 
     __slots__ = ()
     _elsewhere = OF_STREAMS
@@ -267,77 +278,81 @@ class NoSuchArgument(ConfigError, TypeError):
 
 
 class NamesOfStates(StormNames):
-    """The same for states, and for their arguments."""
+    """The base of states, whose methods and arguments have other names elsewhere."""
 
     __slots__ = ()
     _elsewhere = OF_STATES
 
     if not TYPE_CHECKING:
 
-        def __new__(cls, *_given: Any, **named: Any) -> Any:
-            check_arguments(cls, named, ARGUMENTS_OF_STATES)
+        def __new__(cls, *_arguments: Any, **named_arguments: Any) -> Any:
+            check_arguments(cls, named_arguments, ARGUMENTS_OF_STATES)
             return super().__new__(cls)
 
 
-def no_such_name(kind: type, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
-    """The error for an attribute that an object does not have."""
+def make_name_error(kind: type, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
+    """Return the error for an attribute that an object does not have."""
     if name.startswith("_"):
         return AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-    ours = in_lower_case(name)
+    own_name = to_snake_case(name)
     if name in elsewhere:
         hint = f"; here it is {elsewhere[name]}"
-    elif ours != name and hasattr(kind, ours):
-        hint = f"; here it is {ours!r}"
+    elif own_name != name and hasattr(kind, own_name):
+        hint = f"; here it is {own_name!r}"
     else:
-        hint = did_you_mean(name, [each for each in dir(kind) if not each.startswith("_")])
+        hint = did_you_mean(name, [attribute for attribute in dir(kind) if not attribute.startswith("_")])
     return NoSuchName(f"{kind.__name__} has no {name!r}{hint}")
 
 
-def check_arguments(kind: type, named: Iterable[str], elsewhere: Mapping[str, str]) -> None:
+def check_arguments(kind: type, named_arguments: Iterable[str], elsewhere: Mapping[str, str]) -> None:
     """Raise `NoSuchArgument` for the name of an argument that a class does not take."""
     parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return
-    known = [each.name for each in parameters]
-    for name in named:
-        if name not in known:
-            hint = f"; here it is {elsewhere[name]}" if name in elsewhere else did_you_mean(name, known)
+    parameter_names = [parameter.name for parameter in parameters]
+    for name in named_arguments:
+        if name not in parameter_names:
+            hint = f"; here it is {elsewhere[name]}" if name in elsewhere else did_you_mean(name, parameter_names)
             raise NoSuchArgument(f"{kind.__name__} takes no argument {name!r}{hint}")
 
 
-def in_lower_case(name: str) -> str:
-    """`partitionBy` is `partition_by`."""
+def to_snake_case(name: str) -> str:
+    """Convert a name such as `partitionBy` to `partition_by`."""
     return _CAPITAL.sub("_", name).lower()
 
 
 def check_names(kind: type) -> None:
     """Raise `ConfigError` for a class of a user with methods that nobody would call, because Storm calls them so."""
     for name, member in vars(kind).items():
-        ours = in_lower_case(name)
+        own_name = to_snake_case(name)
         if name in _TO_DECLARE:
             raise ConfigError(f"{kind.__name__} defines {name!r}; here it is {_TO_DECLARE[name]}")
-        if ours != name and any(ours in vars(base) for base in kind.__mro__[1:]):
-            raise ConfigError(f"{kind.__name__} defines {name!r}, which is never called; here it is {ours!r}")
+        if own_name != name and any(own_name in vars(base) for base in kind.__mro__[1:]):
+            raise ConfigError(f"{kind.__name__} defines {name!r}, which is never called; here it is {own_name!r}")
         if name in ("prepare", "open") and inspect.isfunction(member):
             _check_parameters(kind, name, list(inspect.signature(member).parameters))
 
 
 def _check_parameters(kind: type, name: str, parameters: list[str]) -> None:
-    """Storm passes the configuration first."""
+    """Raise `ConfigError` for a method whose first parameter is the configuration, as in Storm."""
     if len(parameters) > 1 and parameters[1] in _CONFIGURATIONS:
-        ours = next((vars(base)[name] for base in kind.__mro__[1:] if name in vars(base)), None)
-        shown = "" if ours is None else f"; here it is `{name}({', '.join(inspect.signature(ours).parameters)})`"
-        raise ConfigError(f"{kind.__name__}.{name} takes {parameters[1]!r} first, as in Storm{shown}")
+        own_method = next((vars(base)[name] for base in kind.__mro__[1:] if name in vars(base)), None)
+        signature_text = (
+            ""
+            if own_method is None
+            else f"; here it is `{name}({', '.join(inspect.signature(own_method).parameters)})`"
+        )
+        raise ConfigError(f"{kind.__name__}.{name} takes {parameters[1]!r} first, as in Storm{signature_text}")
 
 
-def no_such_class(name: str) -> ImportError | None:
-    """The error for a class of Storm's that `transactional` does not have; None if Storm has none of this name, either.
+def make_class_error(name: str) -> ImportError | None:
+    """Return the error for a class of Storm's that `transactional` does not have; None if Storm has no such class.
 
     An `AttributeError` would lose its text in an import.
     """
-    here = STORM_CLASSES.get(name)
+    equivalent = STORM_CLASSES.get(name)
     return (
         None
-        if here is None
-        else ImportError(f"transactional has no {name!r}: Storm's class of that name is {here} here")
+        if equivalent is None
+        else ImportError(f"transactional has no {name!r}: Storm's class of that name is {equivalent} here")
     )

@@ -1,4 +1,9 @@
-"""Tuples as bolts get them, and the keys of states."""
+"""The tuples that bolts receive, and the keys of states.
+
+A `Tuple` is Python's tuple with named fields; `tuple_class` makes one class per stream, so that making and reading a
+tuple costs as little as a plain one. `PartlyReadable` stands for a tuple with values that Python can't represent: it
+raises an error when such a value is read.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +37,13 @@ class Tuple(tuple[Any, ...]):
     source: ClassVar[str] = ""
     stream: ClassVar[str] = DEFAULT_STREAM
     _attribute_of: ClassVar[Mapping[str | int, str]] = {}
-    """Where each value is, by field and by position."""
+    """The attribute of each value, by field name and by position."""
     _base: ClassVar[type[Tuple]]
 
     def __new__(cls, fields: Iterable[str], values: Iterable[Any], source: str, stream: str = DEFAULT_STREAM) -> Self:
-        """Create one; `tuple_class` creates many of one stream."""
-        made: Self = tuple_class(tuple(fields), source, stream, cls)(values)
-        return made
+        """Create one tuple. To create many of one stream, call the result of `tuple_class`."""
+        created: Self = tuple_class(tuple(fields), source, stream, cls)(values)
+        return created
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -46,7 +51,7 @@ class Tuple(tuple[Any, ...]):
         return tuple(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Field name to value."""
+        """Return the values by field name."""
         return dict(zip(self.fields, self, strict=True))
 
     def __getitem__(self, field: Any) -> Any:
@@ -57,13 +62,13 @@ class Tuple(tuple[Any, ...]):
                 pass
         if isinstance(field, slice | SupportsIndex):
             return tuple.__getitem__(self, field)
-        raise KeyError(self._no_field(field))
+        raise KeyError(self._missing_field_text(field))
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(self._no_field(name))
+        raise AttributeError(self._missing_field_text(name))
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Tuple) and self._described() != other._described():
+        if isinstance(other, Tuple) and self._origin() != other._origin():
             return False
         return tuple.__eq__(self, other)
 
@@ -73,36 +78,36 @@ class Tuple(tuple[Any, ...]):
     __hash__ = tuple.__hash__
 
     def __repr__(self) -> str:
-        fields, source, stream = self._described()
+        fields, source, stream = self._origin()
         name = self._base.__name__
-        return f"{name}(fields={fields!r}, values={self._held()!r}, source={source!r}, stream={stream!r})"
+        return f"{name}(fields={fields!r}, values={self._raw_values()!r}, source={source!r}, stream={stream!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._base, (self.fields, self._held(), self.source, self.stream)
+        return self._base, (self.fields, self._raw_values(), self.source, self.stream)
 
-    def _held(self) -> tuple[Any, ...]:
-        """The values as they are, which a subclass may return differently."""
+    def _raw_values(self) -> tuple[Any, ...]:
+        """Return the values without the checks of a subclass."""
         return tuple(tuple.__iter__(self))
 
-    def _described(self) -> tuple[Any, ...]:
+    def _origin(self) -> tuple[Any, ...]:
         return self.fields, self.source, self.stream
 
-    def _no_field(self, field: object) -> str:
+    def _missing_field_text(self, field: object) -> str:
         hint = did_you_mean(field, self.fields) if isinstance(field, str) else ""
         if isinstance(field, str) and field.startswith("get") and field in IN_BOLTS:
             hint = f"; here it is {IN_BOLTS[field]}"
         return f"the tuple has no field {field!r}; its fields are {', '.join(self.fields)}{hint}"
 
     @classmethod
-    def _value_at(cls, place: int) -> Any:
-        """A descriptor."""
-        return _descriptor(place)
+    def _make_descriptor(cls, position: int) -> Any:
+        """Return the descriptor for the value at a position."""
+        return _tuple_descriptor(position)
 
 
 @cache
-def _descriptor(place: int) -> Any:
-    """A named tuple's descriptor for the field at a position: it gets the value in C."""
-    return vars(namedtuple("Values", [f"at_{number}" for number in range(place + 1)]))[f"at_{place}"]
+def _tuple_descriptor(position: int) -> Any:
+    """Return a named tuple's descriptor for the field at a position: it reads the value in C."""
+    return vars(namedtuple("Values", [f"at_{number}" for number in range(position + 1)]))[f"at_{position}"]
 
 
 Tuple._base = Tuple
@@ -111,22 +116,24 @@ Tuple._base = Tuple
 def tuple_class(
     fields: tuple[str, ...], source: str, stream: str, base: type[Tuple] = Tuple
 ) -> Callable[[Iterable[Any]], Any]:
-    """The class of the tuples of one stream, created once, and called with only the values: as fast as a plain
-    tuple."""
-    return _made(fields, source, stream, base)
+    """Return the class of one stream's tuples, which is created once, and called with the values only.
+
+    Calling it is as fast as making a plain tuple.
+    """
+    return _make_class(fields, source, stream, base)
 
 
 @lru_cache(1_024)
-def _made(fields: tuple[str, ...], source: str, stream: str, base: type[Tuple]) -> type[Tuple]:
-    taken = set(dir(base))
+def _make_class(fields: tuple[str, ...], source: str, stream: str, base: type[Tuple]) -> type[Tuple]:
+    reserved_names = set(dir(base))
     attribute_of: dict[str | int, str] = {}
     members: dict[str, Any] = {"fields": fields, "source": source, "stream": stream, "_base": base}
-    for place, name in enumerate(fields):
-        is_hidden = name in taken or name in members or name.startswith("_")
-        attribute = f"_{place}" if is_hidden else name
-        members[attribute] = base._value_at(place)
+    for position, name in enumerate(fields):
+        is_hidden = name in reserved_names or name in members or name.startswith("_")
+        attribute = f"_{position}" if is_hidden else name
+        members[attribute] = base._make_descriptor(position)
         attribute_of.setdefault(name, attribute)
-        attribute_of[place] = attribute_of[place - len(fields)] = attribute
+        attribute_of[position] = attribute_of[position - len(fields)] = attribute
     return type(
         base.__name__, (base,), {"__slots__": (), "__new__": tuple.__new__, "_attribute_of": attribute_of, **members}
     )
@@ -137,7 +144,7 @@ def _made(fields: tuple[str, ...], source: str, stream: str, base: type[Tuple]) 
 
 @dataclass(frozen=True, slots=True)
 class BeyondPython:
-    """Such a value: its Arrow type, and its number, or its text if it is nested."""
+    """A value that Python can't represent: its Arrow type, and its number, or its type again if it is nested."""
 
     type: str
     text: str
@@ -155,9 +162,9 @@ class PartlyReadable(Tuple):
 
     def __getitem__(self, field: Any) -> Any:
         if isinstance(field, slice):
-            return tuple(map(self._readable, self._held()[field], self.fields[field]))
-        found = super().__getitem__(field)
-        return self._readable(found, self.fields[field]) if isinstance(found, BeyondPython) else found
+            return tuple(map(self._readable, self._raw_values()[field], self.fields[field]))
+        element = super().__getitem__(field)
+        return self._readable(element, self.fields[field]) if isinstance(element, BeyondPython) else element
 
     def __iter__(self) -> Iterator[Any]:
         return map(self._readable, super().__iter__(), self.fields)
@@ -168,19 +175,19 @@ class PartlyReadable(Tuple):
     def __radd__(self, other: Any) -> Any:
         return other + self.values
 
-    def _readable(self, value: Any, field: str) -> Any:
-        if isinstance(value, BeyondPython):
+    def _readable(self, element: Any, field: str) -> Any:
+        if isinstance(element, BeyondPython):
             raise SchemaMismatch(
-                f"the field {field!r} of a tuple of {self.source!r} is {value.text} ({value.type}), "
+                f"the field {field!r} of a tuple of {self.source!r} is {element.text} ({element.type}), "
                 "which Python can't represent: its years are 1 to 9999; a bolt on Arrow batches can process it"
             )
-        return value
+        return element
 
     @classmethod
-    def _value_at(cls, place: int) -> Any:
-        return property(lambda self: self._readable(self._held()[place], self.fields[place]))
+    def _make_descriptor(cls, position: int) -> Any:
+        return property(lambda self: self._readable(self._raw_values()[position], self.fields[position]))
 
 
-def known_values(row: Tuple) -> tuple[Any, ...]:
-    """The values of a tuple, with placeholders for those that Python can't represent."""
-    return row._held()
+def raw_values(row: Tuple) -> tuple[Any, ...]:
+    """Return the values of a tuple, with placeholders for those that Python can't represent."""
+    return row._raw_values()

@@ -21,8 +21,8 @@ from transactional.core.store.set_aside import set_aside_of
 from transactional.core.store.troubles import retry_at_stop
 from transactional.model.config_sources import load_config
 from transactional.model.errors import TransactionalError
-from transactional.model.plumbing.redaction import without_controls
-from transactional.model.plumbing.tracebacks import with_place
+from transactional.model.plumbing.redaction import escape_controls
+from transactional.model.plumbing.tracebacks import first_line_with_location
 from transactional.operations.cli import lifecycle as cli_lifecycle
 from transactional.operations.cli import ui as cli_ui
 from transactional.operations.cli.config import config_app
@@ -228,7 +228,7 @@ def txns(
     print_attempts(attempts)
     for record in attempts if errors else ():
         if record.error:
-            error = without_controls(record.error)
+            error = escape_controls(record.error)
             plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {error}")
 
 
@@ -294,7 +294,7 @@ def _work() -> None:
     try:
         app()
     except TransactionalError as error:
-        sys.stderr.write(f"{error.code}: {first_line(with_place(error))}\n")
+        sys.stderr.write(f"{error.code}: {first_line(first_line_with_location(error))}\n")
         leave(error)
     except Exception as error:
         leave_unexpectedly(error)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transactional.model.errors import ConfigError, OperatingError
-from transactional.model.plumbing.redaction import reason_of
+from transactional.model.plumbing.redaction import redacted_reason
 from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl
 from transactional.operations.cli.output.lines import plain_line
 from transactional.operations.loading import load_topology, open_for_reading
@@ -80,7 +80,7 @@ def verify(
         options = {
             name: option for checked in tables for name, option in getattr(checked, "storage_options", {}).items()
         }
-        raise OperatingError(f"{topology_id} can't be verified: {reason_of(error, options)}") from None
+        raise OperatingError(f"{topology_id} can't be verified: {redacted_reason(error, options)}") from None
     if windows:
         report = _with_windows(target, store, report)
     components = {checked.component for checked in tables}

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from transactional.model.errors import by_code
+from transactional.model.errors import error_class_of
 
 _PLACES: Final = (Path(__file__).with_name("errors.md"), Path(__file__).parents[3] / "docs" / "errors.md")
 """Where the documentation's page is: installed with the package, or in a checkout."""
@@ -35,7 +35,7 @@ class Section:
 
 def link_to(code: str) -> str | None:
     """Return the address of a code's section, or None if there is no such code."""
-    error = by_code(code)
+    error = error_class_of(code)
     return None if error is None else f"/errors#{_anchor(f'{code} {error.__name__}')}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from enum import StrEnum
 from typing import Any, Final, TextIO
 
-from transactional.model.plumbing.redaction import SHOWN_INSTEAD, is_secret, without_login
+from transactional.model.plumbing.redaction import REDACTED, is_secret, without_login
 
 Fields = MutableMapping[str, Any]
 
@@ -50,7 +50,7 @@ def log_handler(stream: TextIO, format: LogFormat) -> logging.Handler:
 
 def without_secrets(logger: object, method: str, fields: Fields) -> Fields:
     """A record's fields, without what must not be written."""
-    return {name: SHOWN_INSTEAD if is_secret(name) else _safe(value) for name, value in fields.items()}
+    return {name: REDACTED if is_secret(name) else _safe(value) for name, value in fields.items()}
 
 
 def _safe(value: Any, depth: int = 0) -> Any:
@@ -61,7 +61,7 @@ def _safe(value: Any, depth: int = 0) -> Any:
         return without_login(value)
     if isinstance(value, Mapping) and depth < DEPTH_MAX:
         return {
-            without_login(str(name)): SHOWN_INSTEAD if is_secret(str(name)) else _safe(each, depth + 1)
+            without_login(str(name)): REDACTED if is_secret(str(name)) else _safe(each, depth + 1)
             for name, each in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset) and depth < DEPTH_MAX:

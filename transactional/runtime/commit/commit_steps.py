@@ -12,8 +12,8 @@ from functools import cached_property
 
 from transactional.core.ports.split import TaskState, WrittenPart
 from transactional.core.ports.staged import Scratch
-from transactional.model.errors import TransactionalError, TuplesLost, WorkerDied, by_code
-from transactional.model.user_code.failures import TaskFailed, error_of, rank_failure, summed_up
+from transactional.model.errors import TransactionalError, TuplesLost, WorkerDied, error_class_of
+from transactional.model.user_code.failures import TaskFailed, make_error, rank_failure, sum_up_failures
 from transactional.runtime.commit.executor_choice import StepExecutorChoice, StepExecutorChooser
 from transactional.runtime.commit.passing import Passing
 from transactional.runtime.processing.staging import scratch_of
@@ -132,13 +132,13 @@ def error_of_tasks(failures: Sequence[tuple[TaskInfo, TaskFailed]]) -> BaseExcep
     if isinstance(failed.__cause__, TransactionalError) and not failed.at_fault:
         return failed.__cause__
     text = f"{info}, in the commit phase: {failed}"
-    return error_of(failed.code, *summed_up(text, [failure.at_fault for _, failure in failures]))
+    return make_error(failed.code, *sum_up_failures(text, [failure.at_fault for _, failure in failures]))
 
 
 def _error_of_job(failures: Sequence[StepFailure]) -> TransactionalError:
     """Return the error for failures of tasks of a job, as `error_of_tasks`."""
     first = min(failures, key=rank_failure)
-    error_class = None if first.is_own else by_code(first.code)
+    error_class = None if first.is_own else error_class_of(first.code)
     if error_class is not None:
         return error_class(first.text)
-    return error_of(first.code, *summed_up(first.text, [failure.at_fault for failure in failures]))
+    return make_error(first.code, *sum_up_failures(first.text, [failure.at_fault for failure in failures]))

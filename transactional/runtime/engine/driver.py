@@ -135,7 +135,7 @@ class TopologyDriver:
             owner=owner,
             accept_changes=accept_changes,
             name=name,
-            sources=resolved.shown_sources(),
+            sources=resolved.redacted_sources(),
             notify=self._audience.notify,
         )
         self.failures = 0

@@ -405,7 +405,7 @@ def _in_threads(functions: Sequence[Callable[[], None]]) -> None:
     """Run all functions at once, each in a thread."""
     pool = DaemonPool(FENCED_AT_ONCE_MAX - 1, "fencing")
     try:
-        pool.side_by_side(functions)
+        pool.run_concurrently(functions)
     finally:
         pool.shutdown()
 

@@ -34,7 +34,7 @@ from transactional.model.errors import BoltFailed, ConfigError, FatalError, Tran
 from transactional.model.facts import BatchFacts, Listed, compute_facts
 from transactional.model.messages import PENDING_MAX, select_due, sort_failures
 from transactional.model.plumbing.pools import DaemonPool
-from transactional.model.plumbing.tracebacks import raised, shown_if_noticed, traceback_text
+from transactional.model.plumbing.tracebacks import describe_error, text_with_caller, traceback_text
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.history.observing import Maintained, Notice
@@ -224,11 +224,11 @@ class PhaseRunner:
         except FatalError as error:
             self.post(Fatal(error))
         except TransactionalError as error:
-            reason = f"{error.code} {shown_if_noticed(error)}"
+            reason = f"{error.code} {text_with_caller(error)}"
             self.post(AttemptFailed(attempt, reason, error.at_fault, error.is_outage, error.tries_max))
         except BaseException as error:
             # Nobody ends these threads with an exception: any exception comes from what they have called.
-            self.post(AttemptFailed(attempt, f"{raised(error)}\n{traceback_text(error)}"))
+            self.post(AttemptFailed(attempt, f"{describe_error(error)}\n{traceback_text(error)}"))
 
     def _notify(self, attempt: TransactionAttempt, notify: Callable[[], None]) -> None:
         try:

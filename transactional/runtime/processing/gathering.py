@@ -20,7 +20,7 @@ from transactional.model.batch import BatchMetadata, Digest, PartitionId
 from transactional.model.errors import ReplayMismatch, TuplesLost
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.messages import find_messages
-from transactional.model.user_code.failures import error_of, rank_failure, summed_up
+from transactional.model.user_code.failures import make_error, rank_failure, sum_up_failures
 from transactional.runtime.tasks.items import (
     Item,
     NotFinished,
@@ -101,7 +101,7 @@ def _raise_failure(failures: list[TaskFailure]) -> None:
     if failures:
         failures = sorted(failures, key=rank_failure)
         first = failures[0]
-        raise error_of(first.code, *summed_up(first.text, [failure.at_fault for failure in failures]))
+        raise make_error(first.code, *sum_up_failures(first.text, [failure.at_fault for failure in failures]))
 
 
 def _letters(batch: BatchMetadata, letters: list[DeadLetter]) -> list[DeadLetter]:

@@ -23,7 +23,7 @@ from transactional.model.batch import Digest, OffsetRange, PartitionId
 from transactional.model.errors import CorruptRecord
 from transactional.model.letters import Exclusion, Letter
 from transactional.model.messages import Unfinished
-from transactional.model.user_code.failures import TaskFailed, guarded
+from transactional.model.user_code.failures import TaskFailed, guarding
 from transactional.runtime.tasks.emitting import Emitter
 from transactional.runtime.tasks.failing.losses import skipping_losses
 from transactional.runtime.tasks.following import reading_with_roots
@@ -259,7 +259,7 @@ class _Task(TaskLoop):
 
     def _read(self) -> None:
         stream_of = self.reader.stream_of
-        with guarded(self.program.spout.id):
+        with guarding(self.program.spout.id):
             self.reader.expect([portion[:2] for portion in self.inputs.portions[self.task]])
         for partition, offsets, metadata in self.inputs.portions[self.task]:
             stream = stream_of(partition)
@@ -290,7 +290,7 @@ class _Task(TaskLoop):
         read = reading_with_roots(reader) if self.program.spout.is_followed else reader.read_or_refuse
         read = skipping_losses(read, self._report_loss) if self.program.spout.skips_losses else read
         self.faults.reading = f"{partition} {offsets}"
-        with guarded(self.program.spout.id):
+        with guarding(self.program.spout.id):
             for part in read(partition, offsets, metadata):
                 if isinstance(part, RefusedRecord):
                     self._set_aside(part, stream)

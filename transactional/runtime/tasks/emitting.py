@@ -17,9 +17,9 @@ from transactional.core.ports import Aggregator
 from transactional.model.arrow import arrow_schema, batch_from_rows, batch_from_values, conform
 from transactional.model.errors import ConfigError, SchemaMismatch
 from transactional.model.groupings import DEFAULT_STREAM, GroupingKind
-from transactional.model.plumbing.tracebacks import calling_place
+from transactional.model.plumbing.tracebacks import caller_location
 from transactional.model.schema import Schema, did_you_mean
-from transactional.model.user_code.failures import guarded
+from transactional.model.user_code.failures import guarding
 from transactional.model.user_code.storm_names import StormNames
 from transactional.runtime.tasks.items import Subscription
 from transactional.runtime.tasks.program import TaskProgram
@@ -60,9 +60,9 @@ class _Stream:
 
     def refuse(self, values: tuple[object, ...]) -> NoReturn:
         """Raise `SchemaMismatch` for a tuple with more or fewer values than the stream has fields."""
-        with guarded(self.component):
+        with guarding(self.component):
             stream = "" if self.name == DEFAULT_STREAM else f" for stream {self.name!r}"
-            place = calling_place()
+            place = caller_location()
             raise SchemaMismatch(
                 f"{self.component!r} declares the fields {self.schema.names}{stream} and emitted {len(values)} values: "
                 f"emit one for each field, or declare others{'' if place is None else f' ({place})'}"
@@ -83,7 +83,7 @@ class _Stream:
 
     def check(self, values: tuple[object, ...]) -> None:
         """Raise for values that do not match the fields, or that a following state would refuse."""
-        with guarded(self.component):
+        with guarding(self.component):
             self.check_batch(batch_from_rows([values], self.schema, component=self.component))
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
@@ -93,14 +93,14 @@ class _Stream:
                 aggregator.partial([batch])
 
     def _batch(self, values: list[Any]) -> pa.RecordBatch:
-        with guarded(self.component, is_of_many=True):
+        with guarding(self.component, is_of_many=True):
             return batch_from_values(values, self.schema, component=self.component)
 
     def pass_on(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
         if self.is_direct:
-            with guarded(self.component):
+            with guarding(self.component):
                 raise SchemaMismatch(
                     f"{self.component!r} emitted to nobody in particular on stream {self.name!r}, whose subscribers "
                     "have direct_grouping: use emit_direct"
@@ -115,7 +115,7 @@ class _Stream:
             else:
                 self.keep(committer, batch)
         for router in self.routers:
-            with guarded(self.component):
+            with guarding(self.component):
                 parts = list(router.route(batch))
             self._count(router.edge.target, router.expected_tuples(batch.num_rows, parts))
             for task, part in parts:
@@ -199,7 +199,7 @@ class Emitter(StormNames):
         """Emit many tuples."""
         target = self._stream(stream)
         target.flush()
-        with guarded(self.component):
+        with guarding(self.component):
             parts = conform(batch, target.schema, component=self.component)
         for part in parts:
             target.pass_on(part)
@@ -209,7 +209,7 @@ class Emitter(StormNames):
         target = self._stream(stream)
         if len(values) != target.width:
             target.refuse(values)
-        with guarded(self.component):
+        with guarding(self.component):
             router = next((s for s in target.routers if s.edge.target == component), None)
             if router is None or not target.is_direct:
                 raise SchemaMismatch(
@@ -228,7 +228,7 @@ class Emitter(StormNames):
 
     def _emit_batch_checked(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
         target = self._stream(stream)
-        with guarded(self.component):
+        with guarding(self.component):
             for part in conform(batch, target.schema, component=self.component):
                 target.check_batch(part)
         Emitter.emit_batch(self, batch, stream=stream)
@@ -249,7 +249,7 @@ class Emitter(StormNames):
         self.emit = self.emit_batch = self.emit_direct = self._refuse_late  # type: ignore[method-assign]
 
     def _refuse_late(self, *_: Any, **__: object) -> NoReturn:
-        with guarded(self.component):
+        with guarding(self.component):
             raise ConfigError(
                 f"{self.component!r} emitted in pre_commit, when all states were written already: emit in execute or "
                 "pre_prepare"
@@ -265,7 +265,7 @@ class Emitter(StormNames):
         """Yield the partial aggregates of this task for each state's update that takes the component's output."""
         for stream in self.streams.values():
             for committer, aggregator in stream.aggregators.items():
-                with guarded(committer, is_of_many=True):
+                with guarding(committer, is_of_many=True):
                     rows = aggregator.partial(stream.pending.get(committer, []))
                 yield committer, rows
 
@@ -276,7 +276,7 @@ class Emitter(StormNames):
 
     def _stream(self, name: str) -> _Stream:
         if name not in self.streams:
-            with guarded(self.component):
+            with guarding(self.component):
                 raise SchemaMismatch(
                     f"{self.component!r} emitted on stream {name!r}; the streams that it declares are: "
                     f"{', '.join(self.streams)}{did_you_mean(str(name), list(self.streams))}"

@@ -21,7 +21,7 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import SchemaMismatch
 from transactional.model.letters import Exclusion
 from transactional.model.messages import Unfinished
-from transactional.model.user_code.failures import TaskFailed, guarded
+from transactional.model.user_code.failures import TaskFailed, guarding
 from transactional.model.user_code.tuples import Tuple
 from transactional.runtime.tasks.emitting import Emitter
 from transactional.runtime.tasks.failing.faults import Faults, can_be_of_a_tuple, fingerprint, letter_text
@@ -76,7 +76,7 @@ class Operator(ABC):
         """Run the bolt over tuples without excluded ones, with the origin that the bolt sees."""
         if self.notes_origin:
             batch = with_origin(batch, source, stream)
-        with guarded(self.component, is_of_many=True):
+        with guarding(self.component, is_of_many=True):
             self.execute(batch, source, stream)
 
     def _without_excluded(self, batch: pa.RecordBatch, source: str, stream: str, *, is_silent: bool) -> pa.RecordBatch:
@@ -121,7 +121,7 @@ class Operator(ABC):
             return False
         fresh_operator = self.fresh(emitter)
         try:
-            with guarded(self.component):
+            with guarding(self.component):
                 work(fresh_operator)
         except TaskFailed as failed:
             return not can_be_of_a_tuple(failed, self.component)
@@ -145,7 +145,7 @@ class TupleOperator(Operator):
     def _work_until_failure(self, work: Callable[[Tuple], None], rows: Iterator[Tuple]) -> bool:
         row: Tuple | None = None
         try:
-            with guarded(self.component):
+            with guarding(self.component):
                 for row in rows:
                     work(row)
         except TaskFailed as failed:
@@ -187,7 +187,7 @@ class ArrowOperator(Operator):
         The failure is returned, because raising the next one while it is handled would mention it as well.
         """
         try:
-            with guarded(self.component):
+            with guarding(self.component):
                 _work_on_batch(batch, operator)
         except TaskFailed as failed:
             if not can_be_of_a_tuple(failed, self.component):
@@ -287,7 +287,7 @@ class BasicOperator(TupleOperator):
 
     def prepare(self) -> None:
         """Prepare the bolt with its context."""
-        with guarded(self.component):
+        with guarding(self.component):
             self.bolt.prepare(self.context)
 
     def work(self) -> Callable[[Tuple], None]:
@@ -297,7 +297,7 @@ class BasicOperator(TupleOperator):
 
     def dump(self) -> bytes | None:
         """Return the pickled bolt with its data of this batch."""
-        with guarded(self.component):
+        with guarding(self.component):
             return dump_instance(self.bolt, self.emitter)
 
 
@@ -317,12 +317,12 @@ class _Batchwise(Operator):
 
     def prepare(self) -> None:
         """Prepare the bolt with its context."""
-        with guarded(self.component):
+        with guarding(self.component):
             self.bolt.prepare(self.context, self.emitter, self.attempt)
 
     def finish(self) -> None:
         """Finish the batch of the bolt."""
-        with guarded(self.component):
+        with guarding(self.component):
             self.bolt.finish_batch()
 
     @property
@@ -332,7 +332,7 @@ class _Batchwise(Operator):
 
     def dump(self) -> bytes | None:
         """Return the pickled bolt with its data of this batch."""
-        with guarded(self.component):
+        with guarding(self.component):
             return dump_instance(self.bolt, self.emitter)
 
 

@@ -17,7 +17,7 @@ from transactional.model.arrow import arrow_schema
 from transactional.model.arrow.zones import key_with_zones, with_zones
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import ConfigError, SchemaMismatch
-from transactional.model.user_code.failures import TaskFailed, guarded
+from transactional.model.user_code.failures import TaskFailed, guarding
 from transactional.model.user_code.tuples import Key
 from transactional.runtime.tasks.emitting import Emitter
 from transactional.runtime.tasks.map_state import ReadState
@@ -259,7 +259,7 @@ class StatefulOperator(TupleOperator):
     def prepare(self) -> None:
         """Prepare the bolt, and give it its state."""
         task = self.context.task_index
-        with guarded(self.component):
+        with guarding(self.component):
             self.bolt.prepare(self.context, self.emitter)
             if self.replaces and self.state.is_first("pre_rollback", task):
                 self.bolt.pre_rollback(self.attempt.txid)
@@ -273,11 +273,11 @@ class StatefulOperator(TupleOperator):
         """Call `pre_prepare`: all tuples are processed, and the state is written next."""
         if self.state.is_first("pre_prepare", self.context.task_index):
             try:
-                with guarded(self.component):
+                with guarding(self.component):
                     self.bolt.pre_prepare(self.attempt.txid)
             except TaskFailed as failed:
                 if isinstance(self.bolt, Windowed) and self.bolt.processed_window:
-                    failed.where = f", on {self.bolt.processed_window}"
+                    failed.location = f", on {self.bolt.processed_window}"
                 raise
 
     @property
@@ -288,7 +288,7 @@ class StatefulOperator(TupleOperator):
     def pre_commit(self) -> None:
         """Call the bolt's `pre_commit`: all states are written, and the transaction commit is next."""
         self.emitter.end()
-        with guarded(self.component):
+        with guarding(self.component):
             self.bolt.pre_commit(self.attempt.txid)
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from transactional.model.user_code.failures import TaskFailed, guarded
+from transactional.model.user_code.failures import TaskFailed, guarding
 from transactional.runtime.tasks.emitting import Emitter, make_emitter
 from transactional.runtime.tasks.failing.faults import Faults
 from transactional.runtime.tasks.operator_factory import TaskInfo, UpdateGate, load_operator, make_gates, make_operator
@@ -66,7 +66,7 @@ class TaskLoop(ABC):
 
     def _work(self, received: Received) -> None:
         for component_id in self.components:
-            with guarded(component_id):
+            with guarding(component_id):
                 self._add(component_id)
         for component_id, operator in self.operators.items():
             if component_id not in self._instances:
@@ -117,7 +117,7 @@ class TaskLoop(ABC):
         operator, emitter = self.operators.get(component_id), self.emitters[component_id]
         if operator is not None and self.has_no_failure:
             self.finish(operator)
-        with guarded(component_id):
+        with guarding(component_id):
             emitter.flush()
             self.send_on(component_id, emitter)
 

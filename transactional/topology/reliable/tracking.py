@@ -20,7 +20,7 @@ from transactional.model.errors import SchemaMismatch
 from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.messages import to_signed
 from transactional.model.schema import Schema
-from transactional.model.user_code.tuples import PartlyReadable, Tuple, known_values, tuple_class
+from transactional.model.user_code.tuples import PartlyReadable, Tuple, raw_values, tuple_class
 from transactional.topology.bolts.bolts import TopologyContext
 from transactional.topology.reliable.acker import ACK_FIELDS, ACK_STREAM, Ledger
 from transactional.topology.reliable.bolts import Anchors
@@ -116,7 +116,7 @@ class TrackedBolt(RunningBolt):
     def _readable(self, rows: Iterable[Tuple], make: Callable[..., Any], trees: Iterable[Any]) -> Iterator[Tuple]:
         """Tuples with values that Python can't represent fail."""
         for values, tree in zip(rows, trees, strict=True):
-            row = make(known_values(values))
+            row = make(raw_values(values))
             row._tree = tree
             if isinstance(values, PartlyReadable):
                 self.has_raised(row, unreadable(values))

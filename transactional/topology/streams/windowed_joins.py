@@ -20,7 +20,7 @@ from transactional.model.arrow.conversions import fit_value
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Field, Schema
 from transactional.model.user_code.storm_names import NamesOfStreams
-from transactional.model.user_code.tuples import Tuple, known_values
+from transactional.model.user_code.tuples import Tuple, raw_values
 from transactional.topology.streams.aggregates.collecting import Collect, collected
 from transactional.topology.streams.lineage import nearest_name, source_names
 from transactional.topology.streams.pipelines import steps
@@ -226,11 +226,11 @@ class ToCommonRow:
     has_null_key: bool
 
     def __call__(self, row: Tuple) -> tuple[Any, ...]:
-        side, raw_values = self.side, dict(zip(row.fields, known_values(row), strict=True))
-        values = {name: raw_values[name] for name in side.fields.names}
-        time = () if side.time is None else (raw_values[side.time],)
+        side, values_by_field = self.side, dict(zip(row.fields, raw_values(row), strict=True))
+        values = {name: values_by_field[name] for name in side.fields.names}
+        time = () if side.time is None else (values_by_field[side.time],)
         stored = values_to_json({"stream": side.name, "values": values})
-        key = [raw_values[name] for name in side.key]
+        key = [values_by_field[name] for name in side.key]
         null_key = (digest(stored) if None in key else None,) if self.has_null_key else ()
         return (*key, *null_key, *time, stored)
 
@@ -256,7 +256,7 @@ class JoinWindow:
 
     def __call__(self, row: Tuple) -> Iterator[tuple[Any, ...]]:
         """Yield the joined rows of a window, each with the start and the end of the window."""
-        *key, start, end, text = known_values(row)
+        *key, start, end, text = raw_values(row)
         if self.has_null_key:
             key.pop()
         tuples_by_side: list[list[Mapping[str, Any]]] = [[] for _ in self.sides]

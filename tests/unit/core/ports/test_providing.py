@@ -14,7 +14,7 @@ from state.sql.state import SqlMapState
 from tests.unit.fakes import WORD_COUNTS, builder, opaque_words, words
 from transactional import StateKind, TopologyConfig, run_topology
 from transactional.errors import ConfigError
-from transactional.model.config import shown_options
+from transactional.model.config import redacted_options
 from transactional.topology.topology import Topology
 
 
@@ -117,6 +117,6 @@ def test_a_run_can_not_choose_another_provider(tmp_path: Path) -> None:
 
 def test_a_login_is_neither_kept_nor_shown() -> None:
     for url in ("postgresql://me:secret@there/it", "postgresql://there/it?user=me&password=secret&sslpassword=secret"):
-        shown = shown_options(TopologyConfig(state_provider=url))
+        shown = redacted_options(TopologyConfig(state_provider=url))
         assert "secret" not in str(shown)
         assert "there/it" in shown["state_provider"]

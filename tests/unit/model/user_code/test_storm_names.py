@@ -26,7 +26,7 @@ from transactional.model.user_code.storm_names import (
     OF_STREAMS,
     STORM_CLASSES,
     NoSuchName,
-    in_lower_case,
+    to_snake_case,
 )
 from transactional.reliable import QueueSpout
 from transactional.testing import complete_topology
@@ -209,7 +209,7 @@ def test_a_class_with_names_of_storms_is_refused_where_it_is_defined(define: Cal
 
 
 def test_a_name_in_lower_case() -> None:
-    assert [in_lower_case(name) for name in ("partitionBy", "newDRPCStream", "build")] == [
+    assert [to_snake_case(name) for name in ("partitionBy", "newDRPCStream", "build")] == [
         *("partition_by", "new_drpcstream", "build")
     ]
 

@@ -151,11 +151,11 @@ WRONG: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     ),
     "fields go before methods": lambda patch: patch.setattr(tuples, "dir", lambda _: (), raising=False),
     "the neighbour's value": lambda patch: patch.setattr(
-        Tuple, "_value_at", classmethod(lambda _, place: property(lambda row: tuple.__getitem__(row, place - 1)))
+        Tuple, "_make_descriptor", classmethod(lambda _, place: property(lambda row: tuple.__getitem__(row, place - 1)))
     ),
     "values can be set": lambda patch: patch.setattr(
         Tuple,
-        "_value_at",
+        "_make_descriptor",
         classmethod(lambda _, place: property(lambda row: tuple.__getitem__(row, place), lambda *_: None)),
     ),
     "the last of two fields of one name": lambda patch: patch.setattr(Tuple, "__getitem__", last_named),
@@ -180,20 +180,20 @@ def test_a_wrong_one_is_found_out(wrong: str, monkeypatch: pytest.MonkeyPatch) -
 
     check()
     WRONG[wrong](monkeypatch)
-    tuples._made.cache_clear()
+    tuples._make_class.cache_clear()
     try:
         with pytest.raises((AssertionError, pytest.fail.Exception, TypeError, ValueError, AttributeError)):
             check()
     finally:
         monkeypatch.undo()
-        tuples._made.cache_clear()
+        tuples._make_class.cache_clear()
 
 
 def test_the_class_is_made_once_per_stream() -> None:
     one, again = Tuple(("word",), ("cat",), "split"), Tuple(["word"], ["dog"], "split")
     assert type(one) is type(again) is tuple_class(("word",), "split", "default")
     assert type(one) is not type(Tuple(("word",), ("cat",), "split", "late"))
-    tuples._made.cache_clear()
+    tuples._make_class.cache_clear()
     assert Tuple(("word",), ("cat",), "split") == one
     assert isinstance(one, tuple)
 

@@ -12,7 +12,7 @@ import pytest
 import transactional.runtime.engine.driver
 from tests.unit.drivers import DRAINED, WAIT_S, Gate, World, in_background
 from transactional.errors import Fenced
-from transactional.model.plumbing.pools import DaemonPool, have_calls_ended
+from transactional.model.plumbing.pools import DaemonPool, await_calls
 from transactional.testing import ManualClock
 
 STUCK = """
@@ -143,9 +143,9 @@ def test_what_has_not_begun_can_be_cancelled_and_what_hangs_is_left() -> None:
     told: list[Future[None]] = []
     waits.add_done_callback(told.append)
     gate.wait_until_entered()
-    assert not have_calls_ended(wait_s=0)
+    assert not await_calls(wait_s=0)
     pool.shutdown(wait_s=0, cancel=True)
     assert (waits.cancelled(), told, hangs.done()) == (True, [waits], False)
     gate.opened.set()
     hangs.result(WAIT_S)
-    assert have_calls_ended(WAIT_S)
+    assert await_calls(WAIT_S)

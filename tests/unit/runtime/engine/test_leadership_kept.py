@@ -274,7 +274,7 @@ def test_what_runs_side_by_side_has_ended_whatever_it_raises() -> None:
         done.append(1)
 
     with pytest.raises(StoreMismatch, match="the first"):
-        pool.side_by_side([raising(StoreMismatch("the first"), then=raised), other])
+        pool.run_concurrently([raising(StoreMismatch("the first"), then=raised), other])
     assert done == [1]
     pool.shutdown()
 

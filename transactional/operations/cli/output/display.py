@@ -31,7 +31,7 @@ from transactional.core.machine.protocol import (
 from transactional.core.store import AttemptRecord
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata
-from transactional.model.config_sources import Given, Setting
+from transactional.model.config_sources import Setting, SourcedValue
 from transactional.model.plumbing.redaction import without_login
 from transactional.operations.cli.output.lines import first_line, plain_console, plain_line, print_table
 from transactional.runtime.engine.clock import SystemClock
@@ -192,12 +192,14 @@ def settings_table(settings: Sequence[Setting]) -> Table:
     looks = box.HEAVY_HEAD if sys.stdout.isatty() else None
     table = Table("option", "value", "unit", "source", "instead of", box=looks, pad_edge=looks is not None)
     for setting in settings:
-        overridden = ", ".join(f"{_format_value(other)} ({other.source})" for other in setting.instead_of)
-        table.add_row(setting.name, _format_value(setting.given), setting.unit, setting.given.source, overridden)
+        overridden = ", ".join(f"{_format_value(other)} ({other.source})" for other in setting.overridden)
+        table.add_row(
+            setting.name, _format_value(setting.effective), setting.unit, setting.effective.source, overridden
+        )
     return table
 
 
-def _format_value(setting_value: Given) -> str:
+def _format_value(setting_value: SourcedValue) -> str:
     """Return a value as it is written on the command line."""
     return (
         without_login(setting_value.value) if isinstance(setting_value.value, str) else str(setting_value.value).lower()

@@ -9,7 +9,7 @@ import warnings
 from typing import NoReturn
 
 from transactional.model.errors import LOOK, CommitStuck, TransactionalError
-from transactional.model.plumbing.pools import have_calls_ended
+from transactional.model.plumbing.pools import await_calls
 from transactional.model.plumbing.redaction import without_login
 from transactional.model.plumbing.tracebacks import traceback_text
 
@@ -24,7 +24,7 @@ def leave(error: TransactionalError) -> NoReturn:
 
 def end(code: str | int | None) -> NoReturn:
     """End the process with an exit code, which it might not have if the interpreter ended threads within delta-rs."""
-    if not have_calls_ended() and isinstance(code, int):
+    if not await_calls() and isinstance(code, int):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from transactional.model.plumbing.redaction import without_controls
+from transactional.model.plumbing.redaction import escape_controls
 
 WIDTH_MAX = 10_000
 
@@ -37,4 +37,4 @@ def print_table(table: Table | Tree) -> None:
 
 def first_line(text: str | None) -> str:
     """Return the text before a traceback, without the control characters that a value of a tuple may have."""
-    return without_controls(next(iter((text or "").splitlines()), ""))
+    return escape_controls(next(iter((text or "").splitlines()), ""))

@@ -11,8 +11,8 @@ from transactional.core.store import AttemptRecord, AttemptTimes, StoreReader, T
 from transactional.core.store.history import RunRecord
 from transactional.core.store.rules import lag_in, times_of
 from transactional.model.attempt import AttemptId, TxId
-from transactional.model.config import OPTIONS, TopologyConfig, unit_of
-from transactional.model.plumbing.redaction import SHOWN_INSTEAD, is_secret
+from transactional.model.config import OPTIONS, TopologyConfig, option_unit
+from transactional.model.plumbing.redaction import REDACTED, is_secret
 from transactional.operations.console.data.figures import (
     RECENT,
     PartitionRow,
@@ -170,7 +170,9 @@ def options_of(run: RunRecord, previous_run: RunRecord | None) -> list[OptionRow
         has_changed, default = bool(previous_setting != setting), getattr(defaults, name, None)
         (source, _), *instead_of = run.about.sources.get(name) or [("", None)]
         if is_secret(name) and name not in OPTIONS:
-            setting = previous_setting = SHOWN_INSTEAD
-            instead_of = [(source, SHOWN_INSTEAD) for source, _ in instead_of]
-        rows.append(OptionRow(name, setting, unit_of(name), default, previous_setting, has_changed, source, instead_of))
+            setting = previous_setting = REDACTED
+            instead_of = [(source, REDACTED) for source, _ in instead_of]
+        rows.append(
+            OptionRow(name, setting, option_unit(name), default, previous_setting, has_changed, source, instead_of)
+        )
     return rows

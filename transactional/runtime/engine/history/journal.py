@@ -19,7 +19,7 @@ from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.progress import Phase, Progress
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchLimit, BatchMetadata, Digest, PartitionId, PendingMessage, parse_whole_number
-from transactional.model.config import INTERNAL, TopologyConfig, shown_options
+from transactional.model.config import INTERNAL, TopologyConfig, redacted_options
 from transactional.model.errors import ConfigError, CorruptRecord
 from transactional.model.guarantees import Guarantee
 from transactional.model.letters import Exclusion
@@ -49,7 +49,7 @@ class RunStarted:
         }
         return {
             "snapshot": progress,
-            "config": {**shown_options(self.config), **{name: getattr(self.config, name) for name in INTERNAL}},
+            "config": {**redacted_options(self.config), **{name: getattr(self.config, name) for name in INTERNAL}},
             "replays_exactly": self.replays_exactly,
             "sets_aside": self.sets_aside,
             "guarantee": self.guarantee.value,

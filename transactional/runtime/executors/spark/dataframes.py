@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from transactional.model.arrow import from_ipc
 from transactional.model.errors import BoltFailed, SchemaMismatch
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.model.user_code.failures import TaskFailed, error_of, guarded
+from transactional.model.user_code.failures import TaskFailed, guarding, make_error
 from transactional.runtime.processing.staging import staged
 from transactional.runtime.processing.tasks import run_dataframe_task
 from transactional.runtime.spark.internals import end_quietly, map_in_arrow
@@ -44,10 +44,10 @@ def dataframe_items(
 def _apply(bolt: BoltSpec, batch: DataFrame) -> DataFrame:
     assert isinstance(bolt.bolt, BoltFunction)
     try:
-        with guarded(bolt.id):
+        with guarding(bolt.id):
             emitted = bolt.bolt.function(batch)
     except TaskFailed as failed:
-        raise error_of(failed.code, str(failed)) from failed.__cause__
+        raise make_error(failed.code, str(failed)) from failed.__cause__
     if not isinstance(emitted, DataFrame):
         raise BoltFailed(f"bolt {bolt.id!r} must return a DataFrame, it returned a {type(emitted).__name__}")
     if tuple(emitted.columns) != bolt.outputs[DEFAULT_STREAM].names:

@@ -15,7 +15,7 @@ from transactional.model.groupings import DEFAULT_STREAM
 from transactional.model.letters import Exclusion
 from transactional.model.plumbing.redaction import without_login
 from transactional.model.user_code.failures import TaskFailed
-from transactional.model.user_code.tuples import Tuple, known_values
+from transactional.model.user_code.tuples import Tuple, raw_values
 
 NAMED_MAX = 1_001
 """Number of tuples after which a task stops looking: one above the default of `dead_letters_max`."""
@@ -44,9 +44,9 @@ class Faults:
     def name(self, failed: TaskFailed, row: Tuple) -> None:
         """Attribute a failure to a tuple. Raises the first failure once `NAMED_MAX` tuples are named."""
         source = self._source_of(row)
-        failed.where = source  # the letter has its own columns for the tuple
+        failed.location = source  # the letter has its own columns for the tuple
         exclusion = Exclusion(failed.component, fingerprint(row, self.spout), _shortened(without_login(str(failed))))
-        failed.where = _described(row) + source
+        failed.location = _described(row) + source
         self._first = self._first or failed
         self._named.setdefault(exclusion.key, exclusion)
         if len(self._named) >= NAMED_MAX:
@@ -85,7 +85,7 @@ def can_be_of_a_tuple(failed: TaskFailed, component: str) -> bool:
 
 def letter_text(row: Tuple) -> str:
     """Return the values of a tuple as a dead letter stores them."""
-    return values_to_json(dict(zip(row.fields, known_values(row), strict=True)))
+    return values_to_json(dict(zip(row.fields, raw_values(row), strict=True)))
 
 
 def fingerprint(row: Tuple, spout: str = "") -> str:
@@ -94,7 +94,7 @@ def fingerprint(row: Tuple, spout: str = "") -> str:
     With the spout's id it does not depend on the order in which the streams of the spout are declared.
     """
     origin = normalize_origin(row.source, row.stream, spout)
-    return hashlib.sha256(repr((*origin, known_values(row))).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr((*origin, raw_values(row))).encode()).hexdigest()[:32]
 
 
 def _shortened(error: str) -> str:

@@ -12,7 +12,7 @@ from transactional.core.ports import TupleAggregate
 from transactional.core.ports.dead_letters import values_from_json, values_to_json
 from transactional.model.errors import ConfigError, TooManyCollected
 from transactional.model.schema import Schema
-from transactional.model.user_code.tuples import Tuple, known_values
+from transactional.model.user_code.tuples import Tuple, raw_values
 from transactional.topology.streams.aggregates.own import Combiner
 
 LIMIT_MAX = 100_000
@@ -48,7 +48,7 @@ class Collect(Combiner, TupleAggregate):
         return {column: self._tuple_schema}
 
     def init(self, row: Tuple) -> str:
-        by_field = dict(zip(row.fields, known_values(row), strict=True))
+        by_field = dict(zip(row.fields, raw_values(row), strict=True))
         return f"[{values_to_json({name: by_field[name] for name in self.fields})}]"
 
     def combine(self, first: str, second: str) -> str:

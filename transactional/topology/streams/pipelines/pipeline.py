@@ -21,7 +21,7 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import SchemaMismatch
 from transactional.model.facts import BatchFacts
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.model.plumbing.tracebacks import place_of
+from transactional.model.plumbing.tracebacks import function_location
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import tuple_class
 from transactional.topology.bolts.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
@@ -105,7 +105,7 @@ class Pipeline(ArrowBatchBolt, LateCounter):
         try:
             return batch_from_rows(rows, schema, component=self._component)
         except SchemaMismatch as error:
-            place = place_of(function)
+            place = function_location(function)
             raise SchemaMismatch(str(error) if place is None else f"{error} ({place})") from error
 
     def _step_facts(self, step: TimedStep) -> BatchFacts | None:

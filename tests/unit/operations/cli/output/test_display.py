@@ -49,7 +49,7 @@ from transactional.model.batch import (
     PartitionId,
     PendingMessage,
 )
-from transactional.model.config_sources import Given, Setting
+from transactional.model.config_sources import Setting, SourcedValue
 from transactional.operations.cli.output.display import (
     RECENT,
     Display,
@@ -306,9 +306,9 @@ def test_statuses_have_all_columns_where_these_have_room(
 
 
 def test_settings_are_plain_columns_when_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    given = Given(3, "--max-pending")
-    settings = [Setting("max_spout_pending", given, (Given(2, "a.toml"), Given(1, "default")))]
-    print_table(settings_table([*settings, Setting("attempts_max", Given(None, "default"))]))
+    given = SourcedValue(3, "--max-pending")
+    settings = [Setting("max_spout_pending", given, (SourcedValue(2, "a.toml"), SourcedValue(1, "default")))]
+    print_table(settings_table([*settings, Setting("attempts_max", SourcedValue(None, "default"))]))
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["option", "value", "unit", "source", "instead", "of"],
         ["max_spout_pending", "3", "--max-pending", "2", "(a.toml),", "1", "(default)"],

@@ -12,7 +12,7 @@ from state.memory import MemoryTable
 from tests.unit.drivers import DRAINED
 from tests.unit.fakes import builder, counts, words
 from transactional.core.machine.protocol import CommitSucceeded
-from transactional.model.plumbing.failures import LASTING, FailuresInARow
+from transactional.model.plumbing.failures import LASTING_COUNT, FailuresInARow
 from transactional.operations.cli.output.status_json import (
     attempt_json,
     read_maintenance_failures,
@@ -93,7 +93,7 @@ def test_a_table_that_is_not_maintained() -> None:
     state.maintain = fail  # type: ignore[method-assign, assignment]
     TopologyDriver(topology, store, LocalExecutor(topology), DRAINED, observers=[metrics]).run()
     said = "maintenance has failed 3 times in a row: No space left on device\nTraceback"
-    assert store.status(topology.id)[0].committed_txid > LASTING
+    assert store.status(topology.id)[0].committed_txid > LASTING_COUNT
     assert read_maintenance_failures(store, topology.id)["count"].startswith("maintenance has failed")
     [status] = store.status(topology.id)
     assert status_json(status, {}, upkeep=read_maintenance_failures(store, topology.id))[
@@ -107,7 +107,7 @@ def test_a_table_that_is_not_maintained() -> None:
 
 def test_one_failure_is_no_trouble() -> None:
     failures = FailuresInARow()
-    for _ in range(LASTING - 1):
+    for _ in range(LASTING_COUNT - 1):
         failures.add("syncing", "slow")
     assert failures.lasting == ""
     failures.add("syncing", "slow")

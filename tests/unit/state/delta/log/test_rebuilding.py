@@ -19,7 +19,7 @@ from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, CommittedMapState, Place, content, counts, write_by_files
 from transactional.errors import OperatingError
 from transactional.model.attempt import AttemptId
-from transactional.model.plumbing.failures import LASTING
+from transactional.model.plumbing.failures import LASTING_COUNT
 
 EVERY = 4
 """Delta commits between two checkpoints."""
@@ -82,7 +82,7 @@ def test_what_nobody_could_open_is_opened_again(place: Place, hurt: Callable[[Pa
     hurt(place.folder / "t" / "_delta_log")
     with pytest.raises(DeltaError):
         DeltaTable(place.folder / "t")
-    last = HURT_AFTER + EVERY * (LASTING + 1)
+    last = HURT_AFTER + EVERY * (LASTING_COUNT + 1)
     counted(words, place, HURT_AFTER + 1, last)
     assert words.upkeep_failure == ""
     expected = {"dog": last, **{f"owl {txid}": 1 for txid in range(1, last + 1)}}
@@ -137,7 +137,7 @@ def test_where_another_table_lies_in_its_place_nothing_is_rebuilt(place: Place) 
     newest.write_text("\n".join(map(json.dumps, actions)))
     before = {path.name: path.read_bytes() for path in log.iterdir()}
     table = words._open_table
-    for _ in range(LASTING + 1):
+    for _ in range(LASTING_COUNT + 1):
         table._failures.add("writing a checkpoint", "it can't be read")
         table._try("writing a checkpoint", table._rebuild_checkpoint)
     assert "another table lies in its place" in words.upkeep_failure
