@@ -200,7 +200,7 @@ class TuplesLost(AttemptLost):
 class WorkerDied(AttemptLost):
     """A process has ended while it worked for an attempt: a tuple may crash it, or exhaust its memory.
 
-    `how` says how it has ended, and `given` what a bolt was given last, pickled, if the task was watched. With
+    `how` says how it has ended. `bolt_input` is the last input of a bolt, pickled, if the task was watched. With
     `at_fault`, a process has died of each of these tuples alone, so that no further attempt has to fail on them.
     """
 
@@ -208,10 +208,10 @@ class WorkerDied(AttemptLost):
     is_outage = False
 
     def __init__(
-        self, *args: object, at_fault: tuple[Exclusion, ...] = (), how: str = "", given: bytes | None = None
+        self, *args: object, at_fault: tuple[Exclusion, ...] = (), how: str = "", bolt_input: bytes | None = None
     ) -> None:
         super().__init__(*args, at_fault=at_fault)
-        self.how, self.given = how, given
+        self.how, self.bolt_input = how, bolt_input
         self.tries_max = 1 if at_fault else None
 
 

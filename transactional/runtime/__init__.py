@@ -1,1 +1,1 @@
-"""What happens while a topology runs: the driver, the tasks of both phases, and where they are executed."""
+"""The running topology: the driver, the tasks of both phases, and the executors that run them."""

@@ -32,7 +32,7 @@ def is_job(task: CompactionTask, *, executors_write: bool) -> bool:
         return False
     from transactional.runtime.spark import jobs as spark_jobs
 
-    if (is_apart := spark_jobs.are_executors_apart()) is None:
+    if (is_apart := spark_jobs.has_remote_executors()) is None:
         return False
     return executors_write if is_apart else task.compaction.rows >= SPARK_ROWS
 

@@ -38,7 +38,7 @@ from transactional.model.attempt import AttemptId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.model.plumbing.garbage import OBJECTS_BETWEEN_COLLECTIONS
 from transactional.runtime.executors.spark.executor import SparkExecutor
-from transactional.runtime.executors.spark.results import InFile, ResultFiles, unpacked
+from transactional.runtime.executors.spark.results import ResultFile, ResultFiles, unpack
 from transactional.runtime.spark.session import require_classic
 
 pytestmark = pytest.mark.spark
@@ -305,9 +305,9 @@ class Sent:
         self.folder, self.ways = executor._results.folder, list[type]()
         executor._results = ResultFiles(self.folder, bytes_min=0)
 
-        def noted(sent: list[bytes | InFile]) -> list[Any]:
+        def noted(sent: list[bytes | ResultFile]) -> list[Any]:
             self.ways += map(type, sent)
-            return unpacked(sent)
+            return unpack(sent)
 
         patch.setattr("transactional.runtime.executors.spark.executor.unpacked", noted)
 
@@ -319,7 +319,7 @@ def test_what_tasks_send_by_files_arrives_and_the_files_go(
     sent = Sent(monkeypatch, one.executor)
     processed = one.start(FIRST).result(60)
     assert processed.counts["bolt"] == 19
-    assert set(sent.ways) == {InFile}
+    assert set(sent.ways) == {ResultFile}
     assert not list(sent.folder.iterdir())
     one.executor.close()
     assert not sent.folder.exists()
@@ -332,10 +332,10 @@ def test_nothing_is_left_of_an_attempt_that_is_lost(spark: SparkSession) -> None
     results = ResultFiles(folder, bytes_min=0)
     others = results.pack(SECOND, ["of an attempt that goes on"])
     assert folder is not None
-    assert isinstance(others, InFile)
+    assert isinstance(others, ResultFile)
 
     def lost() -> None:
-        with executor._watched(FIRST, "attempt 1"):
+        with executor._registered(FIRST, "attempt 1"):
             results.pack(FIRST, ["of a task that had ended before"])
             raise RuntimeError("an executor died")
 
@@ -351,7 +351,7 @@ def test_executors_of_one_session_do_not_share_a_folder(spark: SparkSession) -> 
 
 
 def test_what_executors_elsewhere_send_goes_through_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transactional.runtime.executors.spark.executor.are_executors_apart", lambda: True)
+    monkeypatch.setattr("transactional.runtime.executors.spark.executor.has_remote_executors", lambda: True)
     assert OneBolt(spark, Lengths()).executor._results.folder is None
 
 

@@ -1,1 +1,2 @@
-"""Where processing phases run: in this process, in worker processes, on Spark, or where it is quickest."""
+"""The executors of processing phases and steps: the driver's process, worker processes, Spark, or the quickest of
+them."""

@@ -1,4 +1,5 @@
-"""Runs processing phases in this process, without Spark: for tests, for trying a topology out, for small things."""
+"""`LocalExecutor` runs processing phases in the driver's process, without Spark, for tests and for trying a topology
+out."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class LocalExecutor:
     """A `JobExecutor` that runs the tasks of an attempt one after the other in the calling thread.
 
     A bolt that hangs can't be interrupted; between two tasks an attempt can be cancelled. DataFrame bolts need Spark.
-    `record` receives what components emit. Components that are `late` receive nothing before the commit phase.
+    `record` receives the output of components. Components that are `late` receive nothing before the commit phase.
     """
 
     def __init__(self, topology: Topology, *, record: Record | None = None, late: frozenset[str] = frozenset()) -> None:
@@ -35,27 +36,27 @@ class LocalExecutor:
         self.program = make_program(topology, topology.spout.reader(), record, late=late)
         check_sendable(self.program)
         self._lock = threading.Lock()
-        self._done: dict[TransactionAttempt, int] = {}
+        self._started_tasks: dict[TransactionAttempt, int] = {}
         self._cancelled: set[TransactionAttempt] = set()
 
     def open(self) -> None:
-        """Nothing has to be started; where tasks write staged files is known by now."""
+        """Prepare the storage of staged files. There is nothing to start."""
         scratch = scratch_of(self._topology)
         self.program = replace(self.program, stagers=stagers_of(self._topology), scratch=scratch)
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
-        """Run level after level. Raises `AttemptLost` if cancelled."""
+        """Run a processing phase level by level. Raises `AttemptLost` if the attempt is cancelled."""
         return self.run_with(attempt, batch, None)
 
     def run_with(self, attempt: TransactionAttempt, batch: BatchMetadata, lookups: Lookups | None) -> Processed:
-        """As `run`; `lookups` are for bolts that look states up from outside of their topology."""
+        """Run a processing phase with tables that bolts look up from outside of their topology, as for queries."""
         with self._lock:
-            self._done[attempt] = 0
+            self._started_tasks[attempt] = 0
         try:
             return gather(self.program, batch, self._run_levels(attempt, batch, lookups), executor=IN_DRIVER)
         finally:
             with self._lock:
-                del self._done[attempt]
+                del self._started_tasks[attempt]
                 self._cancelled.discard(attempt)
 
     def _run_levels(self, attempt: TransactionAttempt, batch: BatchMetadata, lookups: Lookups | None) -> list[Item]:
@@ -64,35 +65,35 @@ class LocalExecutor:
         for level in range(self.program.plan.depth):
             for slot in range(len(self.program.plan.slots(level))):
                 self._check_cancelled(attempt)
-                reached = [item for item in items if is_for_level(item, level) and item.slot == slot]
-                sent = run_task(self.program, inputs, level, slot, reached)
+                received = [item for item in items if is_for_level(item, level) and item.slot == slot]
+                sent = run_task(self.program, inputs, level, slot, received)
                 items += staged(self.program, attempt, sent, len(self.program.plan.slots(level)))
         return [item for item in items if not is_for_task(item)]
 
     def slots(self) -> int:
-        """One task at a time: a job is never quicker here."""
+        """Return 1: tasks run one at a time, so a job is never quicker."""
         return 1
 
     def run_step(self, work: StepWork) -> list[TaskDone]:
-        """Run the tasks of a step one after the other, none of which sees what another one does."""
-        return [work.run(self.program, given) for given in work.inputs]
+        """Run the tasks of a step one after the other. No task sees the writes of another one."""
+        return [work.run(self.program, task_input) for task_input in work.inputs]
 
     def _check_cancelled(self, attempt: TransactionAttempt) -> None:
         with self._lock:
             if attempt in self._cancelled:
                 raise AttemptLost(f"attempt {attempt} was cancelled")
-            self._done[attempt] += 1
+            self._started_tasks[attempt] += 1
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Let the attempt end before its next task."""
+        """End the attempt before its next task."""
         with self._lock:
-            if attempt in self._done:
+            if attempt in self._started_tasks:
                 self._cancelled.add(attempt)
 
     def progress(self, attempt: TransactionAttempt) -> int:
-        """Number of tasks started."""
+        """Return the number of tasks that were started."""
         with self._lock:
-            return self._done.get(attempt, 0)
+            return self._started_tasks.get(attempt, 0)
 
     def close(self) -> None:
-        """Nothing has to be released."""
+        """Do nothing: there is nothing to release."""

@@ -1,1 +1,1 @@
-"""What is sent to other processes, and to how many: for Spark's executors, and for workers beside the driver."""
+"""Sends code to other processes: a user's modules by value, and the number of tasks or processes that a batch gets."""

@@ -1,1 +1,1 @@
-"""The Spark session and its jobs, for executors and for states: what of PySpark is used, and the jars."""
+"""The Spark session and its jobs, for executors and states: the session, the jars, and PySpark's private names."""

@@ -1,7 +1,8 @@
-"""Every name of PySpark, and of Spark's JVM, that is not its public interface: what is used of it, and for what.
+"""All uses of names of PySpark, and of Spark's JVM, that are not public.
 
-An update of Spark may take any of them away. `tests/unit/runtime/spark/test_internals.py` and, for those behind the
-JVM, `tests/integration/spark/test_internals.py` say which one is gone; nothing else of the project uses one.
+An update of Spark may remove any of them. `tests/unit/runtime/spark/test_internals.py` and, for names of the JVM,
+`tests/integration/spark/test_internals.py` say which one is missing. No other module of the project may use such a
+name.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 JvmFailed = Py4JError
-"""What a call into the JVM raises, also when it has died."""
+"""The error of a call into the JVM, also if the JVM has died."""
 DAEMON = "pyspark.daemon"
 """The module that runs as `__main__` in a Python worker."""
 
 _WARNING = "WARNING: Using incubator modules"
-# A process of its own, so that what the JVM says last still comes; it ends when the JVM has ended. `-I -S`: in 20 ms.
+# A process of its own, so that the JVM's last output is still shown. It ends with the JVM. `-I -S`: it starts in 20 ms.
 _PASS_ON = f"""
 import sys
 for line in sys.stdin.buffer:
@@ -49,11 +50,11 @@ _launch: Callable[[SparkConf, dict[str, IO[bytes]]], Any] = launch_gateway  # it
 
 
 def start_jvm(settings: Mapping[str, str], log: Path | None = None) -> None:
-    """Start the JVM of this process with Spark's settings, unless there is one. What it says goes to stderr, or is
-    appended to a file.
+    """Start the JVM of this process with Spark's settings, unless there is one. Its output goes to stderr, or is
+    appended to `log`.
 
-    As PySpark does, but for the warning that Java prints of a module that Spark requires: that comes before any option
-    or logger could keep it from coming.
+    It is started as PySpark does, but Java's warning about a module that Spark requires is filtered: it is printed
+    before any option or logger could suppress it.
     """
     if SparkContext._gateway is not None:
         return
@@ -61,21 +62,21 @@ def start_jvm(settings: Mapping[str, str], log: Path | None = None) -> None:
     for name, value in settings.items():
         conf.set(name, value)
     if log is not None:
-        with _appending(log) as noise:
-            kept = _launch(conf, {"stdout": noise, "stderr": noise})
-        SparkContext._ensure_initialized(gateway=kept)
+        with _open_log(log) as output:
+            gateway = _launch(conf, {"stdout": output, "stderr": output})
+        SparkContext._ensure_initialized(gateway=gateway)
         return
-    # In a session of its own: Ctrl-C in a terminal is not for it, as it is not for the JVM.
+    # In a session of its own, so that Ctrl-C in a terminal does not end it, as it does not end the JVM.
     command = [sys.executable, "-I", "-S", "-c", _PASS_ON]
-    passing_on = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    assert passing_on.stdin is not None
-    with passing_on.stdin as heard:  # afterwards the JVM alone holds that end
-        gateway = _launch(conf, {"stderr": heard})
-    gateway.passing_on = passing_on  # it ends with the JVM
+    filter_process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    assert filter_process.stdin is not None
+    with filter_process.stdin as jvm_output:  # afterwards the JVM alone holds that end
+        gateway = _launch(conf, {"stderr": jvm_output})
+    gateway.filter_process = filter_process  # it ends with the JVM
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _appending(path: Path) -> IO[bytes]:
+def _open_log(path: Path) -> IO[bytes]:
     try:
         return path.open("ab")
     except OSError as error:
@@ -83,35 +84,35 @@ def _appending(path: Path) -> IO[bytes]:
 
 
 def is_running() -> bool:
-    """Whether this process has a Spark session already."""
+    """Return whether this process has a Spark session."""
     return running_context() is not None
 
 
 def running_context() -> SparkContext | None:
-    """The Spark context of this process; None: none is running."""
+    """Return the Spark context of this process, or None if Spark is not running."""
     return SparkContext._active_spark_context
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Whether somebody has stopped it, or its JVM has ended: it answers nothing any more."""
+    """Return whether a context was stopped or its JVM has ended, so that it does not answer any more."""
     try:
         return context._jsc is None or bool(context._jsc.sc().isStopped())
-    except (JvmFailed, OSError):  # a new connection raises what the system says
+    except (JvmFailed, OSError):  # a new connection raises the system's error
         return True
 
 
 def is_classic(session: SparkSession) -> bool:
-    """False for a session of Spark Connect."""
+    """Return whether a session is a classic one, not one of Spark Connect."""
     return hasattr(session, "_jsparkSession")
 
 
 def log_level(context: SparkContext) -> str:
-    """What Spark's logger lets through; PySpark can only set it."""
+    """Return the level of Spark's logger, which PySpark can only set."""
     return str(_jvm(context).org.apache.logging.log4j.LogManager.getRootLogger().getLevel().toString())
 
 
 def temporary_folder(context: SparkContext) -> Path:
-    """Where PySpark has its own temporary files, below `spark.local.dir`. The JVM deletes it as it ends, also after
+    """Return PySpark's folder of temporary files, below `spark.local.dir`. The JVM deletes it when it ends, even if
     this process was killed."""
     return Path(context._temp_dir)
 
@@ -138,9 +139,10 @@ class SparkJobs:
         self._run_job, self._new_list = jvm.PythonRDD.runJob, jvm.java.util.ArrayList
 
     def job(self, rdd: RDD[Any]) -> Callable[[], list[Any]]:
-        """What collects the RDD: all items, in the order of partitions. May be called again and again.
+        """Return a function that collects all elements of an RDD, in the order of partitions. It may be called
+        repeatedly.
 
-        A call raises what `RDD.collect` does when the job fails: a `PySparkException`, or `JvmFailed`.
+        If the job fails, a call raises a `PySparkException` or `JvmFailed`, as `RDD.collect` does.
         """
         java_rdd, serializer, partitions = rdd._jrdd, rdd._jrdd_deserializer, self._new_list()
         for number in range(rdd.getNumPartitions()):
@@ -153,14 +155,14 @@ class SparkJobs:
         return run
 
     def wait_for_status(self) -> None:
-        """Wait until the status tracker has heard of all that has happened."""
+        """Wait until the status tracker has processed all events."""
         self._context.listenerBus().waitUntilEmpty()
 
 
 def map_in_arrow(
     frame: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], output: str
 ) -> DataFrame:
-    """`frame.mapInArrow(function, output)`, which in PySpark 4.2 requires pandas although nothing of it is used."""
+    """Return `frame.mapInArrow(function, output)`, which in PySpark 4.2 requires pandas without using it."""
     columns = [frame[column] for column in frame.columns]
     udf = UserDefinedFunction(
         function, returnType=output, name="map_in_arrow", evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF

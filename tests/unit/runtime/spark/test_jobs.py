@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from transactional.errors import OperatingError
 from transactional.runtime.spark import jobs as spark_jobs
-from transactional.runtime.spark.jobs import are_executors_apart, run_job
+from transactional.runtime.spark.jobs import has_remote_executors, run_job
 
 
 class Context:
@@ -69,7 +69,7 @@ def test_what_comes_in_the_way_is_one_line(
 
 def test_spark_is_not_started_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_jobs, "running_context", lambda: None)
-    assert are_executors_apart() is None
+    assert has_remote_executors() is None
     with pytest.raises(OperatingError, match=r"^a compaction: Spark has been stopped$"):
         run_job(abs, 1, "a compaction")
 
@@ -77,4 +77,4 @@ def test_spark_is_not_started_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_of_the_drivers_jvm_are_not_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     for master, apart in (("local[4]", False), ("local", False), ("local-cluster[2,1,1024]", True), ("yarn", True)):
         monkeypatch.setattr(spark_jobs, "running_context", lambda master=master: SimpleNamespace(master=master))
-        assert are_executors_apart() is apart
+        assert has_remote_executors() is apart

@@ -1,1 +1,3 @@
-"""What a run leaves behind: its journal, its attempts and minutes, its troubles, and who is notified of them."""
+"""The records of a run, for people and for the next run: its journal, attempts, minutes and troubles, and the ports of
+observers. Also the translation of recorded bolts and batches for a program that has changed.
+"""

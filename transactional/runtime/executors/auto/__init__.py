@@ -1,1 +1,1 @@
-"""Changing gear: small batches in worker processes, large ones on Spark, chosen for each transaction."""
+"""The executor of `processing="auto"`: workers for small batches, Spark for large ones, chosen for each transaction."""

@@ -1,1 +1,2 @@
-"""Processing phases as Spark jobs."""
+"""The executor that runs processing phases and steps as Spark jobs, and the checks of a Spark session and its
+executors."""

@@ -1,4 +1,4 @@
-"""DataFrame bolts: from the items that reach one to a Spark DataFrame, and from what it returns back to items."""
+"""Runs DataFrame bolts: turns the items for a bolt into a Spark DataFrame, and the returned DataFrame into items."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def dataframe_items(
     source = program.outputs_of(grouping.source)[grouping.stream]
     level, slots = stage.level, {program.slot_of[(stage.index, task)] for task in range(stage.task_count)}
 
-    def blobs(items: Iterable[Item]) -> Iterator[tuple[bytes]]:
+    def ipc_data(items: Iterable[Item]) -> Iterator[tuple[bytes]]:
         tuples = (item for item in items if isinstance(item, Tuples))
         return ((item.data,) for item in tuples if item.level == level and item.slot in slots)
 
-    batch = map_in_arrow(session.createDataFrame(rdd.mapPartitions(blobs), "ipc binary"), _decode, str(source))
+    batch = map_in_arrow(session.createDataFrame(rdd.mapPartitions(ipc_data), "ipc binary"), _decode, str(source))
     emitted = _apply(bolt, batch)
     pickled = map_in_arrow(emitted, _encode(program, stage, task_input), "item binary")
     return pickled.rdd.map(lambda row: pickle.loads(row.item))
@@ -59,8 +59,8 @@ def _apply(bolt: BoltSpec, batch: DataFrame) -> DataFrame:
 
 def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for blob in batch.column(0).to_pylist():
-            yield from from_ipc(blob)
+        for ipc in batch.column(0).to_pylist():
+            yield from from_ipc(ipc)
 
 
 def _encode(

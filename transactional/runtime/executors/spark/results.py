@@ -1,8 +1,8 @@
-"""What Spark tasks send to the driver: where they are threads of the driver's own JVM, what is large goes by a file.
+"""Sends large results of Spark tasks to the driver by files, if the tasks are threads of the driver's own JVM.
 
 Spark copies results several times on their way, and keeps them in the heap of its JVM: with a million keys a batch that
-took a third of the JVM's processor time, and more than half of its memory. A file is written once, read once, and gone
-before it could reach a disk.
+took a third of the JVM's processor time, and more than half of its memory. A file is written once, read once, and
+deleted before it could reach a disk.
 """
 
 from __future__ import annotations
@@ -18,57 +18,58 @@ from pyspark.serializers import CPickleSerializer
 
 from transactional.model.attempt import TransactionAttempt
 
-_SPARKS: Any = CPickleSerializer()  # it has no types
+_SPARK_SERIALIZER: Any = CPickleSerializer()  # it has no types
 RESULT_BYTES = 1024 * 1024
-"""What is larger Spark itself sends by a detour."""
+"""Largest result that is sent by Spark itself, which makes a detour for larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class InFile:
-    """Where a task has left what it sends."""
+class ResultFile:
+    """A file with the pickled items of a task."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The files of one executor, in a folder that the driver and all tasks have; None: there is none. Picklable."""
+    """The result files of one executor, in a folder that the driver and all tasks share, or None if there is none.
+    Picklable."""
 
     folder: Path | None
     bytes_min: int = RESULT_BYTES
 
-    def pack(self, attempt: TransactionAttempt, items: Iterable[object]) -> bytes | InFile:
-        """In a task: all that it sends, pickled as Spark would have done."""
-        data: bytes = _SPARKS.dumps(list(items))
+    def pack(self, attempt: TransactionAttempt, items: Iterable[object]) -> bytes | ResultFile:
+        """Pickle the items of a task as Spark would, into a file if they are large. Runs in the task."""
+        data: bytes = _SPARK_SERIALIZER.dumps(list(items))
         if self.folder is None or len(data) <= self.bytes_min:
             return data
         path = self.folder / f"{_prefix(attempt)}{uuid.uuid4()}"
         try:
             path.write_bytes(data)
-        except OSError:  # the disk is full: what would have been sent is still here
+        except OSError:  # the disk is full: the data is sent by Spark instead
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             return data
-        return InFile(path)
+        return ResultFile(path)
 
-    def forget(self, attempt: TransactionAttempt) -> None:
-        """In the driver: nobody reads any more what tasks of an attempt have left."""
+    def delete(self, attempt: TransactionAttempt) -> None:
+        """Delete the files of an attempt that has failed. Runs on the driver."""
         for path in () if self.folder is None else self.folder.glob(f"{_prefix(attempt)}*"):
             path.unlink(missing_ok=True)
 
 
-def unpacked(sent: Iterable[bytes | InFile]) -> list[Any]:
-    """What all tasks of a job have sent, in their order. Raises `OSError` for a file that somebody has deleted."""
-    return [item for each in sent for item in _SPARKS.loads(_bytes(each))]
+def unpack(results: Iterable[bytes | ResultFile]) -> list[Any]:
+    """Return the items of all tasks of a job, in the order of tasks. Raises `OSError` if a file is missing."""
+    return [item for packed in results for item in _SPARK_SERIALIZER.loads(_read_data(packed))]
 
 
 def _prefix(attempt: TransactionAttempt) -> str:
     return f"{int(attempt.txid)}-{int(attempt.attempt_id)}-"
 
 
-def _bytes(each: bytes | InFile) -> bytes:
-    if isinstance(each, bytes):
-        return each
-    data = each.path.read_bytes()
-    each.path.unlink()  # so that no more than one of them is there twice
-    return data
+def _read_data(packed: bytes | ResultFile) -> bytes:
+    if isinstance(packed, bytes):
+        return packed
+    content = packed.path.read_bytes()
+    packed.path.unlink()  # at once, so that at most one result is in memory and in a file
+    return content

@@ -1,8 +1,7 @@
-"""The Spark session that the runs of one process share.
+"""Shares the Spark session of a process among its runs.
 
-A process has one Spark at most. Several topologies may run in it, so a run that ends must not stop Spark under another
-one: the last run that uses a Spark which a run has started stops it. Spark that somebody else has started is never
-stopped here.
+A process has one Spark at most, and several topologies may run on it. A Spark that a run has started is stopped by the
+last run that uses it. A Spark that the user has started is never stopped here.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from transactional.runtime.spark.internals import is_running, is_stopped
 
 _lock: Final = threading.Lock()
 _users: Final = dict[SparkContext, int]()
-"""Number of runs that use a Spark, for each one that a run has started."""
+"""Number of runs that use a Spark, for each Spark that a run has started."""
 
 
 @contextmanager
-def using_spark(given: SparkSession | None, start: Callable[[], SparkSession]) -> Iterator[SparkSession]:
-    """The session for one run: the one given, or what `start` returns, which is the running one if there is one."""
+def using_spark(user_session: SparkSession | None, start: Callable[[], SparkSession]) -> Iterator[SparkSession]:
+    """Use a session for one run: `user_session`, or the session that `start` returns."""
     with _lock:
         was_running = is_running()
-        session = start() if given is None else given
+        session = start() if user_session is None else user_session
         context = session.sparkContext
         if not was_running:
             _users[context] = 0

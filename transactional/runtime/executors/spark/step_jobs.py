@@ -8,9 +8,9 @@ from dataclasses import replace
 from pyspark import SparkContext
 
 from transactional.model.plumbing.garbage import collect_less_garbage
-from transactional.runtime.executors.spark.results import InFile, ResultFiles, unpacked
+from transactional.runtime.executors.spark.results import ResultFile, ResultFiles, unpack
 from transactional.runtime.spark.internals import SparkJobs, end_quietly
-from transactional.runtime.spark.jobs import COMMIT, work_in
+from transactional.runtime.spark.jobs import COMMIT, use_pool
 from transactional.runtime.tasks.program import TaskProgram
 from transactional.runtime.tasks.step_work import StepWork, TaskDone, TaskInput
 
@@ -18,24 +18,25 @@ from transactional.runtime.tasks.step_work import StepWork, TaskDone, TaskInput
 def run_step_job(
     context: SparkContext, jobs: SparkJobs, program: TaskProgram, results: ResultFiles, work: StepWork
 ) -> list[TaskDone]:
-    """The answers of all tasks. There is one stage, so Spark may repeat a task, but never what another one has seen.
+    """Run the tasks of a step as a Spark job, and return their answers.
 
-    What a task is given goes as data and not as a property of the job: it may hold the secrets of a storage.
+    There is one stage, so Spark may repeat a task, but nothing that another task has seen. Inputs are sent as data and
+    not as a property of the job, because they may hold the secrets of a storage.
     """
-    work_in(COMMIT, context)
+    use_pool(COMMIT, context)
     inputs = context.parallelize(work.inputs, len(work.inputs))
-    return unpacked(jobs.job(inputs.mapPartitions(step_tasks(program, results, replace(work, inputs=()))))())
+    return unpack(jobs.job(inputs.mapPartitions(step_tasks(program, results, replace(work, inputs=()))))())
 
 
 def step_tasks(
     program: TaskProgram, results: ResultFiles, work: StepWork
-) -> Callable[[Iterable[TaskInput]], Iterator[bytes | InFile]]:
-    """What a Spark task runs: one task of the step."""
+) -> Callable[[Iterable[TaskInput]], Iterator[bytes | ResultFile]]:
+    """Return the function of a Spark task, which runs one task of the step."""
 
-    def run(inputs: Iterable[TaskInput]) -> Iterator[bytes | InFile]:
+    def run(inputs: Iterable[TaskInput]) -> Iterator[bytes | ResultFile]:
         end_quietly()
-        done = [work.run(program, given) for given in inputs]
+        answers = [work.run(program, task_input) for task_input in inputs]
         collect_less_garbage()
-        return iter([results.pack(work.attempt, done)])
+        return iter([results.pack(work.attempt, answers)])
 
     return run

@@ -1,1 +1,1 @@
-"""Processing phases in worker processes of the driver, without Spark."""
+"""The executor that runs processing phases and steps in worker processes of the driver, without Spark."""

@@ -1,4 +1,8 @@
-"""`WorkerPool`: worker processes, the attempts that work in them, and those that wait for their turn."""
+"""`WorkerPool`: the worker processes, the attempts that run in them, and the attempts that wait for a process.
+
+A process has one request at a time. Requests are numbered, and an answer with another number is refused. A process that
+has ended is replaced before the next request; no request is ever sent twice.
+"""
 
 from __future__ import annotations
 
@@ -17,44 +21,43 @@ from transactional.model.plumbing.pools import DaemonPool
 from transactional.runtime.executors.workers.process import ENDS_WITHIN_S, WorkerProcess
 from transactional.runtime.executors.workers.serving import ANSWER, FAILED, INPUT, NO_WORK, NUMBER_BYTES, WITH_DATA
 
-_LOOKED_AT_EACH_S = 1.0
-"""A process that has exited while something that it has started keeps the socket open is noticed after this."""
+_EXIT_CHECK_S = 1.0
+"""Interval of the check for processes that have exited while a child process keeps their socket open."""
 
 
 @dataclass(slots=True)
 class _Worker:
-    """One process at a time, and who works there. `process` is replaced when it has ended."""
+    """A worker with its current process, which is replaced when it has ended, and the attempt that runs there."""
 
     number: int
     process: WorkerProcess
     attempt: TransactionAttempt | None = None
     request: int = 0
-    """The number of the piece of work that was sent last."""
+    """The number of the last request."""
     waiting: deque[TransactionAttempt] = field(default_factory=deque)
     inputs: list[bytes] = field(default_factory=list)
-    """What the bolts of a watched task were given and have not finished, the innermost last."""
+    """Unfinished inputs of the bolts of a watched task, the innermost last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Pickled `Work` for the worker with this number; `what` is what messages call it."""
+    """Pickled `Work` for the worker with this number. `description` names it in messages."""
 
     worker: int
     work: bytes
-    what: str
+    description: str
 
 
 class WorkerPool:
-    """Gives pieces of work to processes. An attempt that comes earlier to one works there first.
+    """Sends pieces of work to processes, in the order in which attempts have come.
 
-    A process that ends, or is killed because an attempt is cancelled that works there, is replaced; attempts that wait
-    for it have sent it nothing yet, so they go to the one that replaces it. Nothing is ever sent twice. An answer
-    counts only for the request whose number it has.
+    A process that has ended, or was killed because its attempt was cancelled, is replaced. Attempts that wait for it
+    have sent it nothing yet, so they use the new process. Thread-safe.
     """
 
     def __init__(self, count: int, program: bytes) -> None:
         self._program = program
-        # Linux ends a process with the thread that has started it: with this one, which lives as long as the pool.
+        # Linux ends a process together with the thread that has started it. This thread lives as long as the pool.
         self._starter = DaemonPool(1, "workers")
         self._changed = threading.Condition()
         self._progress: dict[TransactionAttempt, int] = {}
@@ -63,34 +66,34 @@ class WorkerPool:
         self._workers = [_Worker(number, self._start()) for number in range(count)]
 
     def wait_until_ready(self) -> None:
-        """Wait until all have loaded the program. Raises `ConfigError`."""
+        """Wait until all processes have loaded the program. Raises `ConfigError` if one can't."""
         for worker in self._workers:
             worker.process.wait_until_ready()
 
     @property
     def pids(self) -> list[int]:
-        """The processes' ids, in the order of their numbers."""
+        """The process ids in the order of the workers' numbers."""
         with self._changed:
             return [worker.process.pid for worker in self._workers]
 
     def run(self, attempt: TransactionAttempt, pieces: Sequence[Piece]) -> list[list[Any]]:
-        """Do all of it, each piece in another worker, in the order of their numbers. Returns the answers in order.
+        """Run all pieces, each in another worker. Returns their answers in the order of the pieces.
 
-        Raises `AttemptLost` if the attempt is cancelled, `WorkerDied` if a process has ended; nothing is at work for it
-        then.
+        Raises `AttemptLost` if the attempt is cancelled, `WorkerDied` if a process has ended. No process works for the
+        attempt then.
         """
-        begun, lost = self._begun(attempt, pieces)
-        answers, more = self._collected(attempt, begun)
-        lost += more
+        sent_pieces, errors = self._send_pieces(attempt, pieces)
+        answers, more_errors = self._collect_answers(attempt, sent_pieces)
+        errors += more_errors
         if self._is_cancelled(attempt):
             raise AttemptLost(f"attempt {attempt} was cancelled")
-        if lost:
-            raise lost[0]
+        if errors:
+            raise errors[0]
         return [pickle.loads(answers[piece.worker]) for piece in pieces]
 
     @contextmanager
-    def attending(self, attempt: TransactionAttempt) -> Iterator[None]:
-        """While an attempt runs it can be cancelled, and makes progress."""
+    def registered(self, attempt: TransactionAttempt) -> Iterator[None]:
+        """Register an attempt while it runs, so that it can be cancelled and its progress can be read."""
         with self._changed:
             self._progress[attempt] = 0
         try:
@@ -101,7 +104,7 @@ class WorkerPool:
                 self._cancelled.discard(attempt)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Kill the processes that work for an attempt, and let it wait for no other."""
+        """Kill the processes that work for an attempt, and have it wait for no other one."""
         with self._changed:
             if attempt in self._progress:
                 self._cancelled.add(attempt)
@@ -111,7 +114,7 @@ class WorkerPool:
                 self._changed.notify_all()
 
     def progress(self, attempt: TransactionAttempt) -> int:
-        """A number that increases when a task of the attempt has ended, or one that it waits for."""
+        """Return a number that increases when a task of the attempt, or one that it waits for, has ended."""
         with self._changed:
             return self._progress.get(attempt, 0)
 
@@ -130,29 +133,32 @@ class WorkerPool:
         self._starter.shutdown()
 
     def _start(self) -> WorkerProcess:
-        made: list[WorkerProcess] = []
-        self._starter.submit(lambda: made.append(WorkerProcess(self._program))).result()
-        return made[0]
+        processes: list[WorkerProcess] = []
+        self._starter.submit(lambda: processes.append(WorkerProcess(self._program))).result()
+        return processes[0]
 
     def _is_cancelled(self, attempt: TransactionAttempt) -> bool:
         with self._changed:
             return attempt in self._cancelled
 
-    def _begun(self, attempt: TransactionAttempt, pieces: Sequence[Piece]) -> tuple[list[Piece], list[AttemptLost]]:
-        """The pieces that were sent, up to the first that could not be; and why not."""
-        begun = list[Piece]()
+    def _send_pieces(
+        self, attempt: TransactionAttempt, pieces: Sequence[Piece]
+    ) -> tuple[list[Piece], list[AttemptLost]]:
+        """Send pieces, up to the first one that can't be sent. Returns the sent ones, and the error if there was
+        one."""
+        sent_pieces = list[Piece]()
         for piece in pieces:
             try:
-                if not self._begin(attempt, piece):
+                if not self._send_piece(attempt, piece):
                     break
-            except AttemptLost as lost:
-                return begun, [lost]
-            begun.append(piece)
-        return begun, []
+            except AttemptLost as error:
+                return sent_pieces, [error]
+            sent_pieces.append(piece)
+        return sent_pieces, []
 
-    def _begin(self, attempt: TransactionAttempt, piece: Piece) -> bool:
-        """Wait for the worker, and send it the work; False if the attempt was cancelled before. Raises `AttemptLost` if
-        no process can be started."""
+    def _send_piece(self, attempt: TransactionAttempt, piece: Piece) -> bool:
+        """Wait for the worker, and send it the work. Returns False if the attempt was cancelled before. Raises
+        `AttemptLost` if no process can be started."""
         worker = self._workers[piece.worker]
         with self._changed:
             worker.waiting.append(attempt)
@@ -166,14 +172,14 @@ class WorkerPool:
             worker.inputs.clear()
         try:
             _send(worker, piece)
-        except OSError:  # it has ended since its last answer, so it has read nothing of this
+        except OSError:  # the process has ended since its last answer, so it has not read this request
             try:
                 self._replace(worker)
             except OSError as error:
                 with self._changed:
                     self._free(worker)
-                raise AttemptLost(f"a worker process can't be started for {piece.what}: {error}") from error
-            with suppress(OSError):  # then its answer won't come, either
+                raise AttemptLost(f"a worker process can't be started for {piece.description}: {error}") from error
+            with suppress(OSError):  # the missing answer will show that this process has ended, too
                 _send(worker, piece)
         return True
 
@@ -181,58 +187,58 @@ class WorkerPool:
     def _is_next(attempt: TransactionAttempt, worker: _Worker) -> bool:
         return worker.attempt is None and worker.waiting[0] == attempt
 
-    def _collected(
-        self, attempt: TransactionAttempt, begun: Sequence[Piece]
+    def _collect_answers(
+        self, attempt: TransactionAttempt, sent_pieces: Sequence[Piece]
     ) -> tuple[dict[int, bytes], list[AttemptLost]]:
-        """The answers by the workers' numbers, and why others won't come."""
-        waiting = {self._workers[piece.worker].process.connection: piece for piece in begun}
-        answers, lost = dict[int, bytes](), list[AttemptLost]()
+        """Wait for all answers. Returns them by the workers' numbers, with the errors of those that will not come."""
+        waiting = {self._workers[piece.worker].process.connection: piece for piece in sent_pieces}
+        answers, errors = dict[int, bytes](), list[AttemptLost]()
         while waiting:
-            for connection in wait(list(waiting), _LOOKED_AT_EACH_S) or self._of_exited(waiting):
+            for connection in wait(list(waiting), _EXIT_CHECK_S) or self._exited(waiting):
                 assert isinstance(connection, Connection)
                 worker, piece = self._workers[waiting[connection].worker], waiting[connection]
-                kind, number, data = _received(connection)
+                kind, number, data = _receive(connection)
                 if kind and number not in (worker.request, NO_WORK):
                     worker.process.end()
-                    lost.append(
+                    errors.append(
                         AttemptLost(
                             f"worker process {worker.process.pid} has answered request {number} where {worker.request} "
-                            f"was sent, in {piece.what}: a process that a bolt has forked may have its socket"
+                            f"was sent, in {piece.description}: a process that a bolt has forked may have its socket"
                         )
                     )
                 elif kind == ANSWER:
                     answers[worker.number] = data
                 elif kind == FAILED:
-                    text = f"worker process {worker.process.pid} failed in {piece.what}: {data.decode()}"
-                    lost.append(AttemptLost(text))
+                    text = f"worker process {worker.process.pid} failed in {piece.description}: {data.decode()}"
+                    errors.append(AttemptLost(text))
                 elif kind:
-                    self._note_progress(worker)
+                    self._count_progress(worker)
                     if kind == INPUT:
                         worker.inputs = [*worker.inputs, data] if data else worker.inputs[:-1]
                     continue
                 else:
-                    self._note_progress(worker)
-                    lost.append(_death(worker, piece))
+                    self._count_progress(worker)
+                    errors.append(_death(worker, piece))
                 del waiting[connection]
                 self._leave(attempt, worker)
-        return answers, lost
+        return answers, errors
 
-    def _of_exited(self, waiting: Mapping[Connection, Piece]) -> list[Connection]:
-        return [each for each, piece in waiting.items() if self._workers[piece.worker].process.has_exited]
+    def _exited(self, waiting: Mapping[Connection, Piece]) -> list[Connection]:
+        return [connection for connection, piece in waiting.items() if self._workers[piece.worker].process.has_exited]
 
-    def _note_progress(self, worker: _Worker) -> None:
+    def _count_progress(self, worker: _Worker) -> None:
         with self._changed:
             for attempt in self._progress:
                 if attempt == worker.attempt or attempt in worker.waiting:
                     self._progress[attempt] += 1
 
     def _leave(self, attempt: TransactionAttempt, worker: _Worker) -> None:
-        """Let the next attempt in: to another process if this one has ended, or was killed after its answer."""
+        """Free a worker for the next attempt. Its process is replaced if it has ended, or may be killed."""
         with self._changed:
             if attempt not in self._cancelled and not worker.process.has_exited:
                 self._free(worker)
                 return
-        with suppress(OSError):  # whoever comes next tries again to start one
+        with suppress(OSError):  # the next attempt tries again to start a process
             self._replace(worker)
         with self._changed:
             self._free(worker)
@@ -248,8 +254,10 @@ class WorkerPool:
 
 
 def _death(worker: _Worker, piece: Piece) -> WorkerDied:
-    how, given = worker.process.end(), worker.inputs[-1] if worker.inputs else None
-    return WorkerDied(f"worker process {worker.process.pid} {how} in {piece.what}", how=how, given=given)
+    how, bolt_input = worker.process.end(), worker.inputs[-1] if worker.inputs else None
+    return WorkerDied(
+        f"worker process {worker.process.pid} {how} in {piece.description}", how=how, bolt_input=bolt_input
+    )
 
 
 def _send(worker: _Worker, piece: Piece) -> None:
@@ -257,10 +265,11 @@ def _send(worker: _Worker, piece: Piece) -> None:
     worker.process.connection.send_bytes(piece.work)
 
 
-def _received(connection: Connection) -> tuple[bytes, int, bytes]:
-    """What a process has sent: the kind of it, the number of the request, and the data; no kind if it has ended."""
+def _receive(connection: Connection) -> tuple[bytes, int, bytes]:
+    """Receive a message: its kind, the number of the request, and its data. The kind is empty if the process has
+    ended."""
     try:
-        if connection.poll():  # what the process has started may keep the socket open
+        if connection.poll():  # a child of the process may keep the socket open
             head = connection.recv_bytes()
             kind, number = head[:-NUMBER_BYTES], int.from_bytes(head[-NUMBER_BYTES:])
             return kind, number, connection.recv_bytes() if kind in WITH_DATA else b""

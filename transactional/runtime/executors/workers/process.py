@@ -1,4 +1,4 @@
-"""A worker process as the driver sees it: started, connected by a socket, and ended."""
+"""`WorkerProcess`: the driver's handle of a worker process, which starts it, talks to it by a socket, and ends it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from transactional.model.errors import ConfigError
 from transactional.runtime.executors.workers.serving import FAILED
 
 ENDS_WITHIN_S = 1.0
-"""How long a process may take to close what its libraries have open, once the driver has closed the socket."""
+"""Time for a process to close its libraries' resources after the driver has closed the socket."""
 _DIES_WITHIN_S = 0.1
-"""How long a process that has closed the socket may take to exit by itself."""
+"""Time for a process that has closed the socket to exit by itself."""
 _STDERR = 2
 
 
 class WorkerProcess:
     """A process that has loaded a program, or is about to.
 
-    It is spawned, never forked: librdkafka, delta-rs and Arrow have threads in the driver. Its hashes are those of
-    Spark's workers, it finds the modules that the driver finds, and what its code prints goes to the driver's stderr.
-    It stands in a process group of its own: Ctrl-C is for the driver, and what a bolt has started ends with it. Linux
-    also kills it when the thread ends that has made it.
+    The process is spawned, never forked, because librdkafka, delta-rs and Arrow have threads in the driver. It has the
+    same hash seed as Spark's workers and the driver's module path, and its output goes to the driver's stderr. It has
+    its own process group, so that Ctrl-C only reaches the driver, and child processes of bolts are killed together with
+    it. Linux also kills it when the thread ends that has started it.
     """
 
     def __init__(self, program: bytes) -> None:
-        ours, its = socket.socketpair()
-        with its:
-            descriptor = its.fileno()
+        own_socket, process_socket = socket.socketpair()
+        with process_socket:
+            descriptor = process_socket.fileno()
             self._process = subprocess.Popen(
                 [
                     sys.executable,
@@ -48,23 +48,22 @@ class WorkerProcess:
                 env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 process_group=0,
             )
-        self.connection = Connection(ours.detach())
+        self.connection = Connection(own_socket.detach())
         self._ended = ""
-        with suppress(OSError):  # it has ended already, which is noticed where its answer is waited for
+        with suppress(OSError):  # the process has ended already, which shows when its answer is awaited
             self.connection.send_bytes(program)
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     @property
     def has_exited(self) -> bool:
-        """Whether it has; what it has started may still run until `end`."""
+        """Whether the process has exited. Its child processes may still run until `end`."""
         return bool(self._ended) or _status(self.pid, os.WNOHANG) is not None
 
     def wait_until_ready(self) -> None:
-        """Wait until it has loaded the program. Raises `ConfigError` if it can't."""
+        """Wait until the process has loaded the program. Raises `ConfigError` if it can't."""
         try:
             if not self.connection.recv_bytes().startswith(FAILED):
                 return
@@ -77,23 +76,24 @@ class WorkerProcess:
         )
 
     def kill(self) -> None:
-        """Kill it, and what it has started. Returns at once."""
+        """Kill the process and its children. Returns at once."""
         if not self._ended:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def end(self, within_s: float = _DIES_WITHIN_S) -> str:
-        """Wait until it has exited, or kill it, with what it has started. Returns how it has ended."""
+        """Wait until the process has exited, or kill it, and kill its children. Returns how it has ended, in words."""
         if not self._ended:
             self.connection.close()
             code = self._exit_code(within_s)
             self.kill()
-            killed = self._process.wait()
-            self._ended = _told(killed if code is None else code)
+            kill_code = self._process.wait()
+            self._ended = _describe_exit(kill_code if code is None else code)
         return self._ended
 
     def _exit_code(self, within_s: float) -> int | None:
-        """The code with which it exits by itself. It stays a zombie, so that no other process gets its number."""
+        """Return the code with which the process exits by itself, or None. It remains a zombie, so that no other
+        process gets its id."""
         descriptor = os.pidfd_open(self.pid)
         try:
             wait([descriptor], within_s)
@@ -107,7 +107,7 @@ def _status(pid: int, flags: int) -> os.waitid_result | None:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | flags)
 
 
-def _told(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"has exited with code {code}"
     hint = ", as Linux does when memory runs out" if -code == signal.SIGKILL else ""

@@ -1,4 +1,4 @@
-"""Why a topology can't run in worker processes beside the driver, but needs Spark."""
+"""Finds out why a topology can't run in worker processes of the driver, but needs Spark."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from transactional.runtime.tasks.program import check_sendable, make_program
 from transactional.topology.topology import Topology
 
 _SHIPPED = ("spark.files", "spark.archives", "spark.submit.pyFiles", "spark.pyspark.python")
-"""Settings that give executors what the driver's own process may lack."""
+"""Settings that give executors files or an environment that the driver's process may lack."""
 
 
 def reason_for_spark(topology: Topology, conf: Mapping[str, str] | None = None) -> str | None:
-    """The reason, as part of a sentence; None if it can run in workers. `conf` are the settings of a session that is
-    there already. Raises `ConfigError` for what can't be sent to either."""
+    """Return why a topology needs Spark, as part of a sentence, or None if it can run in workers.
+
+    `conf` are the settings of an existing session. Raises `ConfigError` for parts that can't be sent to any process.
+    """
     if sys.platform != "linux":
         return "worker processes need Linux"
     for component in topology.components:
@@ -27,10 +29,10 @@ def reason_for_spark(topology: Topology, conf: Mapping[str, str] | None = None) 
     program = make_program(topology, topology.spout.reader())
     check_sendable(program)
     with sent_by_value(program):
-        for what, value in [
+        for owner, part in [
             *((f"bolt {bolt.id!r}", bolt.bolt) for bolt in program.bolts.values()),
             (f"spout {program.spout.id!r}", program.spout.reader),
         ]:
-            if any(name.partition(".")[0] == "pyspark" for name in modules_of(value)):
-                return f"{what} uses pyspark in its tasks"
+            if any(name.partition(".")[0] == "pyspark" for name in modules_of(part)):
+                return f"{owner} uses pyspark in its tasks"
     return None

@@ -1,4 +1,5 @@
-"""What a worker process is sent to do: some tasks of a level of an attempt, or of a step of the commit phase."""
+"""The work that a worker process is sent: tasks of a level of an attempt, tasks of a step, or a bolt on a single
+input."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from transactional.runtime.tasks.watching import BoltInput, Report, run_alone
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a process sends to the driver while it works: a `beat` when a task has ended, and what bolts get."""
+    """Messages to the driver during the work: a `beat` when a task has ended, and the inputs of watched bolts."""
 
     beat: Callable[[], None]
     report: Report
@@ -26,18 +27,19 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Work(ABC):
-    """What one process does for one attempt, in one piece. Picklable."""
+    """One piece of work of one process for one attempt. Picklable."""
 
     @abstractmethod
     def run(self, program: TaskProgram, line: Line) -> list[Any]:
-        """In the process: what the tasks send."""
+        """Run the work in the process. Returns the items or answers of its tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelWork(Work):
-    """Tasks of one level, with what they receive. So many `processes` share what may go through the driver.
+    """Tasks of one level, with the items that they receive.
 
-    The bolts are watched if `is_watched`.
+    `processes` is the number of processes that share the limit for data through the driver. With `is_watched` the bolts
+    are watched.
     """
 
     inputs: AttemptInput
@@ -48,14 +50,16 @@ class LevelWork(Work):
     is_watched: bool = False
 
     def run(self, program: TaskProgram, line: Line) -> list[Item]:
-        """One task after the other; what is too large for the driver is left in files, as Spark's tasks do."""
-        began, sent = perf_counter(), list[Item]()
+        """Run the tasks one after the other. Data that is too large for the driver is staged, as in Spark's tasks."""
+        began_s, sent = perf_counter(), list[Item]()
         for slot in self.slots:
-            mine = [item for item in self.received if item.slot == slot]
-            sent += run_task(program, self.inputs, self.level, slot, mine, line.report if self.is_watched else None)
+            own_items = [item for item in self.received if item.slot == slot]
+            sent += run_task(
+                program, self.inputs, self.level, slot, own_items, line.report if self.is_watched else None
+            )
             line.beat()
         sent = list(staged(program, self.inputs.attempt, sent, self.processes))
-        sent.append(TaskTime((self.level, self.slots[0], 0), (perf_counter() - began) * 1e3))
+        sent.append(TaskTime((self.level, self.slots[0], 0), (perf_counter() - began_s) * 1e3))
         return sent
 
 
@@ -66,23 +70,23 @@ class PartOfStep(Work):
     work: StepWork
 
     def run(self, program: TaskProgram, line: Line) -> list[Any]:
-        """One task after the other, none of which sees what another one does."""
+        """Run the tasks one after the other. No task sees the writes of another one."""
         answers = []
-        for given in self.work.inputs:
-            answers.append(self.work.run(program, given))
+        for task_input in self.work.inputs:
+            answers.append(self.work.run(program, task_input))
             line.beat()
         return answers
 
 
 @dataclass(frozen=True, slots=True)
 class BoltAlone(Work):
-    """Run a bolt alone over an input: the process dies of it, or it does not."""
+    """A bolt alone on one input, to find out whether the process dies of it."""
 
     inputs: AttemptInput
-    given: BoltInput
+    bolt_input: BoltInput
 
     def run(self, program: TaskProgram, line: Line) -> list[Any]:
-        """Send nothing."""
-        run_alone(program, self.inputs, self.given)
+        """Run the bolt, and drop its output."""
+        run_alone(program, self.inputs, self.bolt_input)
         line.beat()
         return []

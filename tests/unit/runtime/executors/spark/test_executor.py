@@ -15,7 +15,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.runtime.executors.spark import executor as executors
 from transactional.runtime.executors.spark import shared_session
-from transactional.runtime.executors.spark.executor import SparkExecutor, _first_lines, _lost
+from transactional.runtime.executors.spark.executor import SparkExecutor, _error_class, _first_lines
 from transactional.runtime.executors.spark.shared_session import using_spark
 from transactional.topology.topology import Topology
 
@@ -160,4 +160,4 @@ def test_a_spark_that_is_stopped_under_a_run_ends_it(
     ],
 )
 def test_a_process_that_dies_of_its_task_counts_as_an_attempt(reason: str, error: type[AttemptLost]) -> None:
-    assert _lost(Exception(JOB.replace("java.io.IOException: No space left on device", reason))) is error
+    assert _error_class(Exception(JOB.replace("java.io.IOException: No space left on device", reason))) is error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.runtime.executors.spark.results import RESULT_BYTES, InFile, ResultFiles, unpacked
+from transactional.runtime.executors.spark.results import RESULT_BYTES, ResultFile, ResultFiles, unpack
 
 
 def attempt(txid: int, attempt_id: int) -> TransactionAttempt:
@@ -20,9 +20,9 @@ SMALL, LARGE = b"x" * 100, b"x" * RESULT_BYTES
 def test_what_is_large_goes_by_a_file_and_what_is_small_does_not(tmp_path: Path) -> None:
     results = ResultFiles(tmp_path)
     sent = [results.pack(attempt(1, 1), items) for items in ([SMALL, 1], [LARGE, 2], [3], [LARGE])]
-    assert [type(each) for each in sent] == [bytes, InFile, bytes, InFile]
+    assert [type(each) for each in sent] == [bytes, ResultFile, bytes, ResultFile]
     assert len(list(tmp_path.iterdir())) == 2
-    assert unpacked(sent) == [SMALL, 1, LARGE, 2, 3, LARGE]
+    assert unpack(sent) == [SMALL, 1, LARGE, 2, 3, LARGE]
     assert not list(tmp_path.iterdir()), "what was read is of no use any more"
 
 
@@ -31,7 +31,7 @@ def test_where_no_file_can_be_spark_carries_everything(tmp_path: Path, *, has_fo
     results = ResultFiles(tmp_path / "gone" if has_folder else None)
     sent = results.pack(attempt(1, 1), [LARGE])
     assert isinstance(sent, bytes)
-    assert unpacked([sent]) == [LARGE]
+    assert unpack([sent]) == [LARGE]
 
 
 def test_a_disk_that_is_full_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,23 +41,23 @@ def test_a_disk_that_is_full_leaves_no_part_of_a_file(tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", fills_the_disk)
-    assert unpacked([ResultFiles(tmp_path).pack(attempt(1, 1), [LARGE])]) == [LARGE]
+    assert unpack([ResultFiles(tmp_path).pack(attempt(1, 1), [LARGE])]) == [LARGE]
     assert not list(tmp_path.iterdir())
 
 
 def test_two_runs_of_one_task_do_not_write_one_file(tmp_path: Path) -> None:
     results = ResultFiles(tmp_path, bytes_min=0)
     first, again = results.pack(attempt(1, 1), ["first"]), results.pack(attempt(1, 1), ["again"])
-    assert unpacked([first]) == ["first"]
-    assert unpacked([again]) == ["again"]
+    assert unpack([first]) == ["first"]
+    assert unpack([again]) == ["again"]
 
 
 def test_what_an_attempt_has_left_is_forgotten_and_nothing_of_others(tmp_path: Path) -> None:
     results = ResultFiles(tmp_path, bytes_min=0)
     lost = results.pack(attempt(1, 1), ["lost"])
     others = [results.pack(attempt(*numbers), [numbers]) for numbers in ((1, 12), (11, 1), (2, 3))]
-    results.forget(attempt(1, 1))
-    assert unpacked(others) == [(1, 12), (11, 1), (2, 3)]
+    results.delete(attempt(1, 1))
+    assert unpack(others) == [(1, 12), (11, 1), (2, 3)]
     with pytest.raises(FileNotFoundError):
-        unpacked([lost])
-    ResultFiles(None).forget(attempt(1, 1))
+        unpack([lost])
+    ResultFiles(None).delete(attempt(1, 1))

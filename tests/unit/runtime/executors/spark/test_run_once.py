@@ -10,7 +10,7 @@ from pyspark import TaskContext
 
 from transactional.errors import AttemptLost
 from transactional.runtime.executors.spark import executor
-from transactional.runtime.executors.spark.run_once import repeated
+from transactional.runtime.executors.spark.run_once import refuse_repetition
 from transactional.runtime.tasks.items import TaskFailure
 
 
@@ -54,7 +54,7 @@ def test_a_second_time_is_refused_at_every_level() -> None:
 @pytest.mark.usefixtures("tried")
 def test_the_first_time_and_other_guarantees_run(guarantee: str) -> None:
     program = of(is_run_once=guarantee == "at most once")
-    assert repeated(program, 0, 0) is None
+    assert refuse_repetition(program, 0, 0) is None
     with pytest.raises(Began):
         list(executor.first_level(program, 1)(0, [0]))
     with pytest.raises(Began):
