@@ -121,7 +121,7 @@ def test_lateness_that_is_judged_while_processing_is_found() -> None:
 
 
 def test_a_threshold_that_goes_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "facts_after", forgetting)
+    monkeypatch.setattr(runner, "compute_facts", forgetting)
     assert is_found(known=34)
 
 

@@ -193,7 +193,7 @@ def test_stores_of_earlier_releases_begin_with_their_next_transaction(monkeypatc
     """They have recorded nothing of what is listed; what was late stays late."""
     world = World(rows("a", 0, 10, 20), [])
     with monkeypatch.context() as earlier:
-        earlier.setattr("transactional.runtime.engine.runner.listed_after", lambda *given: {})
+        earlier.setattr("transactional.runtime.engine.runner.record_listed", lambda *given: {})
         world.run()
     assert world.last().listed == {}
     assert world.closed.read().num_rows == 2
