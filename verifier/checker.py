@@ -1,4 +1,8 @@
-"""`verify`: reads tables, store and source in an order that is valid even while the topology runs, and checks all."""
+"""`verify` reads the tables, the store and the source of a topology, and checks them all.
+
+The order of reading is valid even while the topology runs: first the committed txid, then the tables, then the store's
+history. So a table has at least what was committed when the check began. Nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,17 @@ from verifier.evidence.storage import opened_version, storage_of
 from verifier.evidence.store import CountedPartition, Store, StoreHistory
 from verifier.horizons import EXPIRES_PROPERTY, ExpiryRule, check_horizons
 from verifier.row_changes import check_row_changes
-from verifier.rows import RowColumns, check_count, check_layout, check_rows, snapshot
-from verifier.source import KafkaSource, PartitionState, check_source, look, of_sources
-from verifier.sql_tables import CheckedSqlTable, check_sql_table, moment_of
-from verifier.tables import TableTxid, changed_files, check_contents, check_log, check_reached
+from verifier.rows import RowColumns, check_count, check_layout, check_rows, read_parts
+from verifier.source import KafkaSource, PartitionState, check_source, group_by_source, read_states
+from verifier.sql_tables import CheckedSqlTable, check_sql_table, open_moment
+from verifier.tables import TableTxid, changed_files, check_contents, check_log, check_table_txid
 from verifier.transactions import Partition, check_transactions
 
 FEATURES_PROPERTY = "transactional.features"
 LAYOUT_PROPERTY = "transactional.schemaVersion"
 HORIZON_COLUMN = "horizon"
 ROW_CHANGES = 1_000
-"""How many of the newest Delta commits per table are checked row by row."""
+"""The number of Delta commits per table, the newest, that are checked row by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class CheckedTable:
     columns: RowColumns | None = None
     counts: str | None = None
     expires: ExpiryRule | None = None
-    """How the horizons follow from the batches, if its rows expire; None: that is not checked."""
+    """How its rows expire, if they do; None: the horizons are not compared with the batches."""
     is_counted: CountedPartition | None = None
     """Whether the records of a partition reach the table, None where that is not known. Without it all do."""
 
@@ -66,7 +70,8 @@ def verify(
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """A million transactions are many objects, none freed before the end: garbage collection takes half the time."""
+    """Disable garbage collection. A million transactions are many objects that live until the end, and collecting would
+    take half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -91,7 +96,7 @@ def _verify(
     with ExitStack() as opened:
         opened.callback(store.close)
         txid_before = store.committed_txid(topology_id)
-        moments = [opened.enter_context(moment_of(table)) for table in in_sql]
+        moments = [opened.enter_context(open_moment(table)) for table in in_sql]
         logs = [_log_of(table, findings) for table in in_delta]
         history = store.history(topology_id)
         states = _look_at_source(sources, history, findings)
@@ -123,8 +128,8 @@ def _look_at_source(
         return {}
     last = history.committed[-1].ranges if history.committed else {}
     states: dict[Partition, PartitionState | None] = {}
-    for source, partitions in of_sources(sources, last):
-        states |= look(source, partitions)
+    for source, partitions in group_by_source(sources, last):
+        states |= read_states(source, partitions)
     return states
 
 
@@ -133,55 +138,57 @@ def _check_table(
 ) -> None:
     _check_opens(table, log, findings)
     columns = _columns_of(table, log)
-    stands = check_log(table.component, log, history, txid_before, columns.txid, findings)
-    check_reached(table.component, stands, history, txid_before, findings)
+    position = check_log(table.component, log, history, txid_before, columns.txid, findings)
+    check_table_txid(table.component, position, history, txid_before, findings)
     if columns.expires is not None:
         check_horizons(table.component, log, history, table.expires, findings)
     storage = storage_of(table.uri, table.storage_options)
     changed = list(changed_files(storage, log))
-    for path, written, found in changed:
-        where = f"table of {table.component!r}, data file {path}"
-        if found is None:
-            findings.add(Kind.FILE_MISSING, where, "a file, as was written", "none: somebody has deleted it")
+    for path, recorded_size, current_size in changed:
+        place = f"table of {table.component!r}, data file {path}"
+        if current_size is None:
+            findings.add(Kind.FILE_MISSING, place, "a file, as was written", "none: somebody has deleted it")
         else:
-            findings.add(Kind.FILE_CHANGED, where, f"{written} bytes, as were written", found)
+            findings.add(Kind.FILE_CHANGED, place, f"{recorded_size} bytes, as were written", current_size)
     if changed:
-        what = "are missing, see `transactional doctor`" if None in (f for *_, f in changed) else "were changed"
-        findings.note(f"table of {table.component!r}: its rows were not checked, because files of it {what}")
+        is_missing = any(current_size is None for *_, current_size in changed)
+        problem = "are missing, see `transactional doctor`" if is_missing else "were changed"
+        findings.note(f"table of {table.component!r}: its rows were not checked, because files of it {problem}")
         return
     check_contents(table.component, storage, log, findings)
     try:
-        _check_snapshot(table, log, columns, stands, history, txid_before, findings)
+        _check_snapshot(table, log, columns, position, history, txid_before, findings)
     except OSError as error:
-        where = f"table of {table.component!r}, Delta version {log.version}"
-        findings.add(Kind.BROKEN_LOG, where, "rows that can be read", str(error).splitlines()[0])
+        place = f"table of {table.component!r}, Delta version {log.version}"
+        findings.add(Kind.BROKEN_LOG, place, "rows that can be read", str(error).splitlines()[0])
         return
     check_row_changes(table.component, storage, log, history, columns, commits_max=row_changes, findings=findings)
 
 
 def _check_opens(table: CheckedTable, log: TableLog, findings: Findings) -> None:
-    """A log may be complete, and yet lead a reader to a checkpoint that is not there, or can't be read."""
-    where = f"table of {table.component!r}"
+    """Check that a reader can open the newest version. A complete log may still lead it to a checkpoint that is missing
+    or unreadable."""
+    place = f"table of {table.component!r}"
     try:
-        found = opened_version(table.uri, table.storage_options)
+        version = opened_version(table.uri, table.storage_options)
     except OSError as error:
-        findings.add(Kind.BROKEN_LOG, where, "a table that readers can open", error)
+        findings.add(Kind.BROKEN_LOG, place, "a table that readers can open", error)
         return
-    if found < log.version:
-        findings.add(Kind.BROKEN_LOG, where, f"readers who see Delta version {log.version}", f"version {found}")
+    if version < log.version:
+        findings.add(Kind.BROKEN_LOG, place, f"readers who see Delta version {log.version}", f"version {version}")
 
 
 def _columns_of(table: CheckedTable, log: TableLog) -> RowColumns:
-    columns = table.columns or RowColumns.of(log.shape.columns)
+    columns = table.columns or RowColumns.from_names(log.shape.columns)
     if "deletes" in log.shape.properties.get(FEATURES_PROPERTY, "").split(",") and "deleted" in log.shape.columns:
         columns = columns.with_tombstones("deleted")
     if (expires := log.shape.properties.get(EXPIRES_PROPERTY)) is not None:
-        columns = columns.expiring(expires)
+        columns = columns.with_expiry(expires)
     if columns.txid in log.shape.partition_columns:
         values = table.columns.values if table.columns else combined_by(log)
         has_horizons = expires in values and HORIZON_COLUMN in log.shape.columns
         columns = columns.in_log_layout(values, HORIZON_COLUMN if has_horizons else None)
-    missing = sorted({*columns.all} - {*log.shape.columns})
+    missing = sorted({*columns.names} - {*log.shape.columns})
     if missing:
         raise CheckImpossible(
             f"the table of {table.component!r} has no column {missing[0]!r}; its columns are "
@@ -200,18 +207,18 @@ def _check_snapshot(
     table: CheckedTable,
     log: TableLog,
     columns: RowColumns,
-    stands: TableTxid,
+    position: TableTxid,
     history: StoreHistory,
     txid_before: int,
     findings: Findings,
 ) -> None:
-    parts = snapshot(storage_of(table.uri, table.storage_options), log.files().values(), columns)
+    parts = read_parts(storage_of(table.uri, table.storage_options), log.files().values(), columns)
     unique_until = unique_up_to(log, f"{history.topology_id}/{table.component}") if columns.is_log else None
-    sums = check_rows(table.component, parts, columns, stands.txid, table.counts, findings, unique_until)
+    sums = check_rows(table.component, parts, columns, position.txid, table.counts, findings, unique_until)
     if table.counts is not None:
         # Anything after `txid_before` may have been replayed since, from another batch.
-        is_settled = stands.txid is not None and stands.txid <= txid_before
+        is_settled = position.txid is not None and position.txid <= txid_before
         check_count(
-            *(table.component, sums, table.counts, stands.txid if is_settled else None, history, findings, columns),
+            *(table.component, sums, table.counts, position.txid if is_settled else None, history, findings, columns),
             table.is_counted,
         )

@@ -107,7 +107,7 @@ def check_horizon(
         expected = max(candidates, default=None)
         if current != expected:
             findings.add(Kind.BROKEN_ROW, place, f"the expiry horizon {expected}, by its batch", current)
-        findings.looked_at("expiry horizons", 1)
+        findings.add_checked("expiry horizons", 1)
     elif previous is not None and (current is None or current < previous):
         findings.add(Kind.BROKEN_ROW, place, f"an expiry horizon that is not before {previous}", current)
 

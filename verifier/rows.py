@@ -1,7 +1,8 @@
-"""The rows of a table's newest version: each could be the result of transactions in order, and counts add up.
+"""Checks the rows of a table's newest version: transactions in order could have made each, and counts add up.
 
-The files are read, not their statistics, which are only their writer's claims. They are read part by part, so that only
-the keys of a large table are held in memory.
+`check_rows` looks at each row and key, `check_count` compares a counting column with the records of the store's
+batches. The data files themselves are read: their statistics are only claims of their writer. They are read part by
+part, so that only the keys of a large table are held in memory.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ LAYOUT_VERSION = "3"
 """The version of the layout of states' tables that is read."""
 
 
-def check_layout(version: object, where: str) -> None:
+def check_layout(version: object, place: str) -> None:
     """Raise `CheckImpossible` for a table of another version of the layout. None: the table names none."""
     if str(version) != LAYOUT_VERSION:
         stored = "no version" if version is None else f"version {version}"
         raise CheckImpossible(
-            f"the {where} has {stored} of the layout of states, and version {LAYOUT_VERSION} is the only one that is "
+            f"the {place} has {stored} of the layout of states, and version {LAYOUT_VERSION} is the only one that is "
             "read; give the state a table of another name"
         )
 
@@ -37,8 +38,8 @@ def check_layout(version: object, where: str) -> None:
 class RowColumns:
     """The columns of a state's table. `previous` maps each value column to the one with its previous value.
 
-    A table in the log layout has none of these, nor `prev_txid`: it is partitioned by txid, and each transaction has
-    rows of its own.
+    A table in the log layout has neither previous values nor `prev_txid`: it is partitioned by txid, and each
+    transaction has rows of its own.
     """
 
     key: tuple[str, ...]
@@ -54,46 +55,47 @@ class RowColumns:
     """In the log layout the column with the horizon of the row's transaction, if there is one."""
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> RowColumns:
-        """From a table's column names, in order: a column with a previous value is a value, the rest is the key. A
-        column `deleted` behind `txid` marks tombstones."""
+    def from_names(cls, names: Sequence[str]) -> RowColumns:
+        """Return the columns of a table with these names, in order. A column with a previous value is a value, the rest
+        is the key. A column `deleted` after `txid` marks tombstones."""
         previous = {name: f"prev_{name}" for name in names if f"prev_{name}" in names and name != "txid"}
         history = names[names.index("txid") :] if "txid" in names else ()
         deleted = "deleted" if "deleted" in history and "deleted" not in previous else None
-        own = {"txid", "prev_txid", deleted, *previous, *previous.values()}
-        key = tuple(name for name in names if name not in own)
+        no_keys = {"txid", "prev_txid", deleted, *previous, *previous.values()}
+        key = tuple(name for name in names if name not in no_keys)
         return cls(key, tuple(previous), previous, deleted=deleted)
 
     def with_tombstones(self, deleted: str) -> RowColumns:
-        """The columns of a table whose keys may be deleted, as a property of it says."""
+        """Return the columns of a table whose keys may be deleted, with this column for tombstones."""
         key = tuple(name for name in self.key if name != deleted)
         return self if self.deleted is not None else replace(self, key=key, deleted=deleted)
 
-    def expiring(self, column: str) -> RowColumns:
-        """The columns of a table whose rows expire by this one."""
+    def with_expiry(self, column: str) -> RowColumns:
+        """Return the columns of a table whose rows expire by this column."""
         return replace(self, expires=column)
 
     def in_log_layout(self, values: Iterable[str], horizon: str | None = None) -> RowColumns:
-        """The columns of the same state when its table has the log layout."""
-        names = tuple(values)
-        key = tuple(name for name in self.key if name not in (*names, horizon))
-        return RowColumns(key, names, {}, self.txid, None, self.deleted, self.expires, horizon)
+        """Return the columns of the same state in the log layout."""
+        value_names = tuple(values)
+        key = tuple(name for name in self.key if name not in (*value_names, horizon))
+        return RowColumns(key, value_names, {}, self.txid, None, self.deleted, self.expires, horizon)
 
     @property
     def is_log(self) -> bool:
-        """True for the log layout."""
+        """Whether the table has the log layout."""
         return self.prev_txid is None
 
     @property
-    def all(self) -> tuple[str, ...]:
-        """Every column."""
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns."""
         history = (name for name in (self.txid, self.prev_txid, self.deleted) if name is not None)
         return (*self.key, *self.values, *history, *self.previous.values())
 
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over the rows of a table. `newest` is over those of the table's transaction."""
+    """Sums over the rows of a table: their number, the sum of the counting column, that of the rows of the newest
+    transaction alone, and the number of rows by transaction."""
 
     rows: int = 0
     counted: object = 0
@@ -101,12 +103,12 @@ class Sums:
     per_txid: Counter[int] = field(default_factory=Counter)
 
 
-def snapshot(storage: Storage, files: Iterable[DataFile], columns: RowColumns) -> Iterator[pa.Table]:
-    """The rows of a table's files, part by part. Raises `OSError`."""
+def read_parts(storage: Storage, files: Iterable[DataFile], columns: RowColumns) -> Iterator[pa.Table]:
+    """Yield the rows of a table's files in parts. Raises `OSError`."""
     for file in files:
         partition = file.partition.get(columns.txid)
-        wanted = [name for name in columns.all if name != columns.txid or not columns.is_log]
-        for part in storage.parquet_parts(file.path, wanted):
+        stored_names = [name for name in columns.names if name != columns.txid or not columns.is_log]
+        for part in storage.parquet_parts(file.path, stored_names):
             if columns.is_log:
                 txids = pa.repeat(pa.scalar(None if partition is None else int(partition), pa.int64()), part.num_rows)
                 part = part.append_column(columns.txid, txids)
@@ -122,78 +124,79 @@ def check_rows(
     findings: Findings,
     unique_until: int | None = None,
 ) -> Sums:
-    """Check what must hold for each row and each key; add up what `counts` names (see `CheckedTable`).
+    """Check what must hold for each row and each key. Return the sums, also of the column `counts` (see
+    `CheckedTable`).
 
     After transaction `unique_until` a key may have several rows of one transaction.
     """
-    where = f"rows of {component!r}"
+    place = f"rows of {component!r}"
     sums, keys = Sums(), list[pa.Table]()
     unique = [*columns.key, columns.txid] if columns.is_log else list(columns.key)
     for part in parts:
-        for kind, rule, wrong in _complaints(part, columns, table_txid):
-            for row in part.filter(wrong).slice(0, SHOWN_PER_KIND).to_pylist():
-                findings.add(kind, where, rule, shown(f"{name}={value!r}" for name, value in row.items()))
-        _add_up(sums, part, columns, table_txid, counts)
+        for kind, rule, violations in _violations(part, columns, table_txid):
+            for row in part.filter(violations).slice(0, SHOWN_PER_KIND).to_pylist():
+                findings.add(kind, place, rule, format_values(f"{name}={field!r}" for name, field in row.items()))
+        _add_part(sums, part, columns, table_txid, counts)
         if unique_until is not None:
             part = part.filter(pc.less_equal(part.column(columns.txid), unique_until))
         keys.append(part.select(unique))
-    _check_keys(where, keys, unique, sums.rows, findings)
-    findings.looked_at("rows", sums.rows)
+    _check_keys(place, keys, unique, sums.rows, findings)
+    findings.add_checked("rows", sums.rows)
     return sums
 
 
-def _complaints(
+def _violations(
     part: pa.Table, columns: RowColumns, table_txid: int | None
 ) -> Iterator[tuple[Kind, str, pa.ChunkedArray]]:
-    """What no row may be: the kind of finding, the rule, and a mask of the rows that violate it."""
+    """Yield for each rule the kind of finding, the rule in words, and a mask of the rows that violate it."""
     txid = part.column(columns.txid)
     if table_txid is not None:
-        yield Kind.PARTLY_VISIBLE, f"{columns.txid} <= {table_txid}", _true(pc.greater(txid, table_txid))
+        yield Kind.PARTLY_VISIBLE, f"{columns.txid} <= {table_txid}", _is_true(pc.greater(txid, table_txid))
     yield Kind.BROKEN_ROW, f"{columns.txid} >= 1", pc.fill_null(pc.less(txid, 1), fill_value=True)
     if columns.deleted is not None:
-        yield from _wrong_tombstones(part, columns, _true(part.column(columns.deleted)))
+        yield from _tombstone_violations(part, columns, _is_true(part.column(columns.deleted)))
     if columns.prev_txid is None:
         return
-    before = part.column(columns.prev_txid)
-    wrong = pc.or_(_true(pc.less(before, 1)), _true(pc.greater(before, txid)))
-    yield Kind.BROKEN_ROW, f"1 <= {columns.prev_txid} <= {columns.txid}", wrong
-    is_rolled_back, is_first = _true(pc.equal(before, txid)), before.is_null()
-    for value, previous in columns.previous.items():
-        old, new = part.column(previous), part.column(value)
+    prev_txid = part.column(columns.prev_txid)
+    violations = pc.or_(_is_true(pc.less(prev_txid, 1)), _is_true(pc.greater(prev_txid, txid)))
+    yield Kind.BROKEN_ROW, f"1 <= {columns.prev_txid} <= {columns.txid}", violations
+    is_rolled_back, is_first = _is_true(pc.equal(prev_txid, txid)), prev_txid.is_null()
+    for name, previous_name in columns.previous.items():
+        old, new = part.column(previous_name), part.column(name)
         rule = "a row that was rolled back to hold its previous values"
         yield Kind.BROKEN_ROW, rule, pc.and_(is_rolled_back, _differ(old, new))
         rule = "no previous values where the key did not exist"
         yield Kind.BROKEN_ROW, rule, pc.and_(is_first, old.is_valid())
 
 
-def _wrong_tombstones(
+def _tombstone_violations(
     part: pa.Table, columns: RowColumns, is_deleted: pa.ChunkedArray
 ) -> Iterator[tuple[Kind, str, pa.ChunkedArray]]:
-    for value in columns.values:
-        wrong = pc.and_(is_deleted, part.column(value).is_valid())
-        yield Kind.BROKEN_ROW, "no values of a key that was deleted", wrong
+    for name in columns.values:
+        violations = pc.and_(is_deleted, part.column(name).is_valid())
+        yield Kind.BROKEN_ROW, "no values of a key that was deleted", violations
     if columns.prev_txid is not None:
-        wrong = pc.and_(is_deleted, part.column(columns.prev_txid).is_null())
-        yield Kind.BROKEN_ROW, "no tombstone of a key that did not exist", wrong
+        violations = pc.and_(is_deleted, part.column(columns.prev_txid).is_null())
+        yield Kind.BROKEN_ROW, "no tombstone of a key that did not exist", violations
 
 
-def _true(mask: pa.ChunkedArray) -> pa.ChunkedArray:
-    """NULL is not true."""
+def _is_true(mask: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a mask that is false where the given one is NULL."""
     return pc.fill_null(mask, fill_value=False)
 
 
-def _differ(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which values differ; NULL is equal to NULL, NaN to NaN."""
-    if pa.types.is_nested(one.type):
-        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+def _differ(old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a mask of the values that differ. NULL is equal to NULL, and NaN to NaN."""
+    if pa.types.is_nested(old.type):
+        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
         return pa.chunked_array([pa.array([a != b for a, b in pairs], pa.bool_())])
-    differ = pc.or_(_true(pc.not_equal(one, other)), pc.xor(one.is_null(), other.is_null()))
-    if pa.types.is_floating(one.type):
-        differ = pc.and_not(differ, _true(pc.and_(pc.is_nan(one), pc.is_nan(other))))
+    differ = pc.or_(_is_true(pc.not_equal(old, new)), pc.xor(old.is_null(), new.is_null()))
+    if pa.types.is_floating(old.type):
+        differ = pc.and_not(differ, _is_true(pc.and_(pc.is_nan(old), pc.is_nan(new))))
     return differ
 
 
-def _add_up(sums: Sums, part: pa.Table, columns: RowColumns, table_txid: int | None, counts: str | None) -> None:
+def _add_part(sums: Sums, part: pa.Table, columns: RowColumns, table_txid: int | None, counts: str | None) -> None:
     sums.rows += part.num_rows
     txid = part.column(columns.txid)
     if counts == "*":
@@ -205,21 +208,21 @@ def _add_up(sums: Sums, part: pa.Table, columns: RowColumns, table_txid: int | N
         if columns.previous:
             values = pc.subtract(values, pc.fill_null(part.column(columns.previous[counts]), 0))
         if table_txid is not None:
-            sums.newest += pc.sum(values.filter(_true(pc.equal(txid, table_txid))), min_count=0).as_py()
+            sums.newest += pc.sum(values.filter(_is_true(pc.equal(txid, table_txid))), min_count=0).as_py()
 
 
-def _check_keys(where: str, keys: Sequence[pa.Table], unique: list[str], rows: int, findings: Findings) -> None:
+def _check_keys(place: str, keys: Sequence[pa.Table], unique: list[str], rows: int, findings: Findings) -> None:
     if not unique:
         if rows > 1:
-            findings.add(Kind.BROKEN_ROW, where, "one row", rows)
+            findings.add(Kind.BROKEN_ROW, place, "one row", rows)
         return
     if not keys:
         return
     grouped = pa.concat_tables(keys).group_by(unique).aggregate([([], "count_all")])
-    double = grouped.filter(pc.greater(grouped.column("count_all"), 1))
-    for row in double.slice(0, SHOWN_PER_KIND).to_pylist():
+    repeated_keys = grouped.filter(pc.greater(grouped.column("count_all"), 1))
+    for row in repeated_keys.slice(0, SHOWN_PER_KIND).to_pylist():
         times = row.pop("count_all")
-        findings.add(Kind.BROKEN_ROW, where, f"one row of key {shown(row.values())}", times)
+        findings.add(Kind.BROKEN_ROW, place, f"one row of key {format_values(row.values())}", times)
 
 
 def check_count(
@@ -234,52 +237,53 @@ def check_count(
 ) -> None:
     """Check that a column counts the records that were read, each once; `*`: that each record made one row.
 
-    Needs the batches of all transactions that the table contains; otherwise only the last one's changes are added up.
+    All counts can be checked only if the store has the batches of all transactions in the table. Otherwise only the
+    changes of the last transaction are compared.
     `is_counted`: see `CheckedTable`.
     """
-    where = f"rows of {component!r}, {counts}"
+    place = f"rows of {component!r}, {counts}"
     joined_at = history.joined_at(component)
     batches = {batch.txid: batch for batch in history.committed}
     if table_txid is None or table_txid not in {0, *batches}:
-        findings.note(f"{where}: the table is at a transaction that is not committed yet; its counts were not checked")
+        findings.note(f"{place}: the table is at a transaction that is not committed yet; its counts were not checked")
         return
     if table_txid == joined_at:
         return
     if columns.deleted is not None:
-        findings.note(f"{where}: not checked, because keys may have been deleted, and their counts with them")
+        findings.note(f"{place}: not checked, because keys may have been deleted, and their counts with them")
         return
     if columns.expires is not None:
-        findings.note(f"{where}: not checked, because rows expire, and their counts with them")
+        findings.note(f"{place}: not checked, because rows expire, and their counts with them")
         return
     if any(batch.is_filtered for batch in history.committed):
-        findings.note(f"{where}: not checked, because tuples were set aside as dead letters or retried")
+        findings.note(f"{place}: not checked, because tuples were set aside as dead letters or retried")
         return
-    since = [batch for txid, batch in batches.items() if joined_at < txid <= table_txid]
+    counted_batches = [batch for txid, batch in batches.items() if joined_at < txid <= table_txid]
     is_counted = is_counted and cache(is_counted)  # it is called for each batch
-    unknown = _unknown_partition(history, since, is_counted)
-    if unknown is not None:
-        findings.note(f"{where}: not checked, because {unknown}")
+    obstacle = _obstacle_to_counting(history, counted_batches, is_counted)
+    if obstacle is not None:
+        findings.note(f"{place}: not checked, because {obstacle}")
         return
-    records = {batch.txid: _counted_records(batch, is_counted) for batch in since}
+    records = {batch.txid: _counted_records(batch, is_counted) for batch in counted_batches}
     if counts == "*":
         first = min(records)
-        wrong = {txid for txid, number in records.items() if number != sums.per_txid[txid]}
-        wrong |= {txid for txid in sums.per_txid.keys() - records.keys() if txid and txid >= first}
-        for number in sorted(wrong):
-            _compare(where, f"transaction {number}", records.get(number, 0), sums.per_txid[number], findings)
+        wrong_txids = {txid for txid, number in records.items() if number != sums.per_txid[txid]}
+        wrong_txids |= {txid for txid in sums.per_txid.keys() - records.keys() if txid and txid >= first}
+        for txid in sorted(wrong_txids):
+            _compare(place, f"transaction {txid}", records.get(txid, 0), sums.per_txid[txid], findings)
         return
     if not history.knows_when_joined(component):
-        findings.note(f"{where}: the store does not know since when the table counts; its last transaction was checked")
+        findings.note(f"{place}: the store does not know since when the table counts; its last transaction was checked")
     elif 1 in batches:
-        of = f"transactions {joined_at + 1} to {table_txid}"
-        _compare(where, of, sum(records.values()), sums.counted, findings)
-    _compare(where, f"transaction {table_txid}", records[table_txid], sums.newest, findings)
+        transactions = f"transactions {joined_at + 1} to {table_txid}"
+        _compare(place, transactions, sum(records.values()), sums.counted, findings)
+    _compare(place, f"transaction {table_txid}", records[table_txid], sums.newest, findings)
 
 
-def _unknown_partition(
+def _obstacle_to_counting(
     history: StoreHistory, batches: Iterable[CommittedBatch], is_counted: CountedPartition | None
 ) -> str | None:
-    """Why nobody can say whether records reach a table; None: it is known of all."""
+    """Return why it is not known which records reach a table, None if it is known."""
     if is_counted is None:
         several = len(history.streams) > 1
         return "the code alone says which stream reaches it: pass MODULE:TOPOLOGY" if several else None
@@ -291,18 +295,18 @@ def _unknown_partition(
 
 
 def _counted_records(batch: CommittedBatch, is_counted: CountedPartition | None) -> int:
-    """The number of records of a batch that reach a table."""
+    """Return the number of records of a batch that reach a table."""
     if is_counted is None:
         return batch.records
     return sum(records or 0 for partition, (_, _, records) in batch.ranges.items() if is_counted(partition))
 
 
-def _compare(where: str, of: str, expected: int, found: object, findings: Findings) -> None:
-    if found != expected:
-        findings.add(Kind.WRONG_COUNT, f"{where}, {of}", f"{expected}, as many as records were read", found)
+def _compare(place: str, transactions: str, expected: int, actual: object, findings: Findings) -> None:
+    if actual != expected:
+        findings.add(Kind.WRONG_COUNT, f"{place}, {transactions}", f"{expected}, as many as records were read", actual)
 
 
-def shown(values: Iterable[object]) -> str:
-    """Values in a message, limited in length."""
+def format_values(values: Iterable[object]) -> str:
+    """Return values for a message, cut after 300 characters."""
     text = ", ".join(map(str, values))
     return text if len(text) <= 300 else f"{text[:300]}…"

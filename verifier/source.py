@@ -1,4 +1,8 @@
-"""The topic that was read, checked with a consumer of the checker's own: is it the same, and what do ranges hold?"""
+"""Checks the topics that were read, with the checker's own consumer: that they are the same, and what ranges hold.
+
+Offsets are always compared. With `reads_records` the records of every range that still exists are counted again, which
+reads the topics once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from verifier.evidence.findings import CheckImpossible, Findings, Kind
 from verifier.evidence.store import StoreHistory
-from verifier.transactions import Partition, named
+from verifier.transactions import Partition, format_partition
 
 BATCH_RECORDS = 10_000
 POLL_S = 0.1
@@ -23,7 +27,7 @@ FETCHED_AHEAD_KB = 8_192
 
 
 class SourceUnreadable(CheckImpossible):
-    """The source does not respond."""
+    """The source does not respond, or can't be read."""
 
 
 ISOLATION: Final = "isolation.level"
@@ -47,53 +51,53 @@ class KafkaSource:
     leaves_out: bool = False
 
     def topic_of(self, name: str) -> str:
-        """The topic of a partition's source, as the store names it."""
+        """Return the topic of a partition, given the name of its source in the store."""
         return topic_of(name.removeprefix(self.prefix))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of any client."""
-        of_clients = {name: value for name, value in self.options.items() if name != ISOLATION}
-        return {"log_level": 0, **of_clients, "bootstrap.servers": self.bootstrap_servers}
+        options = {name: option for name, option in self.options.items() if name != ISOLATION}
+        return {"log_level": 0, **options, "bootstrap.servers": self.bootstrap_servers}
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What a partition holds now: the offsets `start <= offset < end`."""
+    """The offsets that a partition holds now: `start <= offset < end`."""
 
     start: int
     end: int
 
 
-def _unreadable(source: KafkaSource, error: KafkaException) -> str:
+def _format_unreadable(source: KafkaSource, error: KafkaException) -> str:
     return f"Kafka at {source.bootstrap_servers} does not respond: {error}. Check that it is running and reachable"
 
 
-def look(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition, PartitionState | None]:
-    """The partitions as they are now; None for one that is gone, or whose topic was recreated.
+def read_states(source: KafkaSource, partitions: Sequence[Partition]) -> dict[Partition, PartitionState | None]:
+    """Return the current state of partitions. None for one that does not exist, or whose topic was recreated.
 
     Raises `SourceUnreadable`.
     """
-    ids = _topic_ids(source, sorted({source.topic_of(name) for name, _ in partitions}))
-    consumer = _consumer(source)
+    ids = _read_topic_ids(source, sorted({source.topic_of(name) for name, _ in partitions}))
+    consumer = _create_consumer(source)
     try:
-        return {each: _state(consumer, source, each, ids) for each in partitions}
+        return {partition: _read_state(consumer, source, partition, ids) for partition in partitions}
     except KafkaException as error:
-        raise SourceUnreadable(_unreadable(source, error)) from error
+        raise SourceUnreadable(_format_unreadable(source, error)) from error
     finally:
         consumer.close()
 
 
-def of_sources(
+def group_by_source(
     sources: Sequence[KafkaSource], partitions: Iterable[Partition]
 ) -> list[tuple[KafkaSource, list[Partition]]]:
-    """The partitions of each source, sorted: those whose names begin with its prefix, and with no longer one. Those of
-    none are the first one's, or the only one's: its partitions are named without the stream."""
+    """Return the partitions of each source, sorted. A partition belongs to the source with the longest prefix of its
+    name. One without a stream in its name belongs to the first source, which is the only one."""
     parts: dict[str, list[Partition]] = {source.prefix: [] for source in sources}
     for partition in sorted(partitions):
         is_named = "/" in partition[0]
-        own = [prefix for prefix in parts if partition[0].startswith(prefix) and bool(prefix) == is_named]
-        if own or not is_named:
-            parts[max(own, key=len, default=sources[0].prefix)].append(partition)
+        prefixes = [prefix for prefix in parts if partition[0].startswith(prefix) and bool(prefix) == is_named]
+        if prefixes or not is_named:
+            parts[max(prefixes, key=len, default=sources[0].prefix)].append(partition)
     return [(source, parts[source.prefix]) for source in sources]
 
 
@@ -108,14 +112,19 @@ def check_source(
     for partition, (_, until, _) in last.items():
         state = states.get(partition)
         if partition in states and state is None and history.replays_exactly:
-            findings.add(Kind.SOURCE_CHANGED, named(partition), "the topic that was read", "gone or recreated")
+            findings.add(
+                Kind.SOURCE_CHANGED, format_partition(partition), "the topic that was read", "gone or recreated"
+            )
         elif partition in states and state is None:
             findings.note(
-                f"{named(partition)}: the topic is gone, or was recreated; what was read from it was not checked"
+                f"{format_partition(partition)}: the topic is gone, or was recreated; "
+                "what was read from it was not checked"
             )
         elif state is not None and until > state.end:
-            findings.add(Kind.SOURCE_CHANGED, named(partition), f"offsets up to {until}", f"they end at {state.end}")
-    for source, partitions in of_sources(sources, states):
+            findings.add(
+                Kind.SOURCE_CHANGED, format_partition(partition), f"offsets up to {until}", f"they end at {state.end}"
+            )
+    for source, partitions in group_by_source(sources, states):
         for partition in partitions if source.reads_records else ():
             state = states[partition]
             if state is not None:
@@ -132,83 +141,92 @@ def _check_records(
     findings: Findings,
 ) -> None:
     ranges = [(batch.ranges[partition], batch.txid) for batch in history.committed if partition in batch.ranges]
-    there = [(r, txid) for r, txid in ranges if r[0] >= state.start and r[1] <= state.end and r[1] > r[0]]
-    if len(there) < sum(r[1] > r[0] for r, _ in ranges):
-        findings.note(f"{named(partition)}: the source no longer holds all that was read; the rest was counted")
-    if not there:
+    existing = [
+        (offsets, txid)
+        for offsets, txid in ranges
+        if offsets[0] >= state.start and offsets[1] <= state.end and offsets[1] > offsets[0]
+    ]
+    if len(existing) < sum(offsets[1] > offsets[0] for offsets, _ in ranges):
+        findings.note(
+            f"{format_partition(partition)}: the source no longer holds all that was read; the rest was counted"
+        )
+    if not existing:
         return
-    found = _count(source, partition, [r[0] for r, _ in there], there[-1][0][1])
+    counts = _count_records(source, partition, [offsets[0] for offsets, _ in existing], existing[-1][0][1])
     left_out = compacted = 0
-    may_lack = not history.replays_exactly and found.total() < sum(r[2] or 0 for r, _ in there)
+    may_lack = not history.replays_exactly and counts.total() < sum(offsets[2] or 0 for offsets, _ in existing)
     is_compacted = may_lack and _is_compacted(source, partition)
-    for number, ((start, until, records), txid) in enumerate(there):
-        findings.looked_at("records of the source", found[number])
-        more = found[number] - (records or 0)
-        if more > 0 and source.leaves_out:
-            left_out += more
-        elif more < 0 and is_compacted:
-            compacted -= more
-        elif more:
-            where = f"transaction {txid}, {named(partition)}, [{start}, {until})"
-            findings.add(Kind.WRONG_RECORDS, where, f"{records or 0} records, as were read", found[number])
+    for number, ((start, until, records), txid) in enumerate(existing):
+        findings.add_checked("records of the source", counts[number])
+        surplus = counts[number] - (records or 0)
+        if surplus > 0 and source.leaves_out:
+            left_out += surplus
+        elif surplus < 0 and is_compacted:
+            compacted -= surplus
+        elif surplus:
+            place = f"transaction {txid}, {format_partition(partition)}, [{start}, {until})"
+            findings.add(Kind.WRONG_RECORDS, place, f"{records or 0} records, as were read", counts[number])
     if left_out:
-        why = "the translator skips such, or sets them aside"
-        findings.note(f"{named(partition)}: {left_out} records made no tuple: {why}")
+        reason = "the translator skips such, or sets them aside"
+        findings.note(f"{format_partition(partition)}: {left_out} records made no tuple: {reason}")
     if compacted:
         findings.note(
-            f"{named(partition)}: {compacted} records that were read are no longer there: the topic is compacted"
+            f"{format_partition(partition)}: {compacted} records that were read are no longer there: "
+            "the topic is compacted"
         )
 
 
 def _is_compacted(source: KafkaSource, partition: Partition) -> bool:
-    """Whether the topic's old records may go, one by one, once later ones have their keys."""
+    """Return whether Kafka compacts the topic: it deletes records once later ones have their keys."""
     resource = ConfigResource(ResourceType.TOPIC, source.topic_of(partition[0]))
     admin = AdminClient(source.settings())
     [answer] = admin.describe_configs([resource], request_timeout=source.timeout_s).values()
     try:
         return "compact" in str(answer.result()["cleanup.policy"].value)
     except KafkaException as error:
-        raise SourceUnreadable(f"whether {named(partition)} is compacted can't be found out: {error}") from error
+        raise SourceUnreadable(
+            f"whether {format_partition(partition)} is compacted can't be found out: {error}"
+        ) from error
 
 
-def _count(source: KafkaSource, partition: Partition, starts: Sequence[int], end: int) -> Counter[int]:
-    """The number of records per range, by the range's index; records of gaps belong to the range before."""
-    consumer = _consumer(source)
-    counted: Counter[int] = Counter()
+def _count_records(source: KafkaSource, partition: Partition, starts: Sequence[int], end: int) -> Counter[int]:
+    """Return the number of records of each range, by its index. Records of a gap count for the range before it."""
+    consumer = _create_consumer(source)
+    counts: Counter[int] = Counter()
     topic, index = source.topic_of(partition[0]), partition[1]
     try:
         consumer.assign([TopicPartition(topic, index, starts[0])])
         position, quiet_since_s = starts[0], time.monotonic()
         while position < end:
-            # Waits until so many records are there, which they are not where offsets have none.
+            # Returns after `POLL_S` with fewer records, for example where offsets have no record.
             messages = consumer.consume(min(BATCH_RECORDS, end - position), POLL_S)
             offsets = [int(message.offset() or 0) for message in messages if message.error() is None]
-            counted.update(bisect_right(starts, offset) - 1 for offset in offsets if offset < end)
-            [now] = consumer.position([TopicPartition(topic, index)])
-            if messages or now.offset > position:
+            counts.update(bisect_right(starts, offset) - 1 for offset in offsets if offset < end)
+            [consumed] = consumer.position([TopicPartition(topic, index)])
+            if messages or consumed.offset > position:
                 quiet_since_s = time.monotonic()
             elif time.monotonic() - quiet_since_s > source.timeout_s:
-                raise SourceUnreadable(f"{named(partition)} returns nothing from offset {position} on")
-            position = max(position, now.offset)
-        return counted
+                raise SourceUnreadable(f"{format_partition(partition)} returns nothing from offset {position} on")
+            position = max(position, consumed.offset)
+        return counts
     except KafkaException as error:
-        raise SourceUnreadable(f"{named(partition)} can't be read: {error}") from error
+        raise SourceUnreadable(f"{format_partition(partition)} can't be read: {error}") from error
     finally:
         consumer.close()
 
 
 def topic_of(source: str) -> str:
-    """The topic of a partition's source, which is `topic` or `topic#beginning of its id`."""
+    """Return the topic of a source, whose name is `topic` or `topic#beginning of its id`."""
     return source.partition("#")[0]
 
 
-def shown_id(topic_id: str) -> str:
-    """A topic's id as Kafka's tools show it, and stores have it; the library's is in plain base64."""
+def format_topic_id(topic_id: str) -> str:
+    """Return a topic's id as Kafka's tools and our stores write it. The library writes it in plain base64."""
     return topic_id.replace("/", "_").replace("+", "-")
 
 
-def _topic_ids(source: KafkaSource, topics: Sequence[str]) -> dict[str, str | None]:
-    """Topic → id, None for one without an id, or one that does not exist."""
+def _read_topic_ids(source: KafkaSource, topics: Sequence[str]) -> dict[str, str | None]:
+    """Return the id of each topic, None if it has none or does not exist."""
     ids: dict[str, str | None] = {}
     if not topics:
         return ids
@@ -216,26 +234,26 @@ def _topic_ids(source: KafkaSource, topics: Sequence[str]) -> dict[str, str | No
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=source.timeout_s)
     for topic, future in answers.items():
         try:
-            ids[topic] = shown_id(str(future.result().topic_id))
+            ids[topic] = format_topic_id(str(future.result().topic_id))
         except KafkaException as error:
             if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                raise SourceUnreadable(_unreadable(source, error)) from error
+                raise SourceUnreadable(_format_unreadable(source, error)) from error
             ids[topic] = None
     return ids
 
 
-def _state(
+def _read_state(
     consumer: Consumer, source: KafkaSource, partition: Partition, ids: Mapping[str, str | None]
 ) -> PartitionState | None:
-    topic, id_known = source.topic_of(partition[0]), partition[0].partition("#")[2]
-    id_now = ids.get(topic)
-    if id_now is None or (id_known and not id_now.startswith(id_known)):
+    topic, recorded_id = source.topic_of(partition[0]), partition[0].partition("#")[2]
+    current_id = ids.get(topic)
+    if current_id is None or (recorded_id and not current_id.startswith(recorded_id)):
         return None
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition[1]), timeout=source.timeout_s)
     return PartitionState(low, high)
 
 
-def _consumer(source: KafkaSource) -> Consumer:
+def _create_consumer(source: KafkaSource) -> Consumer:
     return Consumer(
         {
             "queued.max.messages.kbytes": FETCHED_AHEAD_KB,

@@ -28,7 +28,7 @@ from transactional.runtime.engine.history.observing import Committed, Notice
 from transactional.topology.builder import TransactionalTopologyBuilder
 from transactional.topology.topology import Topology
 from verifier.checker import verify
-from verifier.evidence.databases import at_one_moment, open_database
+from verifier.evidence.databases import connect_at_one_moment, open_database
 from verifier.sql_tables import CheckedSqlTable
 
 __all__ = ["command", "module"]
@@ -179,8 +179,8 @@ def test_a_session_is_given_back_as_it_was(pooled: str, use: Use) -> None:
 
 @pytest.mark.parametrize("sessions", [1], indirect=True)
 def test_the_checker_gives_a_session_back_as_it_was(pooled: str) -> None:
-    before, engine = session_of(pooled), open_database(in_schema(pooled, "public"), what="store")
-    with at_one_moment(engine, what="store") as connection:
+    before, engine = session_of(pooled), open_database(in_schema(pooled, "public"), name="store")
+    with connect_at_one_moment(engine, name="store") as connection:
         for _ in range(TRANSACTIONS):
             assert connection.execute(text("SELECT CAST(:one AS BIGINT)"), {"one": 1}).scalar() == 1
         assert connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar() == 0

@@ -17,13 +17,13 @@ from verifier.evidence.findings import CheckImpossible
 _SEARCH_PATH = re.compile(r"\s*(?:-c\s*|--)search_path=((?:\\.|[^\s\\])+)\s*")
 
 
-def open_database(url: str, *, what: str) -> Engine:
-    """`sqlite:///path` or `postgresql://…`, read-only. Raises `CheckImpossible`, which names `what`.
+def open_database(url: str, *, name: str) -> Engine:
+    """Open `sqlite:///path` or `postgresql://…` to read it. Raises `CheckImpossible`, whose text has the `name`.
 
     PostgreSQL may be behind a pooler, whose sessions know no prepared statements and take no options.
     """
     try:
-        parsed = _url(url, what)
+        parsed = _parse_url(url, name)
         if parsed.get_backend_name() == "sqlite":
             return create_engine(parsed, hide_parameters=True)
         options = parsed.query.get("options")
@@ -35,14 +35,14 @@ def open_database(url: str, *, what: str) -> Engine:
             hide_parameters=True,
         )
     except ValueError as error:  # its text may contain a part of the password
-        raise CheckImpossible(f"a {what} is sqlite:///… or postgresql://…, and this URL can't be read") from error
+        raise CheckImpossible(f"a {name} is sqlite:///… or postgresql://…, and this URL can't be read") from error
     except (SQLAlchemyError, ModuleNotFoundError) as error:
-        raise CheckImpossible(f"the {what} can't be opened: {error}") from error
+        raise CheckImpossible(f"the {name} can't be opened: {error}") from error
 
 
 @contextmanager
-def at_one_moment(engine: Engine, *, what: str) -> Iterator[Connection]:
-    """All reads inside see the state at the first read. Raises `CheckImpossible` if something can't be read."""
+def connect_at_one_moment(engine: Engine, *, name: str) -> Iterator[Connection]:
+    """Open a connection whose reads all see the database as of the first. Raises `CheckImpossible` if one fails."""
     try:
         with engine.connect() as connection:
             is_sqlite = engine.dialect.name == "sqlite"
@@ -53,23 +53,23 @@ def at_one_moment(engine: Engine, *, what: str) -> Iterator[Connection]:
                 connection.execute(text("SELECT set_config('search_path', :schemas, true)"), {"schemas": schemas})
             yield connection
     except SQLAlchemyError as error:
-        raise CheckImpossible(f"the {what} can't be read: {error}") from error
+        raise CheckImpossible(f"the {name} can't be read: {error}") from error
 
 
-def _url(url: str, what: str) -> URL:
+def _parse_url(url: str, name: str) -> URL:
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":
-        raise CheckImpossible(f"a {what} is sqlite:///… or postgresql://…, not {parsed.drivername}://…")
+        raise CheckImpossible(f"a {name} is sqlite:///… or postgresql://…, not {parsed.drivername}://…")
     if parsed.host:
-        raise CheckImpossible(f"a {what} in SQLite has no host; write three slashes before the path: sqlite:///…")
+        raise CheckImpossible(f"a {name} in SQLite has no host; write three slashes before the path: sqlite:///…")
     if parsed.database in (None, "", ":memory:"):
-        raise CheckImpossible(f"a {what} in memory is seen by its own process alone, and not from here")
+        raise CheckImpossible(f"a {name} in memory is seen by its own process alone, and not from here")
     path = Path(str(parsed.database))
     if not path.is_file():
-        raise CheckImpossible(f"there is no {what} at {path}")
+        raise CheckImpossible(f"there is no {name} at {path}")
     # Nothing is written, and nothing is created: on a read-only file system not even what readers of a WAL share.
     is_frozen = os.statvfs(path).f_flag & os.ST_RDONLY and not Path(f"{path}-wal").exists()
-    how = {"mode": "ro", **({"immutable": "1"} if is_frozen else {}), "uri": "true"}
-    return make_url(f"sqlite:///file:{quote(str(path.absolute()))}").update_query_dict(how)
+    options = {"mode": "ro", **({"immutable": "1"} if is_frozen else {}), "uri": "true"}
+    return make_url(f"sqlite:///file:{quote(str(path.absolute()))}").update_query_dict(options)

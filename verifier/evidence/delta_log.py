@@ -1,4 +1,8 @@
-"""A Delta table's history, read from the log's files alone: checkpoints and Delta commits."""
+"""A Delta table's history, read from the files of its log alone: checkpoints and Delta commits.
+
+`read_log` begins with the oldest checkpoint from which every later commit exists, and parses all commits after it. It
+uses no library for Delta, whose mistakes it could share with the writer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from verifier.evidence.storage import Storage
 LOG = "_delta_log"
 DIGEST_TAG = "transactional.blake2b"
 READ_TRIES = 3
-"""Old log files may be deleted while they are being read."""
+"""How often reading begins again when log files are deleted meanwhile."""
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -26,7 +30,7 @@ class LogBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that a Delta commit added. `stats` is its writer's JSON, None without."""
+    """A data file that a Delta commit added. `stats` is the JSON of its writer's statistics, None if there is none."""
 
     path: str
     stats: str | None
@@ -34,16 +38,16 @@ class DataFile:
     partition: Mapping[str, str | None]
     size_bytes: int | None = None
     digest: str | None = None
-    """BLAKE2b of its bytes, as its writer has noted it; None without."""
+    """The BLAKE2b digest of its bytes that its writer has recorded, None if there is none."""
 
     def statistics(self) -> Mapping[str, Any]:
-        """The writer's statistics; empty without."""
+        """Return the writer's statistics, empty if there are none."""
         return json.loads(self.stats) if self.stats else {}
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommit:
-    """One Delta commit: the app transactions in it, the files it added and removed."""
+    """One Delta commit: its app transactions, and the files that it added and removed."""
 
     version: int
     operation: str
@@ -52,12 +56,12 @@ class DeltaCommit:
     removed: tuple[str, ...]
     changes_data: bool
     partition_columns: tuple[str, ...] = ()
-    """By which the table is partitioned from then on."""
+    """The columns by which the table is partitioned after this commit."""
     partition_columns_before: tuple[str, ...] = ()
     restored: int | None = None
-    """The earlier Delta version whose files it says that it has brought back."""
+    """The earlier Delta version whose files the commit restores, by its own account."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Of the table, from then on."""
+    """The properties of the table after this commit."""
 
 
 @dataclass(slots=True)
@@ -103,14 +107,14 @@ class TableLog:
         return self.commits[-1].version if self.commits else self.base_version
 
     def app_version(self, app_id: str) -> int | None:
-        """The newest version of an app transaction."""
+        """Return the newest version of an app transaction, None if there is none."""
         for commit in reversed(self.commits):
             if app_id in commit.app_versions:
                 return commit.app_versions[app_id]
         return self.base_app_versions.get(app_id)
 
     def files(self) -> dict[str, DataFile]:
-        """The files of the newest version, by path."""
+        """Return the data files of the newest version, by path."""
         active = dict(self.base_files)
         for commit in self.commits:
             for path in commit.removed:
@@ -133,31 +137,31 @@ def read_log(storage: Storage) -> TableLog:
 def _read(storage: Storage) -> TableLog:
     names = storage.names(LOG)
     versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
-    base, parts = _oldest_base(versions, _checkpoints(names))
+    base, parts = _oldest_base(versions, _find_checkpoints(names))
     shape = TableShape()
     app_versions, files = _read_checkpoint(storage, parts, shape)
     commits = [_read_commit(storage, version, shape) for version in versions if version > base]
     return TableLog(base, app_versions, files, tuple(commits), shape)
 
 
-def _checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
-    """The names of each complete checkpoint's files, by version."""
-    found: dict[int, list[str]] = {}
+def _find_checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
+    """Return the names of each complete checkpoint's files, by version."""
+    files_of: dict[int, list[str]] = {}
     parts: dict[int, int] = {}
     for name in sorted(names):
         if match := _CHECKPOINT.fullmatch(name):
             version = int(match[1])
-            found.setdefault(version, []).append(name)
+            files_of.setdefault(version, []).append(name)
             parts[version] = int(match[2] or 1)
-    return {version: names for version, names in found.items() if len(names) == parts[version]}
+    return {version: files for version, files in files_of.items() if len(files) == parts[version]}
 
 
 def _oldest_base(versions: list[int], checkpoints: Mapping[int, list[str]]) -> tuple[int, list[str]]:
-    """The oldest point from which every Delta commit exists up to the newest."""
+    """Return the oldest version after which every Delta commit exists, with the files of its checkpoint."""
     newest = max([*versions[-1:], *checkpoints], default=None)
     if newest is None:
         raise LogBroken("there is no Delta log")
-    first = _first_without_hole(versions) if versions and versions[-1] == newest else newest + 1
+    first = _first_contiguous(versions) if versions and versions[-1] == newest else newest + 1
     if first == 0:
         return -1, []
     usable = [version for version in checkpoints if version >= first - 1]
@@ -170,7 +174,7 @@ def _oldest_base(versions: list[int], checkpoints: Mapping[int, list[str]]) -> t
     return min(usable), checkpoints[min(usable)]
 
 
-def _first_without_hole(versions: list[int]) -> int:
+def _first_contiguous(versions: list[int]) -> int:
     first = versions[-1]
     for version in reversed(versions[:-1]):
         if version != first - 1:
@@ -191,7 +195,7 @@ def _read_checkpoint(
                 for row in _rows(table, action):
                     shape.take({action: row})
             app_versions |= {row["appId"]: row["version"] for row in _rows(table, "txn")}
-            added = (_file_of({**row, "dataChange": False}) for row in _rows(table, "add"))
+            added = (_parse_file({**row, "dataChange": False}) for row in _rows(table, "add"))
             files |= {file.path: file for file in added}
         except FileNotFoundError:
             raise
@@ -201,16 +205,16 @@ def _read_checkpoint(
 
 
 def _rows(table: Any, action: str) -> list[dict[str, Any]]:
-    """The rows of one kind of action in a checkpoint; maps as dicts."""
+    """Return the rows of one kind of action in a checkpoint, with maps as dicts."""
     if action not in table.column_names:
         return []
     column = table.column(action)
-    found: list[dict[str, Any]] = column.filter(column.is_valid()).to_pylist()
-    for row in found:
+    rows: list[dict[str, Any]] = column.filter(column.is_valid()).to_pylist()
+    for row in rows:
         for name in ("configuration", "partitionValues"):
             if isinstance(row.get(name), list):
                 row[name] = dict(row[name])
-    return found
+    return rows
 
 
 def _read_commit(storage: Storage, version: int, shape: TableShape) -> DeltaCommit:
@@ -219,30 +223,31 @@ def _read_commit(storage: Storage, version: int, shape: TableShape) -> DeltaComm
         raise LogBroken(f"the entry of Delta version {version} has no byte")
     try:
         lines = b",".join(text.split(b"\n")) if b"\n" in text else text
-        return _commit_of(version, json.loads(b"[" + lines.strip(b",") + b"]"), shape)
+        return _parse_commit(version, json.loads(b"[" + lines.strip(b",") + b"]"), shape)
     except _UNREADABLE:
         pass
     try:  # blank lines
         actions = [json.loads(line) for line in text.splitlines() if line.strip()]
-        return _commit_of(version, actions, shape)
+        return _parse_commit(version, actions, shape)
     except _UNREADABLE as error:
         raise LogBroken(f"Delta version {version} is not readable: {error!r}") from error
 
 
-def _file_of(add: Mapping[str, Any]) -> DataFile:
+def _parse_file(add: Mapping[str, Any]) -> DataFile:
     digest = dict(add.get("tags") or {}).get(DIGEST_TAG)
     partition = add.get("partitionValues") or {}
     return DataFile(add["path"], add.get("stats"), add["dataChange"], partition, add.get("size"), digest)
 
 
-def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableShape) -> DeltaCommit:
+def _parse_commit(version: int, actions: Iterable[Mapping[str, Any]], shape: TableShape) -> DeltaCommit:
     app_versions: dict[str, int] = {}
     added: list[DataFile] = []
     removed: list[str] = []
-    operation, changes_data, before, restored = "", False, shape.partition_columns, None
+    operation, changes_data, restored = "", False, None
+    partition_columns_before = shape.partition_columns
     for action in actions:
         if add := action.get("add"):
-            added.append(_file_of(add))
+            added.append(_parse_file(add))
             changes_data = changes_data or add["dataChange"]
         elif remove := action.get("remove"):
             removed.append(remove["path"])
@@ -251,12 +256,12 @@ def _commit_of(version: int, actions: Iterable[Mapping[str, Any]], shape: TableS
             if not isinstance(txn["version"], int):
                 raise TypeError(f"the version of an app transaction is {txn['version']!r}")
             app_versions[txn["appId"]] = txn["version"]
-        elif info := action.get("commitInfo"):
-            operation = info.get("operation", "")
+        elif commit_info := action.get("commitInfo"):
+            operation = commit_info.get("operation", "")
             if operation == "RESTORE":
-                restored = int((info.get("operationParameters") or {}).get("version", -1))
+                restored = int((commit_info.get("operationParameters") or {}).get("version", -1))
         else:
             shape.take(action)
-    partitions = (shape.partition_columns, before)
+    partitions = (shape.partition_columns, partition_columns_before)
     files = (tuple(added), tuple(removed), changes_data)
     return DeltaCommit(version, operation, app_versions, *files, *partitions, restored, shape.properties)

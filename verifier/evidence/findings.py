@@ -12,7 +12,7 @@ SHOWN_PER_KIND = 20
 
 
 class CheckImpossible(Exception):
-    """Something that the checker should check can't be checked."""
+    """A table, store or source can't be checked, for the reason in the text."""
 
 
 class Kind(StrEnum):
@@ -64,7 +64,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: where, what was expected there, and what is there."""
+    """One thing that is wrong: the place, what was expected there, and what is there."""
 
     kind: Kind
     where: str
@@ -77,9 +77,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome. `counts` says how many findings of each kind there are, including those that are not kept.
+    """The outcome. `counts` has the number of findings of each kind, also of those that `findings` leaves out.
 
-    `checked` says how much was checked; `notes` what could not be, and anything surprising.
+    `checked` has the number of things checked by subject; `notes` name what could not be checked, or is surprising.
     """
 
     findings: tuple[Finding, ...]
@@ -89,33 +89,33 @@ class Report:
 
     @property
     def is_exact(self) -> bool:
-        """True if nothing was found. Things that the notes name were not checked."""
+        """Whether there is no finding. What the notes name was not checked."""
         return not self.counts
 
 
 class Findings:
-    """Collects what is found."""
+    """Collects findings and notes, and counts what was checked."""
 
     def __init__(self) -> None:
-        self._kept: list[Finding] = []
+        self._findings: list[Finding] = []
         self._counts: Counter[Kind] = Counter()
         self._checked: Counter[str] = Counter()
         self._notes: dict[str, None] = {}
 
     def add(self, kind: Kind, where: str, expected: object, found: object) -> None:
-        """Something is wrong."""
+        """Add a finding. Only the first `SHOWN_PER_KIND` of a kind are reported in full; all are counted."""
         self._counts[kind] += 1
         if self._counts[kind] <= SHOWN_PER_KIND:
-            self._kept.append(Finding(kind, where, str(expected), str(found)))
+            self._findings.append(Finding(kind, where, str(expected), str(found)))
 
     def note(self, text: str) -> None:
-        """Something was not checked, or is worth knowing. The same text counts once."""
+        """Add a note on something that was not checked, or is worth knowing. A repeated text is added once."""
         self._notes[text] = None
 
-    def looked_at(self, what: str, number: int) -> None:
-        """How many things of a kind were checked."""
-        self._checked[what] += number
+    def add_checked(self, subject: str, number: int) -> None:
+        """Count things that were checked, by a subject such as `rows`."""
+        self._checked[subject] += number
 
     def report(self) -> Report:
-        """All of it."""
-        return Report(tuple(self._kept), dict(self._counts), dict(self._checked), tuple(self._notes))
+        """Return the report of everything that was added."""
+        return Report(tuple(self._findings), dict(self._counts), dict(self._checked), tuple(self._notes))

@@ -69,7 +69,7 @@ class FolderStorage:
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""
         with pq.ParquetFile(f"{self._root}/{unquote(path)}") as file:
-            return _whole(file.read(columns), columns or [])
+            return _with_missing_columns(file.read(columns), columns or [])
 
     def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
         """A Parquet file in parts. Raises `OSError` if it can't be read."""
@@ -97,13 +97,13 @@ class ObjectStorage:
 
     def size_bytes(self, path: str) -> int | None:
         """The size of a data file; None if it does not exist."""
-        [info] = self._files.get_file_info([unquote(path)])
-        return None if info.size is None else int(info.size)
+        [file] = self._files.get_file_info([unquote(path)])
+        return None if file.size is None else int(file.size)
 
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """A Parquet file. Raises `FileNotFoundError`."""
         with self._files.open_input_file(unquote(path)) as stream, pq.ParquetFile(stream) as file:
-            return _whole(file.read(columns), columns or [])
+            return _with_missing_columns(file.read(columns), columns or [])
 
     def parquet_parts(self, path: str, columns: list[str]) -> Iterator[pa.Table]:
         """A Parquet file in parts. Raises `OSError` if it can't be read."""
@@ -114,14 +114,14 @@ class ObjectStorage:
 def _parts(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:
     try:
         for batch in file.iter_batches(PART_ROWS, columns=columns):
-            part = _whole(pa.Table.from_batches([batch]), columns)
+            part = _with_missing_columns(pa.Table.from_batches([batch]), columns)
             yield part.cast(pa.schema([pa.field(field.name, _plain(field.type)) for field in part.schema]))
     except pa.ArrowException as error:
         raise OSError(str(error)) from error
 
 
-def _whole(rows: pa.Table, columns: list[str]) -> pa.Table:
-    """With the columns that the table was given after the file was written."""
+def _with_missing_columns(rows: pa.Table, columns: list[str]) -> pa.Table:
+    """Append, as NULL, the columns that the table has gained since the file was written."""
     for name in columns:
         if name not in rows.column_names:
             rows = rows.append_column(name, pa.nulls(rows.num_rows))
@@ -129,7 +129,7 @@ def _whole(rows: pa.Table, columns: list[str]) -> pa.Table:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Writers differ in their JSON formatting."""
+    """Return the type that Arrow has for a type of views or large offsets, which writers choose differently."""
     if pa.types.is_string_view(type_) or pa.types.is_large_string(type_):
         return pa.string()
     return pa.binary() if pa.types.is_binary_view(type_) or pa.types.is_large_binary(type_) else type_

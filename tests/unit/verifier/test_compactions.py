@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from verifier.compactions import _put_together
+from verifier.compactions import _read_combined
 from verifier.evidence.delta_log import DataFile
 from verifier.evidence.findings import CheckImpossible
 from verifier.evidence.storage import FolderStorage
@@ -30,7 +30,7 @@ def put_together(folder: Path, how: dict[str, str], *rows: Row) -> dict[tuple[ob
         path = folder / f"{txid}.parquet"
         parquet.write_table(pa.table(arrays, names=[*COLUMNS.key, *COLUMNS.values]), path)
         files.append(DataFile(path.name, None, True, {"txid": str(txid)}))
-    return _put_together(FolderStorage(str(folder)), files, COLUMNS, how)
+    return _read_combined(FolderStorage(str(folder)), files, COLUMNS, how)
 
 
 @pytest.mark.parametrize("order", [1, -1])

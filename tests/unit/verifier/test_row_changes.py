@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verifier.evidence.findings import Kind
-from verifier.row_changes import Row, change_complaint
+from verifier.row_changes import Row, find_violation
 
 BEFORE = Row((3,), 6, 5, (2,))
 """Of transaction 6, onto what transaction 5 has left; transaction 8 is the next that changes it."""
@@ -23,7 +23,7 @@ BEFORE = Row((3,), 6, 5, (2,))
     ],
 )
 def test_a_row_of_an_earlier_transaction_keeps_what_it_was(after: Row | None, kind: Kind | None) -> None:
-    found = change_complaint(8, BEFORE, after)
+    found = find_violation(8, BEFORE, after)
     assert (found and found[0]) == kind
 
 
@@ -38,5 +38,5 @@ def test_a_row_of_an_earlier_transaction_keeps_what_it_was(after: Row | None, ki
     ],
 )
 def test_a_replay_starts_from_what_was_before_or_goes_back_to_it(after: Row, kind: Kind | None) -> None:
-    found = change_complaint(6, BEFORE, after)
+    found = find_violation(6, BEFORE, after)
     assert (found and found[0]) == kind

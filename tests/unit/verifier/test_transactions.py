@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from verifier.evidence.findings import Findings, Kind
-from verifier.evidence.store import CommittedBatch, StoreHistory, in_one_form
+from verifier.evidence.store import CommittedBatch, StoreHistory, with_last_names
 from verifier.transactions import check_transactions
 
 
@@ -16,7 +16,7 @@ def of(txid: int, **ranges: tuple[int, int]) -> CommittedBatch:
 
 
 def names(batches: Sequence[CommittedBatch]) -> list[set[str]]:
-    return [{source for source, _ in batch.ranges} for batch in in_one_form(batches)]
+    return [{source for source, _ in batch.ranges} for batch in with_last_names(batches)]
 
 
 def test_a_first_stream_without_its_name_is_the_one_that_goes_on_where_it_ended() -> None:
@@ -28,14 +28,14 @@ def test_a_first_stream_without_its_name_is_the_one_that_goes_on_where_it_ended(
 
 def test_what_has_no_successor_keeps_its_name() -> None:
     batches = [of(1, t=(0, 3)), of(2, u=(0, 1)), of(3, u=(1, 2))]
-    assert in_one_form(batches) == tuple(batches)
-    assert in_one_form([]) == ()
+    assert with_last_names(batches) == tuple(batches)
+    assert with_last_names([]) == ()
 
 
 def test_a_position_that_changed_hands_is_found() -> None:
     """As if the streams had changed places, and gone on at each other's positions."""
     findings, batches = Findings(), [of(1, t=(0, 3), b_t=(0, 5)), of(2, a_t=(5, 6), b_t=(3, 4))]
-    history = StoreHistory("both", 2, 2, 2, in_one_form(batches), {1: 1, 2: 2})
+    history = StoreHistory("both", 2, 2, 2, with_last_names(batches), {1: 1, 2: 2})
     check_transactions(history, findings, log_starts={})
     assert [each.kind for each in findings.report().findings] == [Kind.RANGE_GAP, Kind.RANGE_OVERLAP]
 
