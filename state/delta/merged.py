@@ -103,7 +103,7 @@ class MergedTable(Layout):
 
     def _as_small(self, attempt: TransactionAttempt, change: Change, files: Sequence[DataFile]) -> bool:
         """Write all rows to one file, from memory. False if the table is not small."""
-        new_rows = self._small.after(change, self.loaded.delta_version, files, self._rows_if_small)
+        new_rows = self._small.rewrite(change, self.loaded.delta_version, files, self._rows_if_small)
         if new_rows is None:
             return False
         next_version = self.loaded.read_version + 1

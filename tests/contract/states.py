@@ -80,7 +80,7 @@ class FilesMapState(CommittedMapState):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         class NeverSmall(SmallTable):
-            def after(self, *_: Any) -> None:
+            def rewrite(self, *_: Any) -> None:
                 """Nothing is known."""
 
         super().open(owner, txid_of)

@@ -1,4 +1,4 @@
-"""Work on a table that is done apart, in a thread, while transactions continue."""
+"""Work on a table in a thread of its own, while transactions continue."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from typing import Generic, TypeVar
 from transactional.model.plumbing.pools import DaemonPool
 
 T = TypeVar("T")
-FINISHING_S = 60.0
-"""So long the end of a run waits for it at most."""
-LOOKING_S = 0.05
-"""How often it looks whether it still may."""
+FINISH_TIMEOUT_S = 60.0
+"""Longest time that the end of a run waits for the work, in seconds."""
+POLL_INTERVAL_S = 0.05
+"""Seconds between two checks whether the run may still wait."""
 
 
 class BackgroundWork(Generic[T]):
-    """At most one piece of work that is under way, or whose result was not taken yet."""
+    """One piece of work at most that is in progress, or whose result was not taken yet."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._future: Future[None] | None = None
-        self._made: list[T] = []
+        self._results: list[T] = []
 
     @property
     def is_pending(self) -> bool:
-        """Whether one is under way, or was not taken yet."""
+        """True if work is in progress, or its result was not taken yet."""
         return self._future is not None
 
     @property
     def has_ended(self) -> bool:
-        """Whether one has, well or not, and was not taken yet."""
+        """True if the work has succeeded or failed, and its result was not taken yet."""
         return self._future is not None and self._future.done()
 
     def start(self, work: Callable[[], T]) -> None:
-        """Begin one in a thread of its own."""
-        made = self._made = []
+        """Begin the work in a thread of its own."""
+        results = self._results = []
         pool = DaemonPool(1, self._name)
-        self._future = pool.submit(lambda: made.append(work()))
+        self._future = pool.submit(lambda: results.append(work()))
         pool.shutdown(wait_s=0)
 
     def take(self) -> T:
-        """The result of the one that has ended. Raises what it has raised; either way it is no longer pending."""
-        assert self._future is not None, "one has ended"
+        """Return the result of the work that has ended, or raise its error. It is no longer pending then."""
+        assert self._future is not None, "the work has ended"
         future, self._future = self._future, None
         future.result()
-        return self._made.pop()
+        return self._results.pop()
 
     def wait(self, may_go_on: Callable[[], bool]) -> None:
-        """Wait for the one that is pending, if any, as long as `may_go_on` says so."""
-        until_s = time.monotonic() + FINISHING_S
+        """Wait for pending work, if there is any, as long as `may_go_on()` is true."""
+        until_s = time.monotonic() + FINISH_TIMEOUT_S
         while self._future is not None and not self.has_ended and may_go_on() and time.monotonic() < until_s:
-            futures.wait([self._future], timeout=LOOKING_S)
+            futures.wait([self._future], timeout=POLL_INTERVAL_S)

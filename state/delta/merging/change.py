@@ -1,8 +1,9 @@
-"""What a transaction makes of a table's rows: the rule of the merge layout, on columns; and tables that it is applied
-to as a whole.
+"""The rule of the merge layout on columns: the rows of a table after a transaction, from its stored rows and the new
+ones.
 
-Every row of a dead attempt of the same transaction starts again from its previous values, also those that do not come
-(row T60).
+A row that a dead attempt of the same transaction has written starts again from its previous values, even if the
+transaction has no new row for its key (row T60). `SmallTable` applies the rule to a table that is rewritten as a whole;
+`rewriting.py` applies it file by file. Nothing is read from or written to storage here.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from transactional.model.aggregates.key_matching import find_key_positions, find
 from transactional.model.attempt import TxId
 
 REWRITTEN_ROWS_MAX: Final = 50_000
-"""With more rows than this, those that come included, a table is rewritten file by file."""
+"""Largest number of rows, new ones included, of a table that is rewritten as a whole."""
 REWRITTEN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""And with larger files."""
+"""Largest size of the files of such a table."""
 Places = tuple[pa.Array | None, pa.Array]
-"""Of each row that is to be: where it stands in the table (None: they are the table's, in order), and in what comes."""
+"""The position of each resulting row in the table (None: they are the table's rows, in order), and in the new rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a transaction does to a table: `rows` have key and value columns, one row per key, in one piece."""
+    """The change of a table by one transaction. `rows` have key and value columns, one row per key, in one chunk."""
 
     columns: StateColumns
     txid: TxId
@@ -41,19 +42,22 @@ class Change:
     combine: Mapping[str, str]
     horizons: ExpiryHorizons = NO_HORIZONS
     removes: bool = False
-    """Whether rows go that had expired for the transaction before, also of files that have no key that comes."""
+    """True to remove rows that had expired for the previous transaction, also in files without a new row's key."""
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
-        """Of the table's columns in an order."""
+        """Return the schema of columns of the table, in the given order."""
         types = self.columns.table_schema
         return pa.schema([types.field(name) for name in names])
 
     def applied(self, rows: pa.Table, in_source: pa.Array | None = None) -> pa.Table:
-        """What becomes of rows of the table. They are all there are, so that new ones come with them; or `in_source`
-        says where each stands in what comes. Raises `WriteRefused` for sums that do not fit."""
+        """Return the given rows of the table after the transaction. Raises `WriteRefused` for sums that do not fit.
+
+        Without `in_source` they are all rows of the table, and rows with new keys are returned as well. With it they
+        are some of the rows, and `in_source` has the position of each in the new rows.
+        """
         try:
             places = _places_of_all(rows, self.rows, self.columns.key.names) if in_source is None else (None, in_source)
-            return _Rewriting(rows, self.rows, self.columns, self.txid, self.horizons, places).result(self.combine)
+            return _Rewriting(rows, self.rows, self.columns, self.txid, self.horizons, places).build(self.combine)
         except pa.ArrowException as error:
             raise WriteRefused(str(error), is_conflict=False) from error
 
@@ -64,18 +68,18 @@ class Change:
             rows = rows.take(find_unmatched_positions(places, rows.num_rows))
         if columns.deletes:
             rows = rows.filter(pc.invert(pc.fill_null(rows[columns.deleted], fill_value=False)))
-        many = rows.num_rows
-        found = {name: rows[name] for name in (*columns.key.names, *columns.values.names)}
-        found |= {columns.prev(name): pa.nulls(many, rows[name].type) for name in columns.values.names}
-        found |= {columns.txid: pa.repeat(pa.scalar(int(self.txid), pa.int64()), many)}
-        found |= {columns.prev_txid: pa.nulls(many, pa.int64())}
+        row_count = rows.num_rows
+        new_columns = {name: rows[name] for name in (*columns.key.names, *columns.values.names)}
+        new_columns |= {columns.prev(name): pa.nulls(row_count, rows[name].type) for name in columns.values.names}
+        new_columns |= {columns.txid: pa.repeat(pa.scalar(int(self.txid), pa.int64()), row_count)}
+        new_columns |= {columns.prev_txid: pa.nulls(row_count, pa.int64())}
         if columns.deletes:
-            found[columns.deleted] = pa.repeat(pa.scalar(False, pa.bool_()), many)
-        return pa.table({name: found[name] for name in columns.all.names})
+            new_columns[columns.deleted] = pa.repeat(pa.scalar(False, pa.bool_()), row_count)
+        return pa.table({name: new_columns[name] for name in columns.all.names})
 
 
 def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Places:
-    """Where every key of the two stands, the new ones last; NULL: nowhere."""
+    """Return the positions of all keys in both tables, those of new keys last. NULL: the key is not in that table."""
     in_source = find_key_positions(rows, source, key, is_unique=True)
     new = find_unmatched_positions(in_source, source.num_rows)
     if not len(new):
@@ -105,19 +109,17 @@ class _Terms:
     def either(self, one: Any, other: Any) -> Any:
         return pc.or_(one, other)
 
-    def choose(self, condition: Any, value: Any, otherwise: Any) -> Any:
-        return pc.if_else(condition, value, otherwise)
+    def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
+        return pc.if_else(condition, chosen, otherwise)
 
 
-def visible(rows: pa.Table, columns: StateColumns, before: TxId | None) -> pa.Table:
-    """Key and value columns of a table's rows, as they were before transaction `before`."""
-    as_of = ColumnsAsOf.before_transaction(columns, before, _Terms(rows))
+def visible(rows: pa.Table, columns: StateColumns, end_txid: TxId | None) -> pa.Table:
+    """Return key and value columns of a table's rows as they were before transaction `end_txid`."""
+    as_of = ColumnsAsOf.before_transaction(columns, end_txid, _Terms(rows))
     keys = [(name, rows[name]) for name in columns.key.names]
-    found, exists = (
-        pa.table(dict([*keys, *((name, as_of.value_column(name)) for name in columns.values.names)])),
-        as_of.row_filter,
-    )
-    return found if exists is None else found.filter(exists)
+    values = [(name, as_of.value_column(name)) for name in columns.values.names]
+    all_rows, row_filter = pa.table(dict([*keys, *values])), as_of.row_filter
+    return all_rows if row_filter is None else all_rows.filter(row_filter)
 
 
 class _Rewriting:
@@ -134,46 +136,47 @@ class _Rewriting:
         self._columns, self._txid = columns, pa.scalar(int(txid), pa.int64())
         in_rows, in_source = places
         self._rows = rows if in_rows is None else take_rows(rows, in_rows)
-        # Where the rows are the table's, so are their keys.
-        given = source if in_rows is not None else source.drop_columns(list(columns.key.names))
-        self._source = take_rows(given, in_source)
+        # The keys are not needed if the rows are the table's.
+        source_columns = source if in_rows is not None else source.drop_columns(list(columns.key.names))
+        self._source = take_rows(source_columns, in_source)
         self._keys = [self._key(name, in_source) for name in columns.key.names]
-        self._comes = pc.is_valid(in_source)
-        self._all_come = in_source.null_count == 0
+        self._is_in_source = pc.is_valid(in_source)
+        self._are_all_in_source = in_source.null_count == 0
         has_own = pc.any(pc.equal(self._rows[columns.txid], self._txid)).as_py()
         self._as_of = ColumnsAsOf.before_transaction(columns, txid if has_own else None, _Terms(self._rows))
-        """What a dead attempt of this transaction has written starts again from what was before it."""
+        """The rows before this transaction: rows of a dead attempt start again from their previous values."""
 
-    def result(self, combine: Mapping[str, str]) -> pa.Table:
-        names, rows, comes = self._columns, self._rows, self._comes
+    def build(self, combine: Mapping[str, str]) -> pa.Table:
+        names, rows, is_in_source = self._columns, self._rows, self._is_in_source
         no_txid, old_txid = pa.scalar(None, pa.int64()), self._as_of.txid
-        is_left, is_deleted = comes, comes
+        is_updated, is_deleted = is_in_source, is_in_source
         if names.deletes:
             old_txid = pc.if_else(self._as_of.row_filter, old_txid, no_txid)
             is_deleted = pc.fill_null(self._source[names.deleted], fill_value=False)
-            is_left = pc.and_not(comes, is_deleted)
+            is_updated = pc.and_not(is_in_source, is_deleted)
         old = {name: self._as_of.value_column(name) for name in names.values.names}
-        begins_anew = self._has_expired(self._horizons.current, old)
-        if (is_past := self._has_expired(self._horizons.previous, old)) is not None:
-            # Also for the transaction before: so it is as no row.
-            old_txid = pc.if_else(is_past, no_txid, old_txid)
-        found: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
-        for name, before in old.items():
-            stored = before if begins_anew is None else pc.if_else(begins_anew, pa.scalar(None, before.type), before)
+        has_restarted = self._has_expired(self._horizons.current, old)
+        if (is_expired := self._has_expired(self._horizons.previous, old)) is not None:
+            # The row had expired for the previous transaction as well, so it counts as no row.
+            old_txid = pc.if_else(is_expired, no_txid, old_txid)
+        columns: dict[str, pa.ChunkedArray] = dict(zip(names.key.names, self._keys, strict=True))
+        for name, old_values in old.items():
+            no_value = pa.scalar(None, old_values.type)
+            stored = old_values if has_restarted is None else pc.if_else(has_restarted, no_value, old_values)
             combined = combine_columns(combine[name], stored, self._source[name])
-            found[name] = self._of_coming(combined, before)
-            kept = before if is_past is None else pc.if_else(is_past, pa.scalar(None, before.type), before)
-            found[names.prev(name)] = self._of_coming(kept, rows[names.prev(name)])
-        found[names.txid] = self._of_coming(self._txid, old_txid)
-        found[names.prev_txid] = self._of_coming(old_txid, rows[names.prev_txid])
+            columns[name] = self._choose(combined, old_values)
+            previous = old_values if is_expired is None else pc.if_else(is_expired, no_value, old_values)
+            columns[names.prev(name)] = self._choose(previous, rows[names.prev(name)])
+        columns[names.txid] = self._choose(self._txid, old_txid)
+        columns[names.prev_txid] = self._choose(old_txid, rows[names.prev_txid])
         if names.deletes:
-            found[names.deleted] = is_deleted
-        table = pa.table({name: found[name] for name in names.all.names})
-        stays = pc.or_(is_left, pc.is_valid(old_txid))
-        return table if pc.all(stays).as_py() else table.filter(stays)
+            columns[names.deleted] = is_deleted
+        table = pa.table({name: columns[name] for name in names.all.names})
+        exists = pc.or_(is_updated, pc.is_valid(old_txid))
+        return table if pc.all(exists).as_py() else table.filter(exists)
 
     def _has_expired(self, horizon: int | None, old: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray | None:
-        """Which rows had expired by a horizon as they were before this transaction; None: none."""
+        """Return for each row whether it had expired by a horizon, before this transaction. None if no row had."""
         expires, keys = self._columns.expires, dict(zip(self._columns.key.names, self._keys, strict=True))
         if expires is None or horizon is None:
             return None
@@ -184,26 +187,28 @@ class _Rewriting:
             return self._rows[name]
         return pc.if_else(pc.is_valid(in_source), self._source[name], self._rows[name])
 
-    def _of_coming(self, coming: pa.ChunkedArray | pa.Scalar, others: pa.ChunkedArray) -> pa.ChunkedArray:
-        if not self._all_come:
-            return pc.if_else(self._comes, coming, others)
-        return pa.repeat(coming, len(self._comes)) if isinstance(coming, pa.Scalar) else coming
+    def _choose(self, updated: pa.ChunkedArray | pa.Scalar, stored: pa.ChunkedArray) -> pa.ChunkedArray:
+        if not self._are_all_in_source:
+            return pc.if_else(self._is_in_source, updated, stored)
+        return pa.repeat(updated, len(self._is_in_source)) if isinstance(updated, pa.Scalar) else updated
 
 
 class SmallTable:
-    """The rows of a table that is small: it is one file, which is written as a whole. They are kept in memory from
-    one transaction to the next, by Delta version."""
+    """The rows of a small table, which is one file that is written as a whole.
+
+    They are in memory from one transaction to the next, with their Delta version.
+    """
 
     def __init__(self) -> None:
-        self._known: tuple[int, pa.Table] | None = None
+        self._cached: tuple[int, pa.Table] | None = None
 
-    def after(
+    def rewrite(
         self, change: Change, version: int, files: Sequence[DataFile], load: Callable[[int], pa.Table | None]
     ) -> pa.Table | None:
-        """All rows after a transaction, as `rewritten`; None for a table that is not small.
+        """Return all rows after a transaction, or None if the table is not small.
 
-        `load` reads all columns of the rows of Delta version `version`, which is made of `files`, unless there are more
-        than so many.
+        `load(rows_max)` reads all columns of the rows of Delta version `version`, which has these `files`, unless there
+        are more than `rows_max` rows.
         """
         rows_max, size_bytes = REWRITTEN_ROWS_MAX - change.rows.num_rows, sum(file.size_bytes for file in files)
         if max(change.rows.nbytes, size_bytes) > REWRITTEN_BYTES_MAX:
@@ -214,9 +219,9 @@ class SmallTable:
         return None if rows is None or rows.num_rows > rows_max else change.applied(rows)
 
     def rows(self, version: int) -> pa.Table | None:
-        """All columns of the rows of a Delta version, None: not known."""
-        return self._known[1] if self._known is not None and self._known[0] == version else None
+        """Return the rows of a Delta version, with all columns, or None if they are not in memory."""
+        return self._cached[1] if self._cached is not None and self._cached[0] == version else None
 
     def keep(self, version: int, rows: pa.Table) -> None:
-        """Note what a Delta version is made of."""
-        self._known = (version, rows)
+        """Remember the rows of a Delta version."""
+        self._cached = (version, rows)

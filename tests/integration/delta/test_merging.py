@@ -90,7 +90,7 @@ def test_what_is_kept_belongs_to_one_version(place: Place) -> None:
     before = set(Path(words.location.uri).iterdir())
     with pytest.raises(WriteRefused):
         merge()
-    assert handle._small._known is None, "a Delta commit came between: who knows what is in it"
+    assert handle._small._cached is None, "a Delta commit came between: who knows what is in it"
     assert set(Path(words.location.uri).iterdir()) == before, "nor is a file of it left"
     assert handle.read_and_check_version() == 1
     merge()
@@ -137,7 +137,7 @@ def test_a_file_that_is_torn_or_gone_fails_the_attempt(
     if not is_known:
         words = opened(place)
     elif is_small:
-        cast(MergedTable, words._open_table)._small._known = None
+        cast(MergedTable, words._open_table)._small._cached = None
     version = DeltaTable(words.location.uri).version()
     for uri in DeltaTable(words.location.uri).file_uris():
         harm(Path(uri))
