@@ -101,7 +101,7 @@ class History:
     def state(self) -> AnyState:
         return expiring(self.place, kind=self.kind, deletes=self.deletes)
 
-    def live_through(self, random: Random, transactions: int) -> None:
+    def run_transactions(self, random: Random, transactions: int) -> None:
         state, now = self.state(), 5.0
         for txid in range(1, transactions + 1):
             now += random.choice((0, 1, 3, 7, 20))
@@ -204,7 +204,7 @@ class History:
 def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
     random = Random(f"{place.engine}{kind}{deletes}")
     ways = ("put" if deletes else "merge") if place.is_log else "both"
-    History(place, kind, deletes, ways).live_through(random, 9)
+    History(place, kind, deletes, ways).run_transactions(random, 9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -215,7 +215,7 @@ def test_many_histories(
     engine: str, kind: StateKind, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with place_of(request, tmp_path, engine) as place:
-        History(place, kind, deletes=seed % 3 == 0).live_through(Random(seed), 10)
+        History(place, kind, deletes=seed % 3 == 0).run_transactions(Random(seed), 10)
 
 
 def test_it_is_removed_by_the_horizon_of_the_transaction_before(place: Place) -> None:
@@ -361,7 +361,7 @@ def test_wrong_variants_are_found(wrong: type[MemoryMapState], tmp_path: Path, m
     monkeypatch.setattr("tests.contract.states.MemoryMapState", wrong)
     for seed in range(20):
         try:
-            History(Place("memory", tmp_path), StateKind.OPAQUE, deletes=False).live_through(Random(seed), 10)
+            History(Place("memory", tmp_path), StateKind.OPAQUE, deletes=False).run_transactions(Random(seed), 10)
         except AssertionError:
             return
     pytest.fail("none of 20 histories has found it")

@@ -46,7 +46,7 @@ def worked(state: AnyState, attempt: TransactionAttempt, before: Model, random: 
     return model
 
 
-def live_through(
+def run_transactions(
     place: Place, kind: StateKind, random: Random, transactions: int, *, deletes: bool, together: int = 1
 ) -> None:
     """Transactions with dead attempts, which a transactional spout gives the same tuples as those that live."""
@@ -77,7 +77,7 @@ def live_through(
 def test_histories_with_dead_attempts_end_as_a_dict_does(place: Place, kind: StateKind, *, deletes: bool) -> None:
     """Storm row C11: of all states that a stateful bolt may have, with and without deleted keys."""
     random = Random(f"{place.engine}{kind}")
-    live_through(place, kind, random, 8, deletes=deletes)
+    run_transactions(place, kind, random, 8, deletes=deletes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,4 +88,4 @@ def test_many_histories(
     engine: str, kind: StateKind, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with place_of(request, tmp_path, engine) as place:
-        live_through(place, kind, Random(seed), 6, deletes=seed % 4 != 0)
+        run_transactions(place, kind, Random(seed), 6, deletes=seed % 4 != 0)

@@ -85,7 +85,7 @@ class History:
     model: dict[Key, int | None] = field(default_factory=dict)
     number: int = 0
 
-    def live_through(self, transactions: int) -> None:
+    def run_transactions(self, transactions: int) -> None:
         state = self.opened()
         for txid in range(1, transactions + 1):
             after = self.model
@@ -161,4 +161,4 @@ def _sum(stored: int | None, partial: int | None) -> int | None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_many_keys_end_as_in_a_dict(place: Place, shape: str) -> None:
-    History(place, SHAPES[shape], Random(f"{place.engine} {shape}")).live_through(5)
+    History(place, SHAPES[shape], Random(f"{place.engine} {shape}")).run_transactions(5)

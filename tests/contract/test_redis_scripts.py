@@ -19,7 +19,7 @@ from tests.contract.places import NUMBERS, in_redis
 from tests.contract.redis_server import RedisServer
 from tests.contract.states import OWNER, Place, content, counts
 from tests.contract.test_horizons import History
-from tests.contract.test_key_values import live_through
+from tests.contract.test_key_values import run_transactions
 from tests.contract.test_redis import RIGHT, place, topology_over, unknown
 from tests.unit.drivers import DRAINED
 from transactional.core.machine.protocol import AttemptFailed, RecordCommit
@@ -92,7 +92,7 @@ def test_writes_after_ones_that_ended_in_the_middle_end_as_a_dict_does(
 ) -> None:
     for seed in range(8):
         hurt = HurtPlace("redis", Path(), url=redis_url, table=f"hurt {next(NUMBERS)}")
-        live_through(hurt, kind, Random(seed), 6, deletes=deletes)
+        run_transactions(hurt, kind, Random(seed), 6, deletes=deletes)
         hurt.close()
 
 
@@ -101,7 +101,7 @@ def test_writes_after_ones_that_ended_in_the_middle_end_as_a_dict_does(
 def test_and_with_rows_that_expire(redis_url: str, kind: StateKind) -> None:
     for seed in range(8):
         hurt = HurtPlace("redis", Path(), url=redis_url, table=f"hurt {next(NUMBERS)}")
-        History(hurt, kind, deletes=seed % 3 == 0).live_through(Random(seed), 8)
+        History(hurt, kind, deletes=seed % 3 == 0).run_transactions(Random(seed), 8)
         hurt.close()
 
 

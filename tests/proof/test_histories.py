@@ -14,7 +14,7 @@ import pytest
 from tests.contract.places import in_redis, prepare
 from tests.contract.redis_server import RedisServer
 from tests.contract.states import STAGED, Place
-from tests.contract.test_key_values import live_through
+from tests.contract.test_key_values import run_transactions
 from tests.integration.postgres import new_schema, postgres_server, url_of
 from transactional.core.ports import StateKind
 from transactional.testing.states.trial import KINDS
@@ -90,7 +90,7 @@ def test_a_thousand_histories(
             folder.mkdir()
             place = make(number, folder)
             random, deletes = Random(f"{seed}/{number}"), number % 4 != 0
-            live_through(place, kind, random, TRANSACTIONS, deletes=deletes, together=together)
+            run_transactions(place, kind, random, TRANSACTIONS, deletes=deletes, together=together)
             place.close()
             shutil.rmtree(folder)
     shared = f", {together} in a table" if together > 1 else ""

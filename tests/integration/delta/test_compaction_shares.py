@@ -217,6 +217,6 @@ def test_histories_with_expiry_end_as_a_dict_does(
     """Also where a key begins anew between segments."""
     deletes = seed % 3 == 0
     place = Place("delta-rs/log", tmp_path)
-    History(place, kind, deletes, "put" if deletes else "merge").live_through(Random(seed), 12)
+    History(place, kind, deletes, "put" if deletes else "merge").run_transactions(Random(seed), 12)
     place.close()
     assert in_shares

@@ -1,10 +1,10 @@
-"""The contract of states, as cases that users try their own states with."""
+"""The contract of states, as cases with which users test their own states (`check_state`)."""
 
 from __future__ import annotations
 
-from transactional.testing.states import fencing, going, histories, reading, replays, transactions, values
+from transactional.testing.states import fencing, histories, reading, removed_rows, replays, transactions, values
 from transactional.testing.states.trial import DECLARED
 
-_MODULES = (transactions, replays, fencing, values, going, reading, histories)
+_MODULES = (transactions, replays, fencing, values, removed_rows, reading, histories)
 CASES = {name: case for module in _MODULES for name, case in DECLARED.items() if case.module == module.__name__}
-"""All cases by name, the plain ones first."""
+"""The cases by name, in the order in which they are tried: simple ones first."""

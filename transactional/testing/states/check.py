@@ -1,4 +1,4 @@
-"""`check_state`: whether a state of a user's own keeps what every state promises."""
+"""`check_state`, which tests whether a user's own state keeps the promises that every state makes."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ _NUMBERS: Final = itertools.count(1)
 
 
 def check_state(make: StateFactory, *cases: str, break_write: Callable[[State], None] | None = None) -> dict[str, str]:
-    """Try whether a state keeps what every state promises, and raise an `AssertionError` if it does not: it names the
-    case, what was done, what was expected, and what came.
+    """Test whether a state keeps the promises that every state makes.
 
-    `make` makes a state that is not opened, of four arguments: the name of its table, letters, digits and underscores;
-    the DDL of its key, or () if the state is to have one row; the DDL of its values; and its `StateKind`. It is called
-    with a new name for each new table, and with one that it knows for another writer of the same table.
+    Raises an `AssertionError` if it does not, with the case, its steps, and the expected and actual outcome.
 
-    `cases` are names out of `STATE_CASES`; without any all are tried, which takes seconds. `break_write` lets the next
-    write of a state that is open raise in its middle, after some of its rows and before its version; without it that
-    is not tried.
+    `make` makes a state that is not opened, from four arguments: the name of its table, of letters, digits and
+    underscores; the DDL of its key, or () if the state is to have one row; the DDL of its values; and its `StateKind`.
+    It is called with a new name for each new table, and with an earlier name for another writer of the same table.
 
-    A state may refuse what it has not, with a `ConfigError`: types and names of columns, a kind, deletes, expiry,
-    aggregates, readers, tasks, going back. Returned are the cases that were passed over for that, each with the
-    state's words: compare them with what you expect, and nothing is passed over unseen.
+    `cases` are names out of `STATE_CASES`; without any all are tried, which takes seconds. `break_write` makes the next
+    write of an open state raise in its middle, after some of its rows and before its version; without it such writes
+    are not tried.
+
+    A state may refuse features that it does not have, with a `ConfigError`: types and names of columns, a kind,
+    deletes, expiry, aggregates, readers, tasks, rewinding. The cases of refused features are returned, each with the
+    message of the error: compare them with the features that you expect, so that no case is skipped unnoticed.
     """
     refused, broken = dict[str, str](), dict[str, AssertionError]()
     for name in cases or CASES:
         try:
-            reason = _refusal_in(name, make, break_write)
+            reason = _run_case(name, make, break_write)
         except AssertionError as error:
             broken[name] = error
         else:
             refused |= {} if reason is None else {name: reason}
     if broken:
-        first, *others = broken
-        also = f"\nOther cases that fail: {', '.join(others)}" if others else ""
-        raise AssertionError(f"{broken[first]}{also}") from broken[first].__cause__
+        first, *further = broken
+        further_text = f"\nOther cases that fail: {', '.join(further)}" if further else ""
+        raise AssertionError(f"{broken[first]}{further_text}") from broken[first].__cause__
     return refused
 
 
-def _refusal_in(name: str, make: StateFactory, break_write: Callable[[State], None] | None) -> str | None:
-    """Why the state refuses what a case is about; None: it has passed it."""
+def _run_case(name: str, make: StateFactory, break_write: Callable[[State], None] | None) -> str | None:
+    """Run a case. Return the state's reason if it does not offer the feature, or None if it has passed the case."""
     if name not in CASES:
         raise ConfigError(f"there is no case {name!r} of a state: transactional.testing.STATE_CASES has them all")
     trial = Trial(make, f"t{next(_NUMBERS)}_{''.join(filter(str.isalpha, name)).lower()[:40]}", break_write)
     try:
-        with _explaining(name, trial):
+        with _explain_errors(name, trial):
             CASES[name].run(trial)
     except NotOffered as refusal:
         return str(refusal)
@@ -62,8 +63,8 @@ def _refusal_in(name: str, make: StateFactory, break_write: Callable[[State], No
 
 
 @contextmanager
-def _explaining(name: str, trial: Trial) -> Iterator[None]:
-    """What goes wrong in a case, as one message."""
+def _explain_errors(name: str, trial: Trial) -> Iterator[None]:
+    """Raise any error of a case as an `AssertionError` with the steps of the case in its message."""
     try:
         yield
     except NotOffered:

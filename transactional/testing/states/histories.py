@@ -10,7 +10,7 @@ from typing import Any
 from transactional.core.ports import StateKind
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import TransactionAttempt
-from transactional.testing.states.going import EXPIRY, SEEN, at
+from transactional.testing.states.removed_rows import EXPIRY, SEEN, time_of
 from transactional.testing.states.trial import KINDS, Trial, Writer, cases
 
 WORDS = ("cat", "dog", "owl", "", None)
@@ -19,7 +19,7 @@ Model = dict[Any, Any]
 
 @dataclass(slots=True)
 class RandomHistory:
-    """Transactions over one table, and what a reader has to find after each."""
+    """Random transactions over one table, and a dict as the model of its rows after each."""
 
     trial: Trial
     random: Random
@@ -30,106 +30,110 @@ class RandomHistory:
     model: Model = field(default_factory=dict)
     horizon: float | None = None
 
-    def opened(self) -> Writer:
-        """The table as one more process opens it."""
+    def open_table(self) -> Writer:
+        """Open the table as one more process."""
         values, expiry = (SEEN, EXPIRY) if self.expires else ("count long", None)
         return self.trial.open(values=values, kind=self.kind, deletes=self.deletes, expiry=expiry)
 
-    def live_through(self, transactions: int) -> None:
-        """Attempt after attempt, some of them dead. A transactional spout gives a replay the same tuples."""
-        words, now = self.opened(), 5.0
+    def run_transactions(self, transactions: int) -> None:
+        """Run attempt after attempt, some of which die. A replay of a transactional state has the same tuples."""
+        words, time_s = self.open_table(), 5.0
         for txid in range(1, transactions + 1):
-            now += self.random.choice((0, 1, 3, 7, 20))
-            same, after, horizon = self.random.randrange(1_000_000), self.model, self.horizon
+            time_s += self.random.choice((0, 1, 3, 7, 20))
+            same, next_model, horizon = self.random.randrange(1_000_000), self.model, self.horizon
             for _ in range(self.random.choice((1, 1, 2, 3))):
                 if self.random.random() < 0.2:
                     words.close()
-                    words = self.opened()
-                    words.fence(txid if after is not self.model else txid - 1)
+                    words = self.open_table()
+                    words.fence(txid if next_model is not self.model else txid - 1)
                 is_same = self.kind is StateKind.TRANSACTIONAL
-                seed, clock = (same, now) if is_same else (self.random.random(), now + self.random.choice((-4, 0, 4)))
-                after, horizon = self.attempted(words, self.trial.attempt(txid), clock, Random(seed))
-                words.holds(after)
-                words.holds(self.model, committed=txid - 1)
+                seed, clock = (
+                    (same, time_s) if is_same else (self.random.random(), time_s + self.random.choice((-4, 0, 4)))
+                )
+                next_model, horizon = self.run_attempt(words, self.trial.attempt(txid), clock, Random(seed))
+                words.check_rows(next_model)
+                words.check_rows(self.model, committed=txid - 1)
             words.state.maintain(self.trial.txid_of(words.state.version()), lambda: True)
-            words.holds(self.model, committed=txid - 1)
-            self.model, self.horizon = after, horizon
+            words.check_rows(self.model, committed=txid - 1)
+            self.model, self.horizon = next_model, horizon
 
-    def attempted(
-        self, words: Writer, attempt: TransactionAttempt, now: float, random: Random
+    def run_attempt(
+        self, words: Writer, attempt: TransactionAttempt, time_s: float, random: Random
     ) -> tuple[Model, float | None]:
-        """One attempt: the rows and the horizon after it. Checks what it reads."""
-        horizon = max(each for each in (self.horizon, now - 10) if each is not None) if self.expires else None
-        before = self.left(self.model, horizon)
-        words.begin(attempt, now if self.expires else None)
-        words.finds(attempt, before, WORDS)
-        new = {word: self.value(random, now) for word in random.sample(WORDS, random.randrange(5))}
+        """Run one attempt, and check what it reads. Return the rows and the expiry horizon after it."""
+        horizon = max(time for time in (self.horizon, time_s - 10) if time is not None) if self.expires else None
+        rows_before = self.without_expired(self.model, horizon)
+        words.begin(attempt, time_s if self.expires else None)
+        words.check_lookup(attempt, rows_before, WORDS)
+        new = {word: self.random_value(random, time_s) for word in random.sample(WORDS, random.randrange(5))}
         if not self.puts:
             words.merge(attempt, new, {"count": "sum", "seen": "max"} if self.expires else "sum")
-            return self.left(before | {w: self.merged(before.get(w), row) for w, row in new.items()}, horizon), horizon
+            return self.without_expired(
+                rows_before | {w: self.merge_value(rows_before.get(w), row) for w, row in new.items()}, horizon
+            ), horizon
         new |= dict.fromkeys(random.sample(WORDS, 2), ABSENT) if self.deletes else {}
         words.put(attempt, new)
-        after = {word: row for word, row in (before | new).items() if row is not ABSENT}
-        return self.left(after, horizon), horizon
+        rows_after = {word: row for word, row in (rows_before | new).items() if row is not ABSENT}
+        return self.without_expired(rows_after, horizon), horizon
 
-    def value(self, random: Random, now: float) -> Any:
-        """A count, or a count and a time."""
+    def random_value(self, random: Random, time_s: float) -> Any:
+        """Return a random count, with a random time if rows expire."""
         count = random.choice((None, 1, 2, 3, 4))
-        return (count, random.choice((at(now - random.randrange(15)), None))) if self.expires else count
+        return (count, random.choice((time_of(time_s - random.randrange(15)), None))) if self.expires else count
 
-    def merged(self, stored: Any, partial: Any) -> Any:
-        """What becomes of a value with one that comes."""
+    def merge_value(self, stored: Any, partial: Any) -> Any:
+        """Merge a partial value into the stored one: the sum of counts, and the later time."""
         if not self.expires:
-            return _total(stored, partial)
-        count, seen = stored or (None, None)
-        times = [each for each in (seen, partial[1]) if each is not None]
-        return _total(count, partial[0]), max(times, default=None)
+            return _add(stored, partial)
+        count, last_time = stored or (None, None)
+        times = [time for time in (last_time, partial[1]) if time is not None]
+        return _add(count, partial[0]), max(times, default=None)
 
-    def left(self, rows: Model, horizon: float | None) -> Model:
-        """The rows that have not expired."""
+    def without_expired(self, rows: Model, horizon: float | None) -> Model:
+        """Return the rows that have not expired."""
         return {word: row for word, row in rows.items() if horizon is None or _is_after(row[1], horizon)}
 
 
-def _total(stored: int | None, partial: int | None) -> int | None:
-    there = [each for each in (stored, partial) if each is not None]
-    return sum(there) if there else None
+def _add(stored: int | None, partial: int | None) -> int | None:
+    numbers = [number for number in (stored, partial) if number is not None]
+    return sum(numbers) if numbers else None
 
 
 def _is_after(time: datetime | None, horizon: float) -> bool:
-    return time is None or time > at(horizon)
+    return time is None or time > time_of(horizon)
 
 
 SEEDS = range(2)
 
 
-def _each_kind(trial: Trial, seed: int, **how: Any) -> None:
-    """Even numbers are opaque."""
-    RandomHistory(trial, Random(seed), KINDS[seed % 2], **how).live_through(8)
+def _run_history(trial: Trial, seed: int, **options: Any) -> None:
+    """Run a random history: of an opaque state for an even seed, of a transactional one for an odd seed."""
+    RandomHistory(trial, Random(seed), KINDS[seed % 2], **options).run_transactions(8)
 
 
 @cases(SEEDS)
 def histories_of_puts(trial: Trial, seed: int) -> None:
-    """Whatever attempts and processes die, a table ends as a dict does that each transaction was put into once (Storm
-    row C11)."""
-    _each_kind(trial, seed)
+    """A table ends like a dict into which each transaction was put once, whatever attempts and processes die (Storm row
+    C11)."""
+    _run_history(trial, seed)
 
 
 @cases(SEEDS)
 def histories_of_puts_and_deletes(trial: Trial, seed: int) -> None:
     """The same where keys are deleted."""
-    _each_kind(trial, seed, deletes=True)
+    _run_history(trial, seed, deletes=True)
 
 
 @cases(SEEDS)
 def histories_of_merges(trial: Trial, seed: int) -> None:
     """The same where values are added up."""
-    _each_kind(trial, seed, puts=False)
+    _run_history(trial, seed, puts=False)
 
 
 @cases(range(4))
 def histories_of_rows_that_expire(trial: Trial, seed: int) -> None:
     """The same where rows expire."""
-    _each_kind(trial, seed, puts=seed < 2, expires=True)
+    _run_history(trial, seed, puts=seed < 2, expires=True)
 
 
 MANY = 2_500
@@ -137,16 +141,16 @@ MANY = 2_500
 
 @cases((True, False))
 def many_keys(trial: Trial, puts: bool) -> None:  # noqa: FBT001 - the case's parameter
-    """So many keys that no statement holds them all at once."""
+    """A transaction may have more keys than one SQL statement can hold."""
     words, write = trial.open("word string, n int"), "put" if puts else "merge"
     keys = [(f"word {number // 4}" if number % 97 else None, number % 4 or None) for number in range(MANY)]
-    rows, more = dict.fromkeys(keys, 1), dict.fromkeys(keys[::2], 2)
+    rows, further_rows = dict.fromkeys(keys, 1), dict.fromkeys(keys[::2], 2)
     quiet = trial.steps.copy()
     getattr(words, write)(1, rows)
     getattr(words, write)(2, dict.fromkeys(keys[1::2], 9))
-    getattr(words, write)(2, more)
+    getattr(words, write)(2, further_rows)
     trial.steps[:] = [*quiet, f"{words.name}: {write} of {len(rows)} keys, a dead attempt at half, a replay at others"]
-    after = rows | dict.fromkeys(more, 2 if puts else 3)
-    words.holds(after)
-    words.holds(rows, committed=1)
-    words.finds(3, {key: after[key] for key in keys}, dict.fromkeys(keys))
+    expected = rows | dict.fromkeys(further_rows, 2 if puts else 3)
+    words.check_rows(expected)
+    words.check_rows(rows, committed=1)
+    words.check_lookup(3, {key: expected[key] for key in keys}, dict.fromkeys(keys))

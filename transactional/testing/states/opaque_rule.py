@@ -13,7 +13,7 @@ Row = There | None
 """None: there is no row."""
 
 DOES = (None, ("sum", 3), ("sum", None), ("last", 3), ("last", None), ("min", 3), ("max", 3), ("max", None))
-"""What a transaction does to a key: nothing, or it gives a partial value, combined with the stored one in some way."""
+"""The changes of a transaction to a key: none, or a partial value with the way in which it is combined."""
 
 ABSENT = "absent"
 
@@ -83,6 +83,9 @@ TOMBSTONES: dict[str, tuple[Marked, Any, list[Marked | None]]] = {
 }
 
 RULE_WITH_DELETES: dict[str, tuple[Marked | None, Any, list[Marked | None]]] = {
-    **{key: (_alive(row), seen, [*map(_alive, rows), DELETED[key]]) for key, (row, seen, rows) in RULE.items()},
+    **{
+        key: (_alive(row), shown_value, [*map(_alive, rows), DELETED[key]])
+        for key, (row, shown_value, rows) in RULE.items()
+    },
     **TOMBSTONES,
 }

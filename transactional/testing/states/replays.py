@@ -1,4 +1,4 @@
-"""Attempts that are repeated: as the same batch, as another one, over what a dead attempt has left."""
+"""Cases of repeated attempts: with the same batch, with another one, after the writes of a dead attempt."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def replayed_as_another_batch(trial: Trial) -> None:
     words.merge(1, {"a": 1, "b": 1})
     words.merge(2, {"a": 3, "b": 4, "c": 7})
     replay = words.merge(2, {"a": 1})
-    words.holds({"a": 2, "b": 1})
-    words.holds({"a": 1, "b": 1}, committed=1)
-    words.is_at(replay)
+    words.check_rows({"a": 2, "b": 1})
+    words.check_rows({"a": 1, "b": 1}, committed=1)
+    words.check_version(replay)
 
 
 @cases(KINDS)
@@ -36,22 +36,22 @@ def replayed_as_the_same_batch(trial: Trial, kind: StateKind) -> None:
         words.merge(3, {"dog": 1})
     for _ in range(2):
         words.merge(3, {"man": 2, "dog": 1})
-    words.holds({"man": 5, "dog": 4, "apple": 10})
-    words.holds({"man": 3, "dog": 3, "apple": 10}, committed=2)
+    words.check_rows({"man": 5, "dog": 4, "apple": 10})
+    words.check_rows({"man": 3, "dog": 3, "apple": 10}, committed=2)
 
 
 @case
 def replayed_as_an_empty_batch(trial: Trial) -> None:
-    """Also a replay without rows takes back what the dead attempt did."""
+    """A replay without rows takes back the rows of the dead attempt, too."""
     words = trial.open()
     words.merge(1, {"a": 1})
     words.merge(2, {"a": 3, "c": 7})
     words.merge(2, {})
-    words.holds({"a": 1})
+    words.check_rows({"a": 1})
     words.merge(2, {"a": 5})
-    words.holds({"a": 6})
+    words.check_rows({"a": 6})
     words.merge(3, {"a": 1})
-    words.holds({"a": 7})
+    words.check_rows({"a": 7})
 
 
 @case
@@ -60,14 +60,14 @@ def read_before_a_replay(trial: Trial) -> None:
     words = trial.open()
     words.put(1, {"a": 1})
     words.put(2, {"a": 5, "c": 7})
-    words.finds(2, {"a": 1}, ["a", "c"])
-    again = trial.open()
+    words.check_lookup(2, {"a": 1}, ["a", "c"])
+    replaying = trial.open()
     attempt = trial.attempt(2)
-    trial.equal("is_replay()", again.state.is_replay(attempt), True)
-    again.finds(attempt, {"a": 1}, ["a", "c"])
-    again.put(attempt, {"a": 2})
-    trial.equal("is_replay() of transaction 3", again.state.is_replay(trial.attempt(3)), False)
-    again.finds(3, {"a": 2}, ["a", "c"])
+    trial.check_equal("is_replay()", replaying.state.is_replay(attempt), True)
+    replaying.check_lookup(attempt, {"a": 1}, ["a", "c"])
+    replaying.put(attempt, {"a": 2})
+    trial.check_equal("is_replay() of transaction 3", replaying.state.is_replay(trial.attempt(3)), False)
+    replaying.check_lookup(3, {"a": 2}, ["a", "c"])
 
 
 @case
@@ -77,17 +77,17 @@ def a_transactional_state_skips_the_transaction(trial: Trial) -> None:
     words = trial.open(kind=StateKind.TRANSACTIONAL)
     words.merge(1, {"a": 1})
     words.merge(2, {"a": 3})
-    words.is_at(words.merge(2, {"a": 3, "z": 1}))
-    words.holds({"a": 4})
+    words.check_version(words.merge(2, {"a": 3, "z": 1}))
+    words.check_rows({"a": 4})
 
 
 @case
 def a_transactional_state_skips_what_was_empty(trial: Trial) -> None:
-    """Also a transaction that had no rows is over once it is written."""
+    """A transaction without rows is not written again either."""
     words = trial.open(kind=StateKind.TRANSACTIONAL)
     words.merge(1, {})
     words.merge(1, {"a": 1})
-    words.holds({})
+    words.check_rows({})
 
 
 @case
@@ -97,7 +97,7 @@ def the_same_attempt_twice(trial: Trial) -> None:
     attempt = words.merge(1, {"a": 1})
     words.merge(attempt, {"a": 100})
     trial.open().merge(attempt, {"a": 100})
-    words.holds({"a": 1})
+    words.check_rows({"a": 1})
 
 
 @case
@@ -106,8 +106,8 @@ def up_to_a_transaction(trial: Trial) -> None:
     words = trial.open()
     words.merge(1, {"a": 1, "b": 1})
     words.merge(2, {"a": 3, "c": 7})
-    words.holds({"a": 1, "b": 1}, committed=1)
-    words.holds({"a": 4, "b": 1, "c": 7}, committed=2)
+    words.check_rows({"a": 1, "b": 1}, committed=1)
+    words.check_rows({"a": 4, "b": 1, "c": 7}, committed=2)
 
 
 @cases((1, 4))
@@ -116,8 +116,8 @@ def a_transaction_that_does_not_follow(trial: Trial, txid: int) -> None:
     (Storm row T56)."""
     words = trial.open()
     words.merge(2, {"a": 1})
-    trial.refuses(StoreMismatch, lambda: words.merge(txid, {"a": 1}))
-    words.holds({"a": 1})
+    trial.expect_error(StoreMismatch, lambda: words.merge(txid, {"a": 1}))
+    words.check_rows({"a": 1})
 
 
 @cases(("the same attempt", "another batch"))
@@ -130,17 +130,17 @@ def a_write_that_breaks_off(trial: Trial, follows: str) -> None:
     trial.break_write(words.state)
     trial.note("the next write ends in its middle")
     broken = trial.attempt(2)
-    trial.refuses(Exception, lambda: words.merge(broken, rows))
+    trial.expect_error(Exception, lambda: words.merge(broken, rows))
     words.close()
-    again = trial.open()
-    again.holds({"a": 1, "b": 1}, committed=1)
+    reopened = trial.open()
+    reopened.check_rows({"a": 1, "b": 1}, committed=1)
     if follows == "the same attempt":
-        again.merge(broken, rows)
-        again.holds({"a": 6, "b": 6, "c": 5})
+        reopened.merge(broken, rows)
+        reopened.check_rows({"a": 6, "b": 6, "c": 5})
     else:
-        again.finds(2, {"a": 1, "b": 1}, rows)
-        again.merge(2, {"a": 1})
-        again.holds({"a": 2, "b": 1})
+        reopened.check_lookup(2, {"a": 1, "b": 1}, rows)
+        reopened.merge(2, {"a": 1})
+        reopened.check_rows({"a": 2, "b": 1})
 
 
 # --- the table of the rule --------------------------------------------------------------------------------------------
@@ -148,14 +148,14 @@ def a_write_that_breaks_off(trial: Trial, follows: str) -> None:
 
 @cases(DOES)
 def the_opaque_rule(trial: Trial, does: Any) -> None:
-    """What a transaction makes of a row, whatever has happened to that before (the table in `opaque_rule`)."""
-    _by_rule(trial, does, deletes=False)
+    """A transaction changes a row by the opaque rule, whatever happened to the row before (see `opaque_rule`)."""
+    _check_rule(trial, does, deletes=False)
 
 
 @cases(DOES_OR_DELETES)
 def the_opaque_rule_with_deletes(trial: Trial, does: Any) -> None:
     """The same where keys can be deleted."""
-    _by_rule(trial, does, deletes=True)
+    _check_rule(trial, does, deletes=True)
 
 
 BEFORE: dict[str, tuple[dict[int, Any], Any]] = {
@@ -175,29 +175,29 @@ BEFORE: dict[str, tuple[dict[int, Any], Any]] = {
 in a tuple: which another dead attempt has taken back."""
 
 
-def _by_rule(trial: Trial, does: Any, *, deletes: bool) -> None:
+def _check_rule(trial: Trial, does: Any, *, deletes: bool) -> None:
     rule: dict[str, Any] = dict(RULE_WITH_DELETES if deletes else RULE)
     number = (DOES_OR_DELETES if deletes else DOES).index(does)
     values = trial.open(deletes=deletes)
     for txid in range(1, TXID):
         values.put(txid, {key: BEFORE[key][0][txid] for key in rule if txid in BEFORE[key][0]})
     dead = {key: BEFORE[key][1] for key in rule if BEFORE[key][1] is not None}
-    values.put(TXID, {key: each[0] if isinstance(each, tuple) else each for key, each in dead.items()})
-    values.put(TXID, {key: each for key, each in dead.items() if not isinstance(each, tuple)})
-    seen = {key: each for key, (_, each, _) in rule.items() if each != NOTHING}
+    values.put(TXID, {key: content[0] if isinstance(content, tuple) else content for key, content in dead.items()})
+    values.put(TXID, {key: content for key, content in dead.items() if not isinstance(content, tuple)})
+    rows_before = {key: content for key, (_, content, _) in rule.items() if content != NOTHING}
     attempt = trial.attempt(TXID)
-    values.finds(attempt, seen, rule)
-    with trial.mixing():
-        _do(values, attempt, does, rule)
-    after = {key: rows[number] for key, (_, _, rows) in rule.items()}
-    there = {key: row[0] for key, row in after.items() if row is not None and not any(row[4:])}
-    values.holds(there)
-    values.holds(seen, committed=TXID - 1)
-    values.finds(TXID, seen, rule)
-    values.finds(TXID + 1, there, rule)
+    values.check_lookup(attempt, rows_before, rule)
+    with trial.allow_refused_mix():
+        _apply(values, attempt, does, rule)
+    rows_after = {key: rows[number] for key, (_, _, rows) in rule.items()}
+    existing_rows = {key: row[0] for key, row in rows_after.items() if row is not None and not any(row[4:])}
+    values.check_rows(existing_rows)
+    values.check_rows(rows_before, committed=TXID - 1)
+    values.check_lookup(TXID, rows_before, rule)
+    values.check_lookup(TXID + 1, existing_rows, rule)
 
 
-def _do(values: Writer, attempt: Any, does: Any, keys: Any) -> None:
+def _apply(values: Writer, attempt: Any, does: Any, keys: Any) -> None:
     if does == ("delete", None):
         values.put(attempt, dict.fromkeys(keys, ABSENT))
     elif does is None:

@@ -1,4 +1,10 @@
-"""A trial of a state: one table, what writers do to it, in words, and what it has to hold then."""
+"""The tools of the state cases: a `Trial` of one table, its `Writer`s, and the register of cases.
+
+A trial makes states with the factory under test, draws attempt ids as a coordinator does, and notes every step in
+words, so that the message of a failure shows how to repeat it. A `Writer` stands for one process that has opened the
+table. Its `check_…` methods compare what the state returns with the expected rows. A state that refuses a feature ends
+the case with `NotOffered`, which is no failure.
+"""
 
 from __future__ import annotations
 
@@ -26,30 +32,30 @@ KEY, VALUES = "word string", "count long"
 KINDS: Final = (StateKind.OPAQUE, StateKind.TRANSACTIONAL)
 
 StateFactory: TypeAlias = Callable[[str, Any, str, StateKind], State]
-"""Makes a state, not opened, of the name of its table, the DDL of its key (() where it has none) and of its values, and
-its kind. The same name is the same table, opened by another writer."""
+"""Makes a state, not opened, from the name of its table, the DDL of its key (() if it has none), the DDL of its values,
+and its kind. The same name is the same table, opened by another writer."""
 Rows: TypeAlias = Mapping[Any, Any]
-"""Values by key; each plain where it is of one column."""
-At: TypeAlias = "int | TransactionAttempt"
-"""A transaction, at which the next attempt is made; or an attempt at it."""
+"""Values by key. A key or value of one column is not a tuple."""
+TxidOrAttempt: TypeAlias = "int | TransactionAttempt"
+"""A txid, for which the next attempt is drawn, or an attempt."""
 
 
 class NotOffered(Exception):
-    """A state refuses what a case is about, as it may."""
+    """A state refuses the feature that a case is about, as it may."""
 
 
-class Unfulfilled(AssertionError):
-    """A state does not do what it has to."""
+class BrokenPromise(AssertionError):
+    """A state breaks a promise that every state makes."""
 
 
 @dataclass(slots=True)
 class Trial:
-    """One table, and what was done to it so far."""
+    """One table under test, and the steps so far, in words."""
 
     make: StateFactory
     table: str
     break_write: Callable[[State], None] | None = None
-    """Lets the next write of a state end in its middle, with any exception; None: there is no way to."""
+    """Makes the next write of a state end in its middle, with any exception. None if that is impossible."""
     steps: list[str] = field(default_factory=list)
     _txids: dict[AttemptId, TxId] = field(default_factory=dict)
     _writers: list[Writer] = field(default_factory=list)
@@ -65,9 +71,9 @@ class Trial:
         store_id: str | None = None,
         owner: str = OWNER,
     ) -> Writer:
-        """The table as one more writer opens it. Raises `NotOffered`."""
+        """Open the table as one more writer. Raises `NotOffered` if the state refuses a feature."""
         declared = f"{key or 'no key'} -> {values}, {kind.value}{', deletes' * deletes}{', expires' * bool(expiry)}"
-        state = self._made(key, values, kind, deletes=deletes, expiry=expiry)
+        state = self._make_state(key, values, kind, deletes=deletes, expiry=expiry)
         writer = Writer(self, state, f"writer {len(self._writers) + 1}")
         self.note(f"{writer.name} opens the table: {declared}")
         state.set_store_id(store_id)
@@ -75,7 +81,7 @@ class Trial:
         state.open(owner, self._txids.__getitem__)
         return writer
 
-    def _made(self, key: Any, values: str, kind: StateKind, *, deletes: bool, expiry: Expiry | None) -> State:
+    def _make_state(self, key: Any, values: str, kind: StateKind, *, deletes: bool, expiry: Expiry | None) -> State:
         try:
             state = self.make(self.table, key, values, kind)
             if deletes:
@@ -89,179 +95,197 @@ class Trial:
         return state
 
     def attempt(self, txid: int) -> TransactionAttempt:
-        """The next attempt, at this transaction."""
-        return TransactionAttempt(TxId(txid), self.drawn(txid))
+        """Draw the next attempt, at this transaction."""
+        return TransactionAttempt(TxId(txid), self.draw_attempt_id(txid))
 
-    def drawn(self, txid: int) -> AttemptId:
-        """The next attempt id, which stands for this transaction."""
+    def draw_attempt_id(self, txid: int) -> AttemptId:
+        """Draw the next attempt id, for an attempt or a fence at this transaction."""
         attempt_id = AttemptId(len(self._txids) + 1)
         self._txids[attempt_id] = TxId(txid)
         return attempt_id
 
     def txid_of(self, version: AttemptId | None) -> TxId:
-        """The transaction that a table of this version is at."""
+        """Return the transaction that a table of this version is at."""
         return TxId(0) if version is None else self._txids[version]
 
-    def known_txid_of(self, version: AttemptId) -> TxId | None:
-        """As the coordinator's store has it; None: that does not know it."""
+    def stored_txid_of(self, version: AttemptId) -> TxId | None:
+        """Return the transaction of an attempt id as a coordinator's store does: None if it does not know the id."""
         return self._txids.get(version)
 
     def note(self, step: str) -> None:
-        """One more step, in words."""
+        """Note one more step, in words."""
         self.steps.append(step)
 
-    def equal(self, what: str, found: object, expected: object) -> None:
-        """Raise `Unfulfilled` unless something is as expected."""
-        if _comparable(found) != _comparable(expected):
-            raise Unfulfilled(f"Expected of {what}: {expected!r}\nCame: {found!r}")
+    def check_equal(self, subject: str, actual: object, expected: object) -> None:
+        """Raise `BrokenPromise` unless a result is as expected. `subject` names it in the message."""
+        if _comparable(actual) != _comparable(expected):
+            raise BrokenPromise(f"Expected of {subject}: {expected!r}\nCame: {actual!r}")
 
-    def refuses(self, errors: type[Exception] | tuple[type[Exception], ...], act: Callable[[], object]) -> Exception:
-        """Raise `Unfulfilled` unless `act` raises one of these."""
-        names = " or ".join(each.__name__ for each in (errors if isinstance(errors, tuple) else (errors,)))
+    def expect_error(
+        self, errors: type[Exception] | tuple[type[Exception], ...], act: Callable[[], object]
+    ) -> Exception:
+        """Return the error of `act`. Raise `BrokenPromise` unless it is one of these types."""
+        names = " or ".join(error.__name__ for error in (errors if isinstance(errors, tuple) else (errors,)))
         try:
             act()
         except errors as error:
             return error
         except Exception as error:
-            raise Unfulfilled(f"Expected: {names}\nCame: {error!r}") from error
-        raise Unfulfilled(f"Expected: {names}\nCame: no error")
+            raise BrokenPromise(f"Expected: {names}\nCame: {error!r}") from error
+        raise BrokenPromise(f"Expected: {names}\nCame: no error")
 
     @contextmanager
-    def mixing(self) -> Iterator[None]:
-        """Where values are both put and merged, which a state may refuse: a topology does one of them."""
+    def allow_refused_mix(self) -> Iterator[None]:
+        """Allow the state to refuse that values are both put and merged: a topology does only one of them."""
         try:
             yield
         except ProtocolError as error:
             raise NotOffered(str(error)) from error
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the states of all writers."""
         for writer in self._writers:
             writer.state.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One process' handle of the table."""
+    """A process that has opened the table with a state of its own."""
 
     trial: Trial
     state: State
     name: str
 
-    # --- what it does ---------------------------------------------------------------------------------------------
+    # --- writes ---------------------------------------------------------------------------------------------------
 
     def merge(
-        self, at: At, rows: Rows, combine: Mapping[str, str] | str = "sum", now: float | None = None
+        self,
+        txid_or_attempt: TxidOrAttempt,
+        rows: Rows,
+        combine: Mapping[str, str] | str = "sum",
+        planned_s: float | None = None,
     ) -> TransactionAttempt:
-        """Combine values with those before; the attempt that it is."""
-        attempt = self._begun("merges", at, rows, now)
+        """Merge values into the table, and return the attempt."""
+        attempt = self._begin_write("merges", txid_or_attempt, rows, planned_s)
         if isinstance(combine, str):
             combine = dict.fromkeys(self.state.values.names, combine)
         self.state.merge(attempt, Partials(combine, self.table_of(rows)))
         return attempt
 
-    def put(self, at: At, rows: Rows, now: float | None = None) -> TransactionAttempt:
-        """Set values, or delete keys, whose value is `ABSENT`; the attempt that it is."""
-        attempt = self._begun("puts", at, rows, now)
-        whole = {_tuple(key): each if each is ABSENT else _tuple(each) for key, each in rows.items()}
-        self.state.put(attempt, whole)
+    def put(self, txid_or_attempt: TxidOrAttempt, rows: Rows, planned_s: float | None = None) -> TransactionAttempt:
+        """Put values, or delete the keys whose value is `ABSENT`, and return the attempt."""
+        attempt = self._begin_write("puts", txid_or_attempt, rows, planned_s)
+        tuples = {_as_tuple(key): values if values is ABSENT else _as_tuple(values) for key, values in rows.items()}
+        self.state.put(attempt, tuples)
         return attempt
 
     def fence(self, txid: int) -> AttemptId:
-        """What a coordinator does with a table once it has taken the lease; the version then."""
+        """Load the table's version and write a fence over it, as a coordinator does that has taken the lease.
+
+        Return the fence id, which is the version then.
+        """
         self.state.version()
         return self.fence_only(txid)
 
     def fence_only(self, txid: int) -> AttemptId:
         """Write a fence over the version that was loaded last."""
-        fence_id = self.trial.drawn(txid)
+        fence_id = self.trial.draw_attempt_id(txid)
         self.trial.note(f"{self.name} writes the fence {fence_id}, with which the table is at transaction {txid}")
         self.state.fence(fence_id)
         return fence_id
 
-    def begin(self, at: At, now: float | None) -> TransactionAttempt:
-        """Begin an attempt, whose batch was planned at a time, in seconds since 1970."""
-        attempt = self.trial.attempt(at) if isinstance(at, int) else at
-        self.state.begin(attempt, None if now is None else BatchFacts(round(now * 1_000)))
+    def begin(self, txid_or_attempt: TxidOrAttempt, planned_s: float | None) -> TransactionAttempt:
+        """Begin an attempt whose batch was planned `planned_s` seconds after 1970, and return it."""
+        attempt = self.trial.attempt(txid_or_attempt) if isinstance(txid_or_attempt, int) else txid_or_attempt
+        self.state.begin(attempt, None if planned_s is None else BatchFacts(round(planned_s * 1_000)))
         return attempt
 
     def close(self) -> None:
-        """Close the state."""
+        """Close the state of this writer."""
         self.trial.note(f"{self.name} closes the table")
         self.state.close()
 
-    def _begun(self, does: str, at: At, rows: Rows, now: float | None) -> TransactionAttempt:
-        attempt = self.begin(at, now) if now is not None or isinstance(at, int) else at
-        when = "" if now is None else f", planned at second {now},"
+    def _begin_write(
+        self, verb: str, txid_or_attempt: TxidOrAttempt, rows: Rows, planned_s: float | None
+    ) -> TransactionAttempt:
+        attempt = (
+            self.begin(txid_or_attempt, planned_s)
+            if planned_s is not None or isinstance(txid_or_attempt, int)
+            else txid_or_attempt
+        )
+        when = "" if planned_s is None else f", planned at second {planned_s},"
         self.trial.note(
-            f"{self.name}, attempt {attempt.attempt_id} at transaction {attempt.txid}{when} {does} {rows!r}"
+            f"{self.name}, attempt {attempt.attempt_id} at transaction {attempt.txid}{when} {verb} {rows!r}"
         )
         return attempt
 
-    # --- what there has to be -------------------------------------------------------------------------------------
+    # --- checks ---------------------------------------------------------------------------------------------------
 
-    def holds(self, rows: Rows, committed: int | None = None) -> None:
-        """What somebody sees who reads all rows, or not what comes after a transaction."""
-        who = "who reads all rows" if committed is None else f"who reads up to transaction {committed}"
-        self.trial.equal(f"{self.name}, {who}", self.content(committed), rows)
+    def check_rows(self, rows: Rows, committed: int | None = None) -> None:
+        """Check the rows of a reader who reads the whole table, with `committed` as of that transaction."""
+        reader = "who reads all rows" if committed is None else f"who reads up to transaction {committed}"
+        self.trial.check_equal(f"{self.name}, {reader}", self.content(committed), rows)
 
-    def finds(self, at: At, rows: Rows, keys: Iterable[Any]) -> None:
-        """What an attempt finds of these keys, and which keys it finds at all."""
-        attempt = self.trial.attempt(at) if isinstance(at, int) else at
-        what = f"{self.name}, attempt {attempt.attempt_id} at transaction {attempt.txid}"
-        found = self.state.get(attempt, [_tuple(key) for key in keys])
-        self.trial.equal(f"get() of {what}", _plain_rows(found.items()), rows)
-        there = {key: row for key, row in self.items(attempt).items() if key in keys}
-        self.trial.equal(f"items() of {what}", there, rows)
+    def check_lookup(self, txid_or_attempt: TxidOrAttempt, rows: Rows, keys: Iterable[Any]) -> None:
+        """Check the rows that an attempt finds of these keys, by `get` and by `items`."""
+        attempt = self.trial.attempt(txid_or_attempt) if isinstance(txid_or_attempt, int) else txid_or_attempt
+        reader = f"{self.name}, attempt {attempt.attempt_id} at transaction {attempt.txid}"
+        stored = self.state.get(attempt, [_as_tuple(key) for key in keys])
+        self.trial.check_equal(f"get() of {reader}", _plain_rows(stored.items()), rows)
+        stored_items = {key: row for key, row in self.items(attempt).items() if key in keys}
+        self.trial.check_equal(f"items() of {reader}", stored_items, rows)
 
-    def is_at(self, version: AttemptId | TransactionAttempt | None) -> None:
-        """The version of the table."""
+    def check_version(self, version: AttemptId | TransactionAttempt | None) -> None:
+        """Check the version of the table."""
         expected = version.attempt_id if isinstance(version, TransactionAttempt) else version
-        self.trial.equal(f"version() of {self.name}", self.state.version(), expected)
+        self.trial.check_equal(f"version() of {self.name}", self.state.version(), expected)
 
     def items(self, attempt: TransactionAttempt) -> dict[Any, Any]:
-        """All rows that an attempt finds."""
+        """Return all rows that an attempt finds."""
         return _plain_rows(self.state.items(attempt))
 
     def content(self, committed: int | None = None) -> dict[Any, Any]:
-        """What a reader sees; of a state that is not read as a whole, what the next attempt would find."""
+        """Return the rows that a reader sees.
+
+        If the state can't be read as a whole, those that the next attempt finds.
+        """
         try:
             return self.rows(self.state.read(None if committed is None else TxId(committed)))
         except ConfigError:
-            at = self.trial.txid_of(self.state.version()) if committed is None else committed
-            return self.items(self.trial.attempt(at + 1))
+            txid = self.trial.txid_of(self.state.version()) if committed is None else committed
+            return self.items(self.trial.attempt(txid + 1))
 
     def rows(self, table: pa.Table) -> dict[Any, Any]:
-        """The rows of a table with key and value columns."""
+        """Return the rows of a table with key and value columns, by key. Check that no key is there twice."""
         width = len(self.state.key)
         rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-        found = _plain_rows((row[:width], row[width:]) for row in rows)
-        self.trial.equal("the number of rows, one for each key", len(rows), len(found))
-        return found
+        rows_by_key = _plain_rows((row[:width], row[width:]) for row in rows)
+        self.trial.check_equal("the number of rows, one for each key", len(rows), len(rows_by_key))
+        return rows_by_key
 
     def table_of(self, rows: Rows) -> pa.Table:
-        """Rows in Arrow."""
-        return arrow_of(
-            [(*_tuple(key), *_tuple(each)) for key, each in rows.items()],
+        """Convert rows to Arrow, with the key and value columns of the state."""
+        return to_arrow(
+            [(*_as_tuple(key), *_as_tuple(values)) for key, values in rows.items()],
             Schema((*self.state.key, *self.state.values)),
         )
 
     def keys_of(self, keys: Iterable[Any]) -> pa.Table:
-        """Keys in Arrow."""
-        return arrow_of([_tuple(key) for key in keys], self.state.key)
+        """Convert keys to Arrow, with the key columns of the state."""
+        return to_arrow([_as_tuple(key) for key in keys], self.state.key)
 
 
-def arrow_of(rows: list[tuple[Any, ...]], columns: Schema) -> pa.Table:
-    """Rows of Python values in Arrow."""
+def to_arrow(rows: list[tuple[Any, ...]], columns: Schema) -> pa.Table:
+    """Convert rows of Python values to Arrow."""
     schema = arrow_schema(columns)
     values = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.Table.from_arrays(
-        [pa.array(each, of.type) for each, of in zip(values, schema, strict=True)], schema=schema
+        [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)], schema=schema
     )
 
 
-def _tuple(value: Any) -> Key:
-    return value if isinstance(value, tuple) else (value,)
+def _as_tuple(content: Any) -> Key:
+    return content if isinstance(content, tuple) else (content,)
 
 
 def _plain(values: tuple[Any, ...]) -> Any:
@@ -272,13 +296,13 @@ def _plain_rows(rows: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     return {_plain(tuple(key)): _plain(tuple(values)) for key, values in rows}
 
 
-def _comparable(value: Any) -> Any:
-    """With a word for NaN, which is not equal to itself."""
-    if isinstance(value, Mapping):
-        return {key: _comparable(each) for key, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [_comparable(each) for each in value]
-    return "NaN" if isinstance(value, float) and value != value else value
+def _comparable(content: Any) -> Any:
+    """Replace NaN, which is not equal to itself, by a word."""
+    if isinstance(content, Mapping):
+        return {key: _comparable(inner) for key, inner in content.items()}
+    if isinstance(content, tuple | list):
+        return [_comparable(inner) for inner in content]
+    return "NaN" if isinstance(content, float) and content != content else content
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------
@@ -286,7 +310,7 @@ def _comparable(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that every state promises, and how that is tried."""
+    """A promise that every state makes, and the function that tests it."""
 
     promise: str
     run: Callable[[Trial], None]
@@ -294,30 +318,30 @@ class Case:
 
 
 DECLARED: Final[dict[str, Case]] = {}
-"""All cases by name."""
+"""The cases of all modules, by name."""
 
 
 def case(function: Callable[[Trial], None]) -> Callable[[Trial], None]:
-    """A case, whose docstring is what is promised."""
+    """Register a case, whose docstring is the promise."""
     DECLARED[function.__name__] = Case(_promise_of(function), function, function.__module__)
     return function
 
 
 def cases(values: Iterable[Any]) -> Callable[[Callable[[Trial, Any], None]], Callable[[Trial, Any], None]]:
-    """As many cases as there are values, which their names end with."""
+    """Register one case for each of these arguments. The name of a case ends with its argument."""
 
-    def declared(function: Callable[[Trial, Any], None]) -> Callable[[Trial, Any], None]:
-        for value in values:
-            shown = value.value if isinstance(value, StateKind) else value
-            run = partial(_with, function, value)
-            DECLARED[f"{function.__name__}({shown})"] = Case(_promise_of(function), run, function.__module__)
+    def register(function: Callable[[Trial, Any], None]) -> Callable[[Trial, Any], None]:
+        for argument in values:
+            suffix = argument.value if isinstance(argument, StateKind) else argument
+            run = partial(_run_with, function, argument)
+            DECLARED[f"{function.__name__}({suffix})"] = Case(_promise_of(function), run, function.__module__)
         return function
 
-    return declared
+    return register
 
 
-def _with(function: Callable[[Trial, Any], None], value: Any, trial: Trial) -> None:
-    function(trial, value)
+def _run_with(function: Callable[[Trial, Any], None], argument: Any, trial: Trial) -> None:
+    function(trial, argument)
 
 
 def _promise_of(function: Callable[..., None]) -> str:

@@ -1,4 +1,4 @@
-"""Keys and values of every type, at their limits, and such as look like something else."""
+"""Cases of keys and values of every type, at their limits, and of texts that look like SQL or patterns."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HOSTILE: Final = (
     "_",
 )
 NAMES: Final = {
-    **{each: each for each in ("select", "%s", ":wanted", "$1", "back~tick|", "é🐈", "a:b", "_a-[0]", "rowid")},
+    **{name: name for name in ("select", "%s", ":wanted", "$1", "back~tick|", "é🐈", "a:b", "_a-[0]", "rowid")},
     "64 bytes": "x" * 63,
     "255 bytes": "x" * 254,
 }
@@ -75,22 +75,22 @@ def keys_of_a_type(trial: Trial, type_: str) -> None:
     words.merge(1, dict.fromkeys(keys, 1))
     words.merge(2, dict.fromkeys(keys[1:], 1))
     expected = {keys[0]: 1, **dict.fromkeys(keys[1:], 2)}
-    words.holds(expected)
-    words.finds(3, expected, keys)
+    words.check_rows(expected)
+    words.check_lookup(3, expected, keys)
     words.merge(2, dict.fromkeys(keys, 1))
-    words.holds(dict.fromkeys(keys, 2))
+    words.check_rows(dict.fromkeys(keys, 2))
 
 
 @case
 def keys_of_all_types_together(trial: Trial) -> None:
     """A key may have columns of every type, all of them NULL."""
     key = ", ".join(f"K{number} {type_}" for number, type_ in enumerate(KEYS))
-    some, others = (tuple(values[number] for values in KEYS.values()) for number in range(2))
-    nothing = (None,) * len(KEYS)
+    first, further = (tuple(values[number] for values in KEYS.values()) for number in range(2))
+    all_null = (None,) * len(KEYS)
     words = trial.open(key)
-    words.merge(1, {some: 1, others: 1, nothing: 1})
-    words.merge(2, {others: 1, nothing: 1})
-    words.holds({some: 1, others: 2, nothing: 2})
+    words.merge(1, {first: 1, further: 1, all_null: 1})
+    words.merge(2, {further: 1, all_null: 1})
+    words.check_rows({first: 1, further: 2, all_null: 2})
 
 
 @case
@@ -100,22 +100,22 @@ def keys_of_several_columns(trial: Trial) -> None:
     words.merge(1, {("a", 1): 1, ("a", None): 1, (None, None): 1})
     words.merge(2, {("a", None): 1, ("a", 2): 1})
     expected = {("a", 1): 1, ("a", None): 2, (None, None): 1, ("a", 2): 1}
-    words.holds(expected)
-    words.finds(3, {("a", None): 2, ("a", 2): 1}, [("a", None), ("b", 1), ("a", 2)])
+    words.check_rows(expected)
+    words.check_lookup(3, {("a", None): 2, ("a", 2): 1}, [("a", None), ("b", 1), ("a", 2)])
 
 
 @case
 def keys_of_one_instant(trial: Trial) -> None:
     """A time is the instant that it is, in whatever zone it is given (Storm row R25)."""
     aware = datetime.datetime(2020, 1, 1, 12, tzinfo=UTC)
-    there = aware.astimezone(datetime.timezone(datetime.timedelta(hours=5)))
+    elsewhere = aware.astimezone(datetime.timezone(datetime.timedelta(hours=5)))
     words = trial.open("at timestamp, word string")
     words.put(1, {(aware, "a"): 1})
-    asked = [(aware, "a"), (there, "a")]
-    trial.note(f"writer 1 reads {asked}")
-    trial.equal("get()", words.state.get(trial.attempt(2), asked), dict.fromkeys(asked, (1,)))
-    words.put(2, {(there, "a"): 2})
-    words.holds({(aware, "a"): 2})
+    keys = [(aware, "a"), (elsewhere, "a")]
+    trial.note(f"writer 1 reads {keys}")
+    trial.check_equal("get()", words.state.get(trial.attempt(2), keys), dict.fromkeys(keys, (1,)))
+    words.put(2, {(elsewhere, "a"): 2})
+    words.check_rows({(aware, "a"): 2})
 
 
 @case
@@ -123,12 +123,12 @@ def a_state_of_one_row(trial: Trial) -> None:
     """A state without a key has one row, once it was written."""
     words = trial.open(())
     words.merge(1, {})
-    words.holds({})
+    words.check_rows({})
     words.merge(2, {(): 3})
     words.merge(3, {(): 4})
     words.merge(3, {(): 5})
-    words.holds({(): 8})
-    words.finds(3, {(): 3}, [()])
+    words.check_rows({(): 8})
+    words.check_lookup(3, {(): 3}, [()])
 
 
 @cases(EXTREMES)
@@ -137,13 +137,13 @@ def extreme_values(trial: Trial, type_: str) -> None:
     values = dict(enumerate([*EXTREMES[type_], None]))
     state = trial.open("n long", f"v {type_}")
     state.put(1, values)
-    state.holds(values)
+    state.check_rows(values)
     state.put(2, dict.fromkeys(values))
-    state.holds(values, committed=1)
+    state.check_rows(values, committed=1)
     state.put(2, {})
-    state.holds(values)
+    state.check_rows(values)
     state.close()
-    trial.open("n long", f"v {type_}").finds(3, values, values)
+    trial.open("n long", f"v {type_}").check_lookup(3, values, values)
 
 
 @case
@@ -154,8 +154,8 @@ def hostile_texts(trial: Trial) -> None:
     words.put(1, rows)
     words.put(2, {HOSTILE[0]: "another"})
     words.put(2, {HOSTILE[-1]: None})
-    words.finds(3, {**rows, HOSTILE[-1]: None}, HOSTILE)
-    words.holds(rows, committed=1)
+    words.check_lookup(3, {**rows, HOSTILE[-1]: None}, HOSTILE)
+    words.check_rows(rows, committed=1)
 
 
 @case
@@ -166,29 +166,29 @@ def zero_bytes_in_text(trial: Trial) -> None:
     try:
         words.put(2, {"a\0": "b\0", "a": "c"})
     except SchemaMismatch:
-        words.holds({"a": "b"})
+        words.check_rows({"a": "b"})
     else:
-        words.holds({"a\0": "b\0", "a": "c"})
-        words.finds(3, {"a\0": "b\0"}, ["a\0"])
+        words.check_rows({"a\0": "b\0", "a": "c"})
+        words.check_lookup(3, {"a\0": "b\0"}, ["a\0"])
 
 
 @cases(NAMES)
-def names_of_columns(trial: Trial, which: str) -> None:
+def names_of_columns(trial: Trial, label: str) -> None:
     """A name of columns works in each of its places, or is refused with a `ConfigError` that has it, before anything is
     written."""
-    name = NAMES[which]
+    name = NAMES[label]
     columns = f"`{name}k` string", f"`{name}v` long"
     try:
         trial.make(trial.table, *columns, StateKind.OPAQUE)
     except ConfigError as error:
-        trial.equal("whether the error names the column", name in str(error), True)
+        trial.check_equal("whether the error names the column", name in str(error), True)
         return
     words = trial.open(*columns)
     for txid, rows in enumerate(({"a": 1, "": 1}, {"a": 2, "é": 1}, {"a": 3}), start=1):
         words.put(txid, rows)
-    words.holds({"a": 3, "": 1, "é": 1})
-    words.holds({"a": 2, "": 1, "é": 1}, committed=2)
-    trial.open(*columns).finds(4, {"a": 3, "": 1}, ["a", "", "b"])
+    words.check_rows({"a": 3, "": 1, "é": 1})
+    words.check_rows({"a": 2, "": 1, "é": 1}, committed=2)
+    trial.open(*columns).check_lookup(4, {"a": 3, "": 1}, ["a", "", "b"])
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------
@@ -210,19 +210,19 @@ def sums_up_to_the_limit(trial: Trial, type_: str) -> None:
         words, limit = trial.open(values=f"total {type_}"), sign * LARGEST[type_]
         # Integers have one more below zero.
         least = sign if sign > 0 or type_.startswith("decimal") else 2 * sign
-        at = 0 if sign > 0 else 3
-        words.merge(at + 1, _units(type_, {f"cat{sign}": limit - sign, f"dog{sign}": sign}))
-        last = words.merge(at + 2, _units(type_, {f"cat{sign}": sign}))
+        offset = 0 if sign > 0 else 3
+        words.merge(offset + 1, _units(type_, {f"cat{sign}": limit - sign, f"dog{sign}": sign}))
+        last = words.merge(offset + 2, _units(type_, {f"cat{sign}": sign}))
         beyond = _units(type_, {f"dog{sign}": sign, f"cat{sign}": least})
-        trial.refuses(SumOverflow, lambda: words.merge(at + 3, beyond))  # noqa: B023 - called at once
-        words.is_at(last)
-        words.merge(at + 3, _units(type_, {f"cat{sign}": -sign, f"dog{sign}": sign, f"emu{sign}": limit}))
+        trial.expect_error(SumOverflow, lambda: words.merge(offset + 3, beyond))  # noqa: B023 - called at once
+        words.check_version(last)
+        words.merge(offset + 3, _units(type_, {f"cat{sign}": -sign, f"dog{sign}": sign, f"emu{sign}": limit}))
         expected = _units(type_, {f"cat{sign}": limit - sign, f"dog{sign}": 2 * sign, f"emu{sign}": limit})
-        words.finds(at + 4, expected, expected)
+        words.check_lookup(offset + 4, expected, expected)
 
 
 def _units(type_: str, units: dict[str, int]) -> dict[str, Any]:
-    return {word: _number(each, type_) for word, each in units.items()}
+    return {word: _number(number, type_) for word, number in units.items()}
 
 
 @cases(("long", "decimal(38,0)"))
@@ -232,11 +232,11 @@ def sums_start_from_what_was_before(trial: Trial, type_: str) -> None:
     words.merge(1, _units(type_, {"cat": 1}))
     for _ in range(3):
         words.merge(2, _units(type_, {"cat": limit - 1}))
-    words.holds(_units(type_, {"cat": limit}))
-    again = trial.open(values=f"total {type_}")
-    trial.refuses(SumOverflow, lambda: again.merge(3, _units(type_, {"cat": 1})))
-    again.merge(3, _units(type_, {"cat": -limit}))
-    again.holds(_units(type_, {"cat": 0}))
+    words.check_rows(_units(type_, {"cat": limit}))
+    reopened = trial.open(values=f"total {type_}")
+    trial.expect_error(SumOverflow, lambda: reopened.merge(3, _units(type_, {"cat": 1})))
+    reopened.merge(3, _units(type_, {"cat": -limit}))
+    reopened.check_rows(_units(type_, {"cat": 0}))
 
 
 @cases(LARGEST)
@@ -247,4 +247,4 @@ def sums_whose_parts_cancel_out(trial: Trial, type_: str) -> None:
     for txid, units in enumerate((-1 - LARGEST[type_] % 2, half, half), start=1):
         words.merge(txid, _units(type_, {"cat": units}))
         words.state.maintain(trial.txid_of(words.state.version()), lambda: True)
-    words.holds(_units(type_, {"cat": 2 * half - 1 - LARGEST[type_] % 2}))
+    words.check_rows(_units(type_, {"cat": 2 * half - 1 - LARGEST[type_] % 2}))

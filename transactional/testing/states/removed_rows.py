@@ -1,4 +1,4 @@
-"""Rows that go: keys that are deleted, rows that expire, and tables that go back."""
+"""Cases of rows that are removed: keys that are deleted, rows that expire, and tables that are rewound."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transactional.testing.states.trial import NotOffered, Trial, Writer, case
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SEEN: Final = "count long, seen timestamp"
 EXPIRY: Final = Expiry("seen", 10_000_000)
-"""Ten seconds after it was seen a row goes."""
+"""A row expires ten seconds after the time in its column `seen`."""
 
 
-def at(second: float) -> datetime:
-    """A time, by seconds since 1970."""
+def time_of(second: float) -> datetime:
+    """Return the time that is this many seconds after 1970."""
     return EPOCH + timedelta(seconds=second)
 
 
@@ -32,37 +32,37 @@ def deleted_keys(trial: Trial) -> None:
     words = trial.open(deletes=True)
     words.put(1, {"cat": 2, "dog": 1})
     words.put(2, {"cat": ABSENT, "owl": ABSENT})
-    words.holds({"dog": 1})
-    words.holds({"cat": 2, "dog": 1}, committed=1)
-    words.finds(3, {"dog": 1}, ["cat", "dog", "owl"])
+    words.check_rows({"dog": 1})
+    words.check_rows({"cat": 2, "dog": 1}, committed=1)
+    words.check_lookup(3, {"dog": 1}, ["cat", "dog", "owl"])
     words.put(3, {"cat": 5, "dog": ABSENT})
-    words.holds({"cat": 5})
-    words.holds({"dog": 1}, committed=2)
+    words.check_rows({"cat": 5})
+    words.check_rows({"dog": 1}, committed=2)
     words.put(4, {})
-    words.holds({"cat": 5})
+    words.check_rows({"cat": 5})
 
 
 @case
 def deletes_of_a_dead_attempt(trial: Trial) -> None:
-    """What a dead attempt has deleted is there again for the replay, and stays unless that deletes it, too."""
+    """A replay finds the keys that a dead attempt has deleted, and they stay unless the replay deletes them, too."""
     words = trial.open(deletes=True)
     words.put(1, {"cat": 2, "dog": None, "owl": 3})
     words.put(2, {"cat": ABSENT, "dog": ABSENT})
-    again = trial.open(deletes=True)
+    replaying = trial.open(deletes=True)
     attempt = trial.attempt(2)
-    again.finds(attempt, {"cat": 2, "dog": None, "owl": 3}, ["cat", "dog", "owl"])
-    again.put(attempt, {"owl": ABSENT})
-    again.holds({"cat": 2, "dog": None})
-    again.put(2, {})
-    again.holds({"cat": 2, "dog": None, "owl": 3})
+    replaying.check_lookup(attempt, {"cat": 2, "dog": None, "owl": 3}, ["cat", "dog", "owl"])
+    replaying.put(attempt, {"owl": ABSENT})
+    replaying.check_rows({"cat": 2, "dog": None})
+    replaying.put(2, {})
+    replaying.check_rows({"cat": 2, "dog": None, "owl": 3})
 
 
 @case
 def deletes_that_are_not_allowed(trial: Trial) -> None:
     """A state whose keys may not be deleted refuses to, and writes nothing."""
     words = trial.open()
-    trial.refuses(ConfigError, lambda: words.put(1, {"cat": ABSENT}))
-    words.is_at(None)
+    trial.expect_error(ConfigError, lambda: words.put(1, {"cat": ABSENT}))
+    words.check_version(None)
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------
@@ -74,57 +74,57 @@ def an_expired_key_begins_anew(trial: Trial) -> None:
     was."""
     words = trial.open(values=SEEN, expiry=EXPIRY)
     combine = {"count": "sum", "seen": "max"}
-    words.merge(1, {"cat": (5, at(1))}, combine, now=1)
+    words.merge(1, {"cat": (5, time_of(1))}, combine, planned_s=1)
     late, replay = words.begin(2, 11), trial.attempt(2)
-    words.finds(late, {}, ["cat"])
-    words.merge(late, {"cat": (1, at(11))}, combine)
-    words.holds({"cat": (1, at(11))})
-    words.holds({"cat": (5, at(1))}, committed=1)
+    words.check_lookup(late, {}, ["cat"])
+    words.merge(late, {"cat": (1, time_of(11))}, combine)
+    words.check_rows({"cat": (1, time_of(11))})
+    words.check_rows({"cat": (5, time_of(1))}, committed=1)
     words.begin(replay, 10)
-    words.merge(replay, {"cat": (1, at(10))}, combine)
-    words.holds({"cat": (6, at(10))})
+    words.merge(replay, {"cat": (1, time_of(10))}, combine)
+    words.check_rows({"cat": (6, time_of(10))})
 
 
 @case
 def expired_rows_are_seen_by_nobody(trial: Trial) -> None:
     """Readers see a row until the transaction for which it has expired, and one without a time always."""
     words = trial.open(values=SEEN, expiry=EXPIRY)
-    words.put(1, {"cat": (1, at(1)), "dog": (1, None)}, now=1)
-    words.put(2, {"owl": (2, at(11))}, now=11)
-    words.holds({"dog": (1, None), "owl": (2, at(11))})
-    words.holds({"cat": (1, at(1)), "dog": (1, None)}, committed=1)
-    words.put(3, {}, now=12)
+    words.put(1, {"cat": (1, time_of(1)), "dog": (1, None)}, planned_s=1)
+    words.put(2, {"owl": (2, time_of(11))}, planned_s=11)
+    words.check_rows({"dog": (1, None), "owl": (2, time_of(11))})
+    words.check_rows({"cat": (1, time_of(1)), "dog": (1, None)}, committed=1)
+    words.put(3, {}, planned_s=12)
     words.state.maintain(trial.txid_of(words.state.version()), lambda: True)
-    words.holds({"dog": (1, None), "owl": (2, at(11))}, committed=2)
-    words.put(4, {}, now=30)
-    words.holds({"dog": (1, None)})
+    words.check_rows({"dog": (1, None), "owl": (2, time_of(11))}, committed=2)
+    words.put(4, {}, planned_s=30)
+    words.check_rows({"dog": (1, None)})
 
 
 @case
 def a_horizon_never_goes_back(trial: Trial) -> None:
-    """What has expired stays so, whatever clocks and settings say later, and for whoever opens the table."""
+    """Expired rows stay expired, whatever clocks and settings say later, and for every process that opens the table."""
     words = trial.open(values=SEEN, expiry=EXPIRY)
-    words.put(1, {"cat": (1, at(5))}, now=1)
-    words.put(2, {"cat": (2, at(10))}, now=30)
+    words.put(1, {"cat": (1, time_of(5))}, planned_s=1)
+    words.put(2, {"cat": (2, time_of(10))}, planned_s=30)
     longer = trial.open(values=SEEN, expiry=Expiry("seen", 29_000_000))
     third = longer.begin(3, 31)
-    longer.finds(third, {}, ["cat"])
+    longer.check_lookup(third, {}, ["cat"])
     longer.put(third, {})
-    longer.holds({})
+    longer.check_rows({})
 
 
 @case
 def horizons_of_transactions_without_rows(trial: Trial) -> None:
     """A transaction without rows records its horizon; a fence changes none; without facts nothing more expires."""
     words = trial.open(values=SEEN, expiry=EXPIRY)
-    words.put(1, {"cat": (1, at(1))}, now=1)
+    words.put(1, {"cat": (1, time_of(1))}, planned_s=1)
     words.put(words.begin(2, None), {})
-    words.holds({"cat": (1, at(1))})
-    words.put(2, {}, now=13)
-    other = trial.open(values=SEEN, expiry=EXPIRY)
-    other.fence(2)
-    other.holds({})
-    other.holds({"cat": (1, at(1))}, committed=1)
+    words.check_rows({"cat": (1, time_of(1))})
+    words.put(2, {}, planned_s=13)
+    fencing = trial.open(values=SEEN, expiry=EXPIRY)
+    fencing.fence(2)
+    fencing.check_rows({})
+    fencing.check_rows({"cat": (1, time_of(1))}, committed=1)
 
 
 @case
@@ -137,11 +137,11 @@ def rows_between_two_times(trial: Trial) -> None:
         pages.state.begin(attempt, BatchFacts(10**9, None if watermark is None else watermark * 10**6))
         if watermark is not None:
             closing = pages.state.rows_between(attempt, "start", None, (watermark - 5) * 10**6)
-            expected = {3: {("home", at(10)): 1}, 4: {("home", at(15)): 2}}.get(txid, {})
-            trial.equal(f"rows_between() at transaction {txid}", pages.rows(closing), expected)
-        pages.put(attempt, {("home", at(10)): 1, ("home", at(15)): 2} if txid == 1 else {})
-    pages.holds({})
-    pages.holds({("home", at(15)): 2}, committed=3)
+            expected = {3: {("home", time_of(10)): 1}, 4: {("home", time_of(15)): 2}}.get(txid, {})
+            trial.check_equal(f"rows_between() at transaction {txid}", pages.rows(closing), expected)
+        pages.put(attempt, {("home", time_of(10)): 1, ("home", time_of(15)): 2} if txid == 1 else {})
+    pages.check_rows({})
+    pages.check_rows({("home", time_of(15)): 2}, committed=3)
 
 
 @case
@@ -149,9 +149,9 @@ def expiry_without_facts(trial: Trial) -> None:
     """An attempt that was not begun has no horizon: it reads and writes nothing."""
     words = trial.open(values=SEEN, expiry=EXPIRY)
     words.begin(1, 1)
-    other = trial.attempt(1)
-    trial.refuses(ProtocolError, lambda: words.put(other, {}))
-    trial.refuses(ProtocolError, lambda: words.state.items(other))
+    unbegun = trial.attempt(1)
+    trial.expect_error(ProtocolError, lambda: words.put(unbegun, {}))
+    trial.expect_error(ProtocolError, lambda: words.state.items(unbegun))
 
 
 # --- going back -------------------------------------------------------------------------------------------------------
@@ -165,23 +165,23 @@ def going_back(trial: Trial) -> None:
     committed = [words.put(1, {"cat": 1}), words.put(2, {"dog": 2}), words.put(3, {"cat": 3, "owl": 3})]
     words.fence(3)
     target = _target(trial, committed[1].txid, committed[1].attempt_id)
-    _check_can(trial, words, target)
-    first, again = trial.drawn(2), trial.drawn(2)
-    for fence_id in (first, again):
+    _check_can_rewind(trial, words, target)
+    first, repeated = trial.draw_attempt_id(2), trial.draw_attempt_id(2)
+    for fence_id in (first, repeated):
         words.state.version()
         trial.note(f"writer 1 takes the table back to transaction 2, by the fence {fence_id}")
         words.state.rewind(target, fence_id)
-        words.is_at(fence_id)
-        words.holds({"cat": 1, "dog": 2})
-    trial.refuses(Fenced, lambda: words.state.rewind(target, first))
+        words.check_version(fence_id)
+        words.check_rows({"cat": 1, "dog": 2})
+    trial.expect_error(Fenced, lambda: words.state.rewind(target, first))
     words.put(3, {"cat": 4})
-    words.holds({"cat": 4, "dog": 2})
-    words.holds({"cat": 1, "dog": 2}, committed=2)
+    words.check_rows({"cat": 4, "dog": 2})
+    words.check_rows({"cat": 1, "dog": 2}, committed=2)
 
 
 @case
 def going_back_too_far(trial: Trial) -> None:
-    """To a transaction that is not kept any more a table does not go, and says so before it changes anything."""
+    """A table refuses to go back to a transaction whose rows it no longer has, before it changes anything."""
     words = trial.open()
     first = words.put(1, {"cat": 1})
     for txid in range(2, 5):
@@ -189,36 +189,36 @@ def going_back_too_far(trial: Trial) -> None:
         words.state.maintain(trial.txid_of(words.state.version()), lambda: True)
     words.fence(4)
     target = _target(trial, first.txid, first.attempt_id)
-    _check_can(trial, words, None)
+    _check_can_rewind(trial, words, None)
     try:
         words.state.preview_rewind(*_owner(), target)
     except BeyondKept:
-        words.holds({"cat": 4})
-        trial.refuses(BeyondKept, lambda: words.state.rewind(target, trial.drawn(1)))
-        words.holds({"cat": 4})
+        words.check_rows({"cat": 4})
+        trial.expect_error(BeyondKept, lambda: words.state.rewind(target, trial.draw_attempt_id(1)))
+        words.check_rows({"cat": 4})
     else:
-        words.state.rewind(target, trial.drawn(1))
-        words.holds({"cat": 1})
+        words.state.rewind(target, trial.draw_attempt_id(1))
+        words.check_rows({"cat": 1})
 
 
 def _target(trial: Trial, txid: Any, attempt_id: Any) -> RewindTarget:
-    return RewindTarget(txid, attempt_id, trial.known_txid_of)
+    return RewindTarget(txid, attempt_id, trial.stored_txid_of)
 
 
 def _owner() -> tuple[str, str]:
     return "words", "count"
 
 
-def _check_can(trial: Trial, words: Writer, target: RewindTarget | None) -> None:
-    """Raise `NotOffered` if it can't go back; then each of its methods says so."""
+def _check_can_rewind(trial: Trial, words: Writer, target: RewindTarget | None) -> None:
+    """Raise `NotOffered` if the table can't go back, after checking that both its methods refuse that."""
     reason = words.state.rewind_obstacle
     if not reason:
         if target is not None:
-            trial.equal(
+            trial.check_equal(
                 "whether preview_rewind() says something", bool(words.state.preview_rewind(*_owner(), target)), True
             )
         return
-    some = target or _target(trial, 1, 1)
-    trial.refuses(ConfigError, lambda: words.state.preview_rewind(*_owner(), some))
-    trial.refuses(ConfigError, lambda: words.state.rewind(some, trial.drawn(2)))
+    any_target = target or _target(trial, 1, 1)
+    trial.expect_error(ConfigError, lambda: words.state.preview_rewind(*_owner(), any_target))
+    trial.expect_error(ConfigError, lambda: words.state.rewind(any_target, trial.draw_attempt_id(2)))
     raise NotOffered(reason)
