@@ -1,8 +1,9 @@
-"""Windows of windows, which windows are open after a batch, and whether a transaction is made to close some.
+"""The rules by which windows close: which windows are open after a batch, and whether a transaction closes some.
 
 A transaction closes the windows that the watermark has passed by the records before it. Behind the last record there is
-none, so that `ClosingRule` decides whether one is planned. It is pure, and goes by what is recorded and by the time of
-planning.
+no further one, so `ClosingRule` decides whether a transaction without records is planned. It is pure: it depends on
+what is recorded, and on the time of planning. Windows may count the rows of other windows, which are said to be above
+them.
 """
 
 from __future__ import annotations
@@ -21,144 +22,156 @@ from transactional.model.groupings import Grouping
 from transactional.topology.topology import Topology
 
 PAUSE_MS = 1_000
-"""At least so long after the last transaction the clock may cause one, if the configuration says nothing else."""
+"""The clock causes a transaction at most this often, unless the configuration sets `window_tick_ms`."""
 
 
-class Wired(Protocol):
-    """A component of a topology, as far as it matters here."""
+class WindowComponent(Protocol):
+    """The part of a component that matters here: its inputs, and its windows."""
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the component."""
 
     @property
     def windows(self) -> Windowed | None:
-        """What keeps its windows; None: it has none."""
+        """The windows of the component. None if it has none."""
 
     @property
     def inputs(self) -> tuple[Grouping, ...]:
-        """What it reads; its sources come before it."""
+        """The inputs of the component, whose sources come before it."""
 
 
-def windows_above(components: Iterable[Wired]) -> WindowsBehind:
-    """By component with windows of time those next above it, whatever stands between."""
-    above, known = dict[str, dict[str, Windowed]](), dict[str, tuple[WindowsAbove, ...]]()
+def windows_above(components: Iterable[WindowComponent]) -> WindowsBehind:
+    """Return the next windows above each component with windows of time, whatever components lie between."""
+    above, inner_windows = dict[str, dict[str, Windowed]](), dict[str, tuple[WindowsAbove, ...]]()
     for component in components:
-        found = dict[str, Windowed]()
+        levels_above = dict[str, Windowed]()
         for grouping in component.inputs:
-            found |= above.get(grouping.source, {})
+            levels_above |= above.get(grouping.source, {})
         windows = component.windows
-        above[component.id] = found
+        above[component.id] = levels_above
         if windows is not None and not windows.depends_on_order:
             above[component.id] = {component.id: windows}
-            if found:
-                known[component.id] = tuple(_above(name, of, windows) for name, of in found.items())
-    return known
+            if levels_above:
+                inner_windows[component.id] = tuple(
+                    _inner_window(name, inner, windows) for name, inner in levels_above.items()
+                )
+    return inner_windows
 
 
-def _above(name: str, of: Windowed, windows: Windowed) -> WindowsAbove:
-    return WindowsAbove(name, of.closes_without_input, partial(of.first_time, by_end=windows.time_is_window_end))
+def _inner_window(name: str, inner: Windowed, windows: Windowed) -> WindowsAbove:
+    return WindowsAbove(name, inner.closes_without_input, partial(inner.first_time, by_end=windows.time_is_window_end))
 
 
-def windows_behind(components: Iterable[Wired]) -> WindowsBehind:
-    """The same, of those components alone whose windows go by event time."""
+def windows_behind(components: Iterable[WindowComponent]) -> WindowsBehind:
+    """Return the windows above, for components whose own windows use event time."""
     components = list(components)
-    by_event = {each.id for each in components if each.windows is not None and not each.windows.closes_without_input}
+    by_event = {
+        component.id
+        for component in components
+        if component.windows is not None and not component.windows.closes_without_input
+    }
     return {name: above for name, above in windows_above(components).items() if name in by_event}
 
 
 @dataclass(frozen=True, slots=True)
 class TimedWindows:
-    """The windows of a topology that close as time passes, by component, and whose rows they count. Times are
+    """The windows of a topology that close as time passes, and the windows whose rows they count. Times are
     microseconds since 1970."""
 
     windows: Mapping[str, Windowed]
     above: WindowsBehind
 
     @classmethod
-    def of_topology(cls, topology: Topology) -> TimedWindows:
-        """Those of a topology, each after those that it counts."""
-        timed = {each.id: each.windows for each in topology.components if each.windows is not None}
-        windows = {name: each for name, each in timed.items() if not each.depends_on_order}
+    def from_topology(cls, topology: Topology) -> TimedWindows:
+        """Return the windows of a topology, each after those whose rows it counts."""
+        timed = {c.id: c.windows for c in topology.components if c.windows is not None}
+        windows = {name: timed_windows for name, timed_windows in timed.items() if not timed_windows.depends_on_order}
         return cls(windows, windows_above(topology.components) if windows else {})
 
-    def follow_transactions(self) -> set[str]:
-        """The components whose windows go by the time of transactions, or count the rows of such windows."""
+    def names_by_transaction_time(self) -> set[str]:
+        """Return the components whose windows use the time of transactions, or count the rows of such windows."""
         names = set[str]()
         for name, windows in self.windows.items():
-            if windows.closes_without_input or any(each.name in names for each in self.above.get(name, ())):
+            if windows.closes_without_input or any(inner.name in names for inner in self.above.get(name, ())):
                 names.add(name)
         return names
 
     def watermark_us(self, name: str, facts: BatchFacts) -> int | None:
-        """The time up to which windows of a component close in a transaction with these facts."""
+        """Return the time up to which the windows of a component close in a transaction with these facts."""
         by_transaction = self.windows[name].closes_without_input
         return facts.time_ms * 1_000 if by_transaction else facts.for_component(name).watermark_us
 
-    def last_ends_us(self, after: BatchMetadata) -> dict[str, int]:
-        """By component, when the last window ends that may have a row by then; none if no window can have one."""
-        newest_us = max((seen.event_us for seen in after.event_times.values()), default=None)
+    def last_ends_us(self, batch: BatchMetadata) -> dict[str, int]:
+        """Return for each component the end of its last window that may have a row after a batch."""
+        newest_us = max((last_seen.event_us for last_seen in batch.event_times.values()), default=None)
         ends = dict[str, int]()
         for name, windows in self.windows.items():
             if windows.closes_without_input:
-                rows = [] if after.facts is None else [self._last_row_ms(name, after.facts) * 1_000]
+                rows = [] if batch.facts is None else [self._last_row_ms(name, batch.facts) * 1_000]
             else:
-                above = [ends[each.name] for each in self.above.get(name, ()) if each.name in ends]
+                above = [ends[inner.name] for inner in self.above.get(name, ()) if inner.name in ends]
                 rows = above if newest_us is None else [newest_us, *above]
             if rows:
                 ends[name] = max(rows) + windows.longest_us
         return ends
 
-    def open_until_us(self, after: BatchMetadata) -> dict[str, tuple[int | None, int]]:
-        """By component with windows that may be open after a batch: its watermark, and when the last of them ends."""
-        if (facts := after.facts) is None:
+    def open_until_us(self, batch: BatchMetadata) -> dict[str, tuple[int | None, int]]:
+        """Return, for components whose windows may be open after a batch, the watermark and the end of the last
+        window."""
+        if (facts := batch.facts) is None:
             return {}
-        ends = {name: (self.watermark_us(name, facts), end) for name, end in self.last_ends_us(after).items()}
+        ends = {name: (self.watermark_us(name, facts), end) for name, end in self.last_ends_us(batch).items()}
         return {name: (us, end) for name, (us, end) in ends.items() if us is None or us < end}
 
-    def closing(self, after: BatchMetadata, facts: BatchFacts) -> list[str]:
-        """The components of which a window may close in a transaction with these facts, after a batch: the watermark
-        has passed an end, or moved, where windows end at any time."""
+    def closing(self, batch: BatchMetadata, facts: BatchFacts) -> list[str]:
+        """Return the components of which a window may close in a transaction with these facts, after a batch.
+
+        The watermark has passed an end, or, for windows that end at any time, it has moved.
+        """
         return [
             name
-            for name, (was_us, _) in self.open_until_us(after).items()
-            if self._is_passed(name, was_us, self.watermark_us(name, facts))
+            for name, (was_us, _) in self.open_until_us(batch).items()
+            if self._may_close(name, was_us, self.watermark_us(name, facts))
         ]
 
-    def _is_passed(self, name: str, was_us: int | None, now_us: int | None) -> bool:
+    def _may_close(self, name: str, was_us: int | None, now_us: int | None) -> bool:
         if was_us is None or now_us is None:
             return now_us is not None
         first_start = self.windows[name].first_time
         return first_start(was_us, by_end=False) < first_start(now_us, by_end=False)
 
-    def with_last_rows(self, facts: BatchFacts, after: BatchMetadata, *, has_rows: bool) -> BatchFacts:
-        """The facts of the batch after `after` with the time of the last row of each component with windows by the
-        transactions' own time: from records, or from windows above that close."""
+    def with_last_rows(self, facts: BatchFacts, batch: BatchMetadata, *, has_rows: bool) -> BatchFacts:
+        """Add the time of the last row of each component with windows by transaction time to the facts after a batch.
+
+        Its rows are records, or windows above it that close.
+        """
         by_transaction = [name for name, windows in self.windows.items() if windows.closes_without_input]
         if not by_transaction:
             return facts
-        closing, last_row_ms = set(self.closing(after, facts)), dict[str, int]()
+        closing, last_row_ms = set(self.closing(batch, facts)), dict[str, int]()
         for name in by_transaction:
-            if has_rows or after.facts is None or any(each.name in closing for each in self.above.get(name, ())):
+            if has_rows or batch.facts is None or any(inner.name in closing for inner in self.above.get(name, ())):
                 last_row_ms[name] = facts.time_ms
             else:
-                last_row_ms[name] = self._last_row_ms(name, after.facts)
+                last_row_ms[name] = self._last_row_ms(name, batch.facts)
         return replace(facts, last_row_ms=last_row_ms)
 
     @staticmethod
     def _last_row_ms(name: str, facts: BatchFacts) -> int:
-        """Nothing is recorded of a component that has joined since: then any transaction may have brought rows."""
+        """Return the recorded time of the last row. For a new component it is unknown, so any transaction may have had
+        a row."""
         return facts.last_row_ms.get(name, facts.time_ms)
 
-    def closing_watermark_us(self, after: BatchMetadata) -> int | None:
-        """The watermark of the source at which all windows by event time have closed, level by level: the newest event
-        time and the longest window. None: there is no event time, or no such window.
+    def closing_watermark_us(self, batch: BatchMetadata) -> int | None:
+        """Return the watermark of the source at which all windows by event time have closed, level by level.
 
-        Windows above pass on nothing that is late for those behind them. So these need a later one, by what the windows
-        above keep open.
+        It is the newest event time plus the longest window; None if there is no event time, or no such window. Windows
+        above emit nothing that is late for windows behind them, which therefore need a later watermark, by what is
+        still open above.
         """
-        ends, clocked = self.last_ends_us(after), self.follow_transactions()
-        needed_us = {name: end for name, end in ends.items() if name not in clocked}
+        ends, by_transaction = self.last_ends_us(batch), self.names_by_transaction_time()
+        needed_us = {name: end for name, end in ends.items() if name not in by_transaction}
         for name in reversed(list(needed_us)):
             for above in self.above.get(name, ()):
                 us, first_us = needed_us[name], above.first_time(needed_us[name])
@@ -169,98 +182,103 @@ class TimedWindows:
 
 
 def windows_left_open(topology: Topology) -> dict[str, str]:
-    """By component, why its windows stay open at the end of a run with `close_windows`."""
-    windows = {each.id: each.windows for each in topology.components if each.windows is not None}
-    by_count = {name: "by count" for name, each in windows.items() if each.depends_on_order}
-    timed = TimedWindows.of_topology(topology)
-    by_transaction = sorted(timed.follow_transactions())
-    own = {name: "by transaction time" for name in by_transaction if windows[name].closes_without_input}
-    return by_count | dict.fromkeys(by_transaction, "of windows by transaction time") | own
+    """Return why the windows of a component stay open at the end of a run with `close_windows`, by component."""
+    windows = {component.id: component.windows for component in topology.components if component.windows is not None}
+    by_count = {name: "by count" for name, component in windows.items() if component.depends_on_order}
+    timed = TimedWindows.from_topology(topology)
+    by_transaction = sorted(timed.names_by_transaction_time())
+    by_own_time = {name: "by transaction time" for name in by_transaction if windows[name].closes_without_input}
+    return by_count | dict.fromkeys(by_transaction, "of windows by transaction time") | by_own_time
 
 
 class ClosingRule:
     """Decides whether a transaction without records follows, when there is nothing to read and nothing is in flight.
 
-    It does if the watermark that it would record has passed the end of a window since the batch before. What the clock
-    has moved counts once a second, or as often as `window_tick_ms` says. While windows are open and only transactions
-    can move their watermark by the clock, one is made for that. A run that ends when its source is drained does not
-    wait for the clock.
+    It does if the watermark that it would record has passed the end of a window since the batch before. If only the
+    clock has moved the watermark, it follows once a second at most, or as often as `window_tick_ms` says. While windows
+    are open and the watermark follows the clock, a transaction is made to record the time. A run that ends when its
+    source is drained does not wait for the clock.
     """
 
     def __init__(self, topology: Topology, config: TopologyConfig) -> None:
-        self.windows = TimedWindows.of_topology(topology)
+        self.windows = TimedWindows.from_topology(topology)
         self._topology, self._config = topology, config
-        self._clocked = self.windows.follow_transactions()
-        self._by_event = [name for name, each in self.windows.windows.items() if not each.closes_without_input]
+        self._by_transaction = self.windows.names_by_transaction_time()
+        self._by_event = [name for name, windows in self.windows.windows.items() if not windows.closes_without_input]
         # Sessions end at any time, so that each move of a watermark may close one.
-        self._at_any_time = {
+        self._without_fixed_ends = {
             name
-            for name, each in self.windows.windows.items()
-            if each.first_time(0, by_end=False) < each.first_time(1, by_end=False)
+            for name, windows in self.windows.windows.items()
+            if windows.first_time(0, by_end=False) < windows.first_time(1, by_end=False)
         }
         times = topology.event_times.values()
-        self._goes_on = bool(times) and all(of.idle_after_ms is not None for of in times)
+        self._all_idle = bool(times) and all(event_time.idle_after_ms is not None for event_time in times)
         self._pause_ms = config.window_tick_ms or PAUSE_MS
 
     def facts_without_records(
-        self, after: BatchMetadata, facts: BatchFacts, listed: Iterable[Listed], *, has_ended: bool
+        self, batch: BatchMetadata, facts: BatchFacts, listed: Iterable[Listed], *, has_ended: bool
     ) -> BatchFacts | None:
-        """The facts of a transaction without records after the batch `after`. None: none is made.
+        """Return the facts of a transaction without records after a batch. None if no transaction is made.
 
-        `facts` are those that it has by the rule of watermarks. `has_ended`: the source is drained, as far as it knows.
+        `facts` are its facts by the rule of watermarks. `has_ended` is true if the source is drained, as far as it
+        knows.
         """
-        if after.facts is None or not self.windows.windows:
+        if batch.facts is None or not self.windows.windows:
             return None
-        closing = self.windows.closing(after, facts)
-        if self._is_due(after, after.facts, facts, closing, listed):
+        closing = self.windows.closing(batch, facts)
+        if self._is_due(batch, batch.facts, facts, closing, listed):
             return facts
         if has_ended and self._config.close_windows:
-            return self._closing_facts(after, facts, closing)
+            return self._closing_facts(batch, facts, closing)
         return None
 
     def _is_due(
         self,
-        after: BatchMetadata,
-        before: BatchFacts,
+        batch: BatchMetadata,
+        batch_facts: BatchFacts,
         facts: BatchFacts,
         closing: Iterable[str],
         listed: Iterable[Listed],
     ) -> bool:
         closing = set(closing)
-        if closing - self._moved_by_clock(after, before):
+        if closing - self._clock_driven(batch, batch_facts):
             return True
-        if facts.time_ms - before.time_ms < self._pause_ms:
+        if facts.time_ms - batch_facts.time_ms < self._pause_ms:
             return False
-        return bool(closing) or self._has_to_look(after, listed)
+        return bool(closing) or self._records_time(batch, listed)
 
-    def _moved_by_clock(self, after: BatchMetadata, before: BatchFacts) -> set[str]:
-        """The components whose watermark the clock has moved since the batch `after`."""
-        times = self._topology.event_times_of(after.event_times)
-        is_silent = follows_clock(before, [(of, after.event_times[at]) for at, of in times.items()])
+    def _clock_driven(self, batch: BatchMetadata, batch_facts: BatchFacts) -> set[str]:
+        """Return the components whose watermark only the clock has moved since a batch."""
+        times = self._topology.event_times_of(batch.event_times)
+        is_silent = follows_clock(
+            batch_facts, [(event_time, batch.event_times[partition]) for partition, event_time in times.items()]
+        )
         levels, drains = set(self.windows.above), self._config.stop_when_drained
-        moved = set(self._clocked)
+        names = set(self._by_transaction)
         if is_silent:
-            moved |= self.windows.windows.keys()
-        elif after.is_empty and not drains:
-            moved |= self.windows.windows.keys() - levels
+            names |= self.windows.windows.keys()
+        elif batch.is_empty and not drains:
+            names |= self.windows.windows.keys() - levels
         if drains:
             # They end only at fixed times, so that the clock does not keep such a run alive.
-            moved -= {name for name in levels & set(self._by_event) if name not in self._at_any_time}
-        return moved
+            names -= {name for name in levels & set(self._by_event) if name not in self._without_fixed_ends}
+        return names
 
-    def _has_to_look(self, after: BatchMetadata, listed: Iterable[Listed]) -> bool:
-        """Whether a transaction is made so that its time is recorded, which watermarks that follow the clock go by."""
+    def _records_time(self, batch: BatchMetadata, listed: Iterable[Listed]) -> bool:
+        """Return whether a transaction is made to record its time, for watermarks that follow the clock."""
         if self._config.stop_when_drained or not self._by_event:
             return False
         if self._config.window_tick_ms is not None:
             return True
-        goes_on = self._goes_on and not any(each.listing.is_lasting for each in listed)
-        open_ones = self.windows.open_until_us(after)
-        return any(name in open_ones and (goes_on or name in self._clocked) for name in self._by_event)
+        may_follow_clock = self._all_idle and not any(partition.listing.is_lasting for partition in listed)
+        open_windows = self.windows.open_until_us(batch)
+        return any(
+            name in open_windows and (may_follow_clock or name in self._by_transaction) for name in self._by_event
+        )
 
-    def _closing_facts(self, after: BatchMetadata, facts: BatchFacts, closing: Iterable[str]) -> BatchFacts | None:
-        """Those of the transaction that closes all windows by event time, or the next level of them."""
-        target_us = self.windows.closing_watermark_us(after)
+    def _closing_facts(self, batch: BatchMetadata, facts: BatchFacts, closing: Iterable[str]) -> BatchFacts | None:
+        """Return the facts of the transaction that closes all windows by event time, or the next level of them."""
+        target_us = self.windows.closing_watermark_us(batch)
         if target_us is not None and (facts.watermark_us is None or facts.watermark_us < target_us):
             return replace(facts, watermark_us=target_us)
-        return facts if set(closing) - self._clocked else None
+        return facts if set(closing) - self._by_transaction else None

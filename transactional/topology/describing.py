@@ -1,4 +1,8 @@
-"""What `transactional describe` shows: who reads from whom, how, and in which phase each bolt runs."""
+"""The descriptions of a topology: as JSON for `transactional describe`, as lines of text, and as a Mermaid flowchart.
+
+They show which component reads from which, by which grouping, and in which phase each bolt runs. Hidden streams and
+fields of the framework are left out.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,16 @@ from transactional.model.schema import Schema
 from transactional.topology.bolts.functions import BoltFunction
 from transactional.topology.stages import StagePlan, plan_stages
 from transactional.topology.steps import Step, plan_steps
-from transactional.topology.topology import Component, Topology, WorkPhase, visible
+from transactional.topology.topology import Component, Topology, WorkPhase, visible_fields
 
 _SHAPES = {WorkPhase.PROCESSING: ("[", "]"), WorkPhase.COMMIT: ("[[", "]]")}
 
 
-def described(topology: Topology) -> dict[str, Any]:
-    """The topology as JSON data. `stage` numbers the groups of components that share their Spark tasks; None: runs in
-    the driver."""
+def describe_topology(topology: Topology) -> dict[str, Any]:
+    """Return the topology as JSON data.
+
+    `stage` is the number of a group of components that share their Spark tasks; None if a component runs on the driver.
+    """
     plan = plan_stages(topology)
     spout = {
         "id": topology.spout_id,
@@ -35,17 +41,17 @@ def described(topology: Topology) -> dict[str, Any]:
     if parts := topology.spout.describe_parts(topology.spout_parallelism):
         spout["spouts"] = list(parts)
     steps = {step.component: step for step in plan_steps(topology)}
-    bolts = [_component(component, plan, steps.get(component.id)) for component in topology.components]
+    bolts = [_describe_component(component, plan, steps.get(component.id)) for component in topology.components]
     return {"topology": topology.id, "guarantee": topology.guarantee.value, "components": [spout, *bolts]}
 
 
-def _component(component: Component, plan: StagePlan, step: Step | None) -> dict[str, Any]:
+def _describe_component(component: Component, plan: StagePlan, step: Step | None) -> dict[str, Any]:
     stages = [stage.index for stage in plan.stages if component.id in stage.components]
     description = {
         "id": component.id,
-        "kind": _kind(component),
+        "kind": _bolt_kind(component),
         "parallelism": component.parallelism,
-        "phase": plan.shown(component.id),
+        "phase": plan.phase_text(component.id),
         "stage": stages[0] if stages else None,
         "inputs": [
             {"source": g.source, "stream": g.stream, "grouping": g.kind.value, "fields": list(g.fields)}
@@ -55,8 +61,8 @@ def _component(component: Component, plan: StagePlan, step: Step | None) -> dict
     }
     if component.reads:
         description["reads"] = list(component.reads)
-    if shown := getattr(component.bolt, "steps_shown", ()):
-        description["steps"] = list(shown)
+    if step_labels := getattr(component.bolt, "steps_shown", ()):
+        description["steps"] = list(step_labels)
     if step is not None:
         description["finishes"] = str(step)
     if component.state is not None:
@@ -64,7 +70,7 @@ def _component(component: Component, plan: StagePlan, step: Step | None) -> dict
     return description
 
 
-def _kind(component: Component) -> str:
+def _bolt_kind(component: Component) -> str:
     bolt = component.bolt
     if isinstance(bolt, BoltFunction):
         return f"function of a {bolt.kind.value}"
@@ -72,86 +78,90 @@ def _kind(component: Component) -> str:
 
 
 def _streams(outputs: Mapping[str, Schema]) -> dict[str, str]:
-    """Without what the framework itself adds."""
-    streams = {stream: visible(schema) for stream, schema in outputs.items() if not stream.startswith("__")}
+    """Return the fields of each stream, without those that the framework adds."""
+    streams = {stream: visible_fields(schema) for stream, schema in outputs.items() if not stream.startswith("__")}
     return {stream: str(schema) for stream, schema in streams.items() if schema}
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A component in lines of text. `above` is the first component that it reads from; None: a spout's."""
+class ComponentLines:
+    """A component in lines of text. `above` is the first component that it reads from, None for a spout."""
 
     id: str
     above: str | None
     lines: tuple[str, ...]
 
 
-def in_lines(topology: Topology) -> list[Described]:
-    """The components of a topology, each after those that it reads from."""
+def describe_in_lines(topology: Topology) -> list[ComponentLines]:
+    """Return the components of a topology as text, each after those that it reads from."""
     movable = {step.component for step in plan_steps(topology) if not step.driver_reason}
-    return [_in_lines(each, can_move=each["id"] in movable) for each in described(topology)["components"]]
+    return [
+        _component_lines(component, can_move=component["id"] in movable)
+        for component in describe_topology(topology)["components"]
+    ]
 
 
-def _in_lines(component: dict[str, Any], *, can_move: bool) -> Described:
+def _component_lines(component: dict[str, Any], *, can_move: bool) -> ComponentLines:
     phase = component["phase"] + (" (driver or job)" if can_move else "")
     inputs, state = component["inputs"], component.get("state")
     lines = [
-        f"{component['id']}: {component['kind']}, {_tasks(component)}, {phase}",
-        *(f"reads  {each['id']}: {each['kind']}, {_tasks(each)}" for each in component.get("spouts", ())),
+        f"{component['id']}: {component['kind']}, {_task_count(component)}, {phase}",
+        *(f"reads  {entry['id']}: {entry['kind']}, {_task_count(entry)}" for entry in component.get("spouts", ())),
         *(f"does   {step}" for step in component.get("steps", ())),
-        *(f"reads  {_grouping(each)} {each['source']}{_of_stream(each['stream'])}" for each in inputs),
-        *(f"emits  {schema}{_of_stream(stream)}" for stream, schema in component["streams"].items()),
+        *(f"reads  {_grouping_text(entry)} {entry['source']}{_stream_suffix(entry['stream'])}" for entry in inputs),
+        *(f"emits  {schema}{_stream_suffix(stream)}" for stream, schema in component["streams"].items()),
         *(() if state is None else (f"state  {state['kind']}",)),
     ]
-    return Described(component["id"], inputs[0]["source"] if inputs else None, tuple(lines))
+    return ComponentLines(component["id"], inputs[0]["source"] if inputs else None, tuple(lines))
 
 
-def _tasks(given: Mapping[str, Any]) -> str:
-    return f"{given['parallelism']} task{'' if given['parallelism'] == 1 else 's'}"
+def _task_count(component: Mapping[str, Any]) -> str:
+    return f"{component['parallelism']} task{'' if component['parallelism'] == 1 else 's'}"
 
 
-def _grouping(given: dict[str, Any]) -> str:
-    fields = f"({', '.join(given['fields'])})" if given["fields"] else ""
-    return f"{given['grouping']}{fields} of"
+def _grouping_text(input_: dict[str, Any]) -> str:
+    fields = f"({', '.join(input_['fields'])})" if input_["fields"] else ""
+    return f"{input_['grouping']}{fields} of"
 
 
-def _of_stream(stream: str) -> str:
+def _stream_suffix(stream: str) -> str:
     return "" if stream == "default" else f" / {stream}"
 
 
 def notebook_view(topology: Topology) -> dict[str, str]:
-    """What a notebook shows: the graph, and the components as text."""
+    """Return what a notebook shows, by content type: the graph, and the components as text."""
     return {
-        "image/svg+xml": draw_wide(make_graph(described(topology)), style=STYLE),
-        "text/plain": "\n".join([topology.id, *_indented(in_lines(topology), None, 1)]),
+        "image/svg+xml": draw_wide(make_graph(describe_topology(topology)), style=STYLE),
+        "text/plain": "\n".join([topology.id, *_indent_lines(describe_in_lines(topology), None, 1)]),
     }
 
 
-def _indented(components: Sequence[Described], above: str | None, depth: int) -> Iterator[str]:
-    """Components below the one that they read from, and so on."""
-    for each in components:
-        if each.above == above:
-            first, *others = each.lines
+def _indent_lines(components: Sequence[ComponentLines], above: str | None, depth: int) -> Iterator[str]:
+    """Yield the lines of the components that read from `above`, each with those below it."""
+    for component in components:
+        if component.above == above:
+            first, *details = component.lines
             yield f"{'  ' * depth}{first}"
-            yield from (f"{'  ' * depth}    {line}" for line in others)
-            yield from _indented(components, each.id, depth + 1)
+            yield from (f"{'  ' * depth}    {line}" for line in details)
+            yield from _indent_lines(components, component.id, depth + 1)
 
 
-def as_mermaid(topology: Topology) -> str:
-    """The topology as a Mermaid flowchart: committers and bolts behind them are framed as the commit phase."""
+def draw_mermaid(topology: Topology) -> str:
+    """Return the topology as a Mermaid flowchart. Committers and the bolts behind them are framed as the commit
+    phase."""
     plan = plan_stages(topology)
     numbers = {name: f"n{i}" for i, name in enumerate([topology.spout_id, *(c.id for c in topology.components)])}
-    spouts = [str(each["id"]) for each in topology.spout.describe_parts(topology.spout_parallelism)]
-    others = {(topology.spout_id, name): f"s{number}" for number, name in enumerate(spouts[1:], 1)}
+    spouts = [str(part["id"]) for part in topology.spout.describe_parts(topology.spout_parallelism)]
+    other_spouts = {(topology.spout_id, name): f"s{number}" for number, name in enumerate(spouts[1:], 1)}
     lines = ["flowchart LR", f"    {numbers[topology.spout_id]}([{topology.spout_id}])"]
-    lines += [f"    {number}([{name}])" for (_, name), number in others.items()]
+    lines += [f"    {number}([{name}])" for (_, name), number in other_spouts.items()]
     for component in topology.components:
         opening, closing = _SHAPES[plan.phases[component.id]]
-        text = f"{component.id} x{component.parallelism}<br>{plan.shown(component.id)}"
+        text = f"{component.id} x{component.parallelism}<br>{plan.phase_text(component.id)}"
         lines.append(f'    {numbers[component.id]}{opening}"{text}"{closing}')
     for component in topology.components:
         for grouping in component.inputs:
-            spout = others.get((grouping.source, grouping.stream))
-            shown = replace(grouping, stream=DEFAULT_STREAM) if spout else grouping
-            lines.append(f'    {spout or numbers[grouping.source]} -->|"{shown}"| {numbers[component.id]}')
+            spout = other_spouts.get((grouping.source, grouping.stream))
+            label = replace(grouping, stream=DEFAULT_STREAM) if spout else grouping
+            lines.append(f'    {spout or numbers[grouping.source]} -->|"{label}"| {numbers[component.id]}')
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from transactional.topology.topology import Component, Topology, WorkPhase
 SPOUT_STAGE = 0
 
 COMMIT_STAGE = -1
-"""Represents the commit phase as the target of an edge."""
+"""The target stage of an edge that leads into the commit phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The stages by level, and for each component the targets of its output. `phases` says when it
-    finishes, `early` which begin in the processing phase.
+    """The stages by level, and the targets of each component's output.
 
-    `aggregated` lists, per component, the `PersistentAggregate` committers that take its output: their partial
-    aggregates are computed in the emitting task, and combined in the driver.
+    `phases` says in which phase a component finishes, `early` which components begin in the processing phase.
+    `aggregated` has, per component, the `PersistentAggregate` committers that take its output: their partial aggregates
+    are computed in the emitting task, and combined in the driver.
     """
 
     stages: tuple[Stage, ...]
@@ -60,23 +60,24 @@ class StagePlan:
     phases: dict[str, WorkPhase]
     early: frozenset[str]
 
-    def shown(self, component: str) -> str:
-        """In which phases a component works, for people."""
+    def phase_text(self, component: str) -> str:
+        """Return the phases in which a component works, as text."""
         finishes = self.phases[component]
         is_both = finishes is WorkPhase.COMMIT and component in self.early
         return f"{WorkPhase.PROCESSING.value} + {finishes.value}" if is_both else finishes.value
 
     @property
     def depth(self) -> int:
-        """Number of levels."""
+        """The number of levels."""
         return 1 + max(stage.level for stage in self.stages)
 
     def level(self, number: int) -> tuple[Stage, ...]:
-        """The stages of one level, in order."""
+        """Return the stages of one level, in order."""
         return tuple(stage for stage in self.stages if stage.level == number)
 
     def slots(self, level: int) -> list[tuple[Stage, int]]:
-        """The tasks of one level as (stage, task index): position = partition number in the Spark job."""
+        """Return the tasks of one level as stage and task index. Their positions are the partition numbers in the Spark
+        job."""
         return [(stage, task) for stage in self.level(level) for task in range(stage.task_count)]
 
 
@@ -100,19 +101,19 @@ class _Planner:
 
     def plan(self) -> StagePlan:
         updates = [component for component in self.topology.components if component.is_update]
-        for component in self._in_stages():
-            self._place(component)
+        for component in self._staged_bolts():
+            self._add_to_stage(component)
         stages = tuple(
             Stage(i, self.levels[i], tuple(self.chains[i]), self.tasks[i], self.dataframe[i])
             for i in range(len(self.chains))
         )
-        return StagePlan(stages, self._edges(), _aggregated(updates), self.phases, self.early)
+        return StagePlan(stages, self._edges(), _updates_by_source(updates), self.phases, self.early)
 
-    def _in_stages(self) -> list[Component]:
+    def _staged_bolts(self) -> list[Component]:
         bolts = [component for component in self.topology.components if not component.is_update]
         return [component for component in bolts if component.id in self.early]
 
-    def _place(self, component: Component) -> None:
+    def _add_to_stage(self, component: Component) -> None:
         if self._fuses(component):
             stage = self.stage_of[component.inputs[0].source]  # that of all its inputs
             self.chains[stage].append(component.id)
@@ -126,8 +127,8 @@ class _Planner:
         self.stage_of[component.id] = stage
 
     def _fuses(self, component: Component) -> bool:
-        """A stage continues where tuples may stay in their task: all inputs come out of it, none in the commit
-        phase."""
+        """Return whether a component joins the stage of its inputs: tuples may stay in their task, and none comes in
+        the commit phase."""
         sources = {grouping.source for grouping in component.inputs}
         if any(self.phases[source] is not WorkPhase.PROCESSING for source in sources):
             return False
@@ -144,7 +145,7 @@ class _Planner:
     def _edges(self) -> dict[str, tuple[StageEdge, ...]]:
         edges: dict[str, tuple[StageEdge, ...]] = {}
         for component in self.topology.components:
-            if component.is_update or self._is_inside(component):
+            if component.is_update or self._is_fed_in_stage(component):
                 continue
             for grouping in component.inputs:
                 in_time = self.phases[grouping.source] is WorkPhase.PROCESSING and component.id in self.stage_of
@@ -153,13 +154,13 @@ class _Planner:
                 edges[grouping.source] = (*edges.get(grouping.source, ()), edge)
         return edges
 
-    def _is_inside(self, component: Component) -> bool:
-        """Fed inside its stage."""
+    def _is_fed_in_stage(self, component: Component) -> bool:
+        """Return whether a component gets its input inside its stage."""
         stage = self.stage_of.get(component.id)
         return stage is not None and self.chains[stage][0] != component.id
 
 
-def _aggregated(updates: list[Component]) -> dict[str, tuple[str, ...]]:
+def _updates_by_source(updates: list[Component]) -> dict[str, tuple[str, ...]]:
     aggregated: dict[str, tuple[str, ...]] = {}
     for component in updates:
         source = component.inputs[0].source

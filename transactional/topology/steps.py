@@ -37,38 +37,41 @@ class Step:
     def __str__(self) -> str:
         if self.driver_reason:
             return f"in the driver: {self.driver_reason}"
-        by = f", its keys split by ({', '.join(self.split_by)})" if self.split_by else ""
-        return f"in the driver, or as a job of {self.tasks} tasks{by}: by measured cost"
+        split = f", its keys split by ({', '.join(self.split_by)})" if self.split_by else ""
+        return f"in the driver, or as a job of {self.tasks} tasks{split}: by measured cost"
 
 
 def plan_steps(topology: Topology) -> tuple[Step, ...]:
-    """The steps of a topology's commit phase, in order."""
+    """Return the steps of the commit phase of a topology, in order."""
     phases = topology.phases()
     late = [component for component in topology.components if phases[component.id] is WorkPhase.COMMIT]
-    return tuple(_step(topology, component) for component in late)
+    return tuple(_plan_step(topology, component) for component in late)
 
 
-def _step(topology: Topology, component: Component) -> Step:
-    if component.update is not None and CLOSED in emitted_by(component):
+def _plan_step(topology: Topology, component: Component) -> Step:
+    if component.update is not None and CLOSED in read_streams(component):
         return _closing_step(topology, component, component.update)
-    if component.is_update and emitted_by(component):
+    if component.is_update and read_streams(component):
         return _changing_step(topology, component)
     driver_reason = _reason_for_driver(topology, component)
     split_by = () if driver_reason or component.state is None else component.inputs[0].fields
     return Step(component.id, component.parallelism, split_by, driver_reason)
 
 
-def emitted_by(component: Component) -> tuple[str, ...]:
-    """The streams of a state's update that somebody reads."""
+def read_streams(component: Component) -> tuple[str, ...]:
+    """Return the streams of a state's update that some component reads."""
     return tuple(stream for stream, fields in component.outputs.items() if fields)
 
 
 def _closing_step(topology: Topology, component: Component, update: PersistentAggregate) -> Step:
-    """Windows that close are read, made and passed on by as many tasks as fill the windows; the state is written by the
-    driver, of what those tasks have staged."""
-    tasks = _feeding(topology, component)
+    """Plan the step of an update that closes windows.
+
+    As many tasks as fill the windows read them, make the closed windows, and pass them on. The driver writes the state,
+    from what those tasks have staged.
+    """
+    tasks = _partial_tasks(topology, component)
     driver_reason, split_by = "", update.split_by
-    if emitted_by(component) != (CLOSED,):
+    if read_streams(component) != (CLOSED,):
         driver_reason = "it emits what it changes"
     elif update.update_kind is UpdateKind.REPLACED:
         driver_reason = "its windows depend on one another"
@@ -79,17 +82,20 @@ def _closing_step(topology: Topology, component: Component, update: PersistentAg
     elif component.state is None or not component.state.serves_tasks:
         driver_reason = "its state can be read in the driver only"
     in_order = bool(update.window_key) and any(
-        _depends_on_order(each) and not _has_one_row_of_each(each, update.window_key)
-        for each in topology.subscribers(component.id)
+        _depends_on_order(subscriber) and not _has_row_per_window(subscriber, update.window_key)
+        for subscriber in topology.subscribers(component.id)
     )
     return Step(component.id, tasks, () if driver_reason else split_by, driver_reason, in_order=in_order)
 
 
 def _changing_step(topology: Topology, component: Component) -> Step:
-    """Partial aggregates are split by key among as many tasks as make them, combined, and passed on as what changes."""
+    """Plan the step of an update that emits its changes.
+
+    Partial aggregates are split by key among as many tasks as make them, combined, and emitted as changes.
+    """
     assert component.state is not None
     assert component.update is not None
-    tasks, driver_reason = _feeding(topology, component), ""
+    tasks, driver_reason = _partial_tasks(topology, component), ""
     if component.update.update_kind is UpdateKind.REPLACED:
         driver_reason = "its windows depend on one another"
     elif not component.state.serves_tasks:
@@ -104,22 +110,22 @@ def _changing_step(topology: Topology, component: Component) -> Step:
 
 
 def _depends_on_order(component: Component) -> bool:
-    """Whether the order of its tuples may matter: not to a state that adds them up."""
+    """Return whether the order of tuples may matter to a component. It does not to a state that adds them up."""
     if component.update is None:
         return True
     return not set(component.update.aggregator().combine_kinds.values()) <= STAGEABLE
 
 
-def _has_one_row_of_each(component: Component, window_key: tuple[str, ...]) -> bool:
-    """Whether it is an update that never gets two windows with the same key."""
+def _has_row_per_window(component: Component, window_key: tuple[str, ...]) -> bool:
+    """Return whether a component is an update that never gets two windows with the same key."""
     return component.is_update and component.state is not None and set(window_key) <= set(component.state.key.names)
 
 
-def _feeding(topology: Topology, component: Component) -> int:
-    """How many tasks make the partial aggregates of an update."""
+def _partial_tasks(topology: Topology, component: Component) -> int:
+    """Return the number of tasks that make the partial aggregates of an update."""
     sources = {grouping.source for grouping in component.inputs}
-    of = [each.parallelism for each in topology.components if each.id in sources]
-    return max(component.parallelism, *(of or [topology.spout_parallelism]))
+    tasks = [source.parallelism for source in topology.components if source.id in sources]
+    return max(component.parallelism, *(tasks or [topology.spout_parallelism]))
 
 
 def _reason_for_driver(topology: Topology, component: Component) -> str:
@@ -140,19 +146,19 @@ def _reason_for_driver(topology: Topology, component: Component) -> str:
 
 
 def _why_not_split(topology: Topology, component: Component, key: Schema) -> str:
-    """Why its inputs do not put each key of its state into one task."""
+    """Return why the inputs do not put each key of the state into one task, or an empty text if they do."""
     fields = component.inputs[0].fields
     if any(grouping.kind is not GroupingKind.FIELDS or grouping.fields != fields for grouping in component.inputs):
         return "its inputs are not all grouped by the same fields"
     exactly = component.is_stateful
     if not set(fields) <= set(key.names) or (exactly and set(fields) != set(key.names)):
-        by, of = ", ".join(fields), ", ".join(key.names)
-        return f"it is grouped by ({by}), and the key of its state is ({of})"
-    unlike = [
-        field for grouping in component.inputs for field in fields if not _is_alike(topology, grouping, field, key)
+        grouped, key_fields = ", ".join(fields), ", ".join(key.names)
+        return f"it is grouped by ({grouped}), and the key of its state is ({key_fields})"
+    different = [
+        field for grouping in component.inputs for field in fields if not _has_same_type(topology, grouping, field, key)
     ]
-    return f"its field {unlike[0]!r} has another type than the key of its state" if unlike else ""
+    return f"its field {different[0]!r} has another type than the key of its state" if different else ""
 
 
-def _is_alike(topology: Topology, grouping: Grouping, field: str, key: Schema) -> bool:
+def _has_same_type(topology: Topology, grouping: Grouping, field: str, key: Schema) -> bool:
     return topology.output_of(grouping.source, grouping.stream)[field].type == key[field].type

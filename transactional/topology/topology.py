@@ -1,5 +1,8 @@
-"""The frozen `Topology` that `TransactionalTopologyBuilder` builds: its components, how they are wired, and in which
-phase of a transaction each of them runs."""
+"""The frozen `Topology` that `TransactionalTopologyBuilder` builds: its components, and how they are connected.
+
+It also says in which phase of a transaction each component runs, and what of it must stay the same between two runs:
+the fingerprint, which is stored with the progress. It runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +42,19 @@ from transactional.topology.bolts.stateful import StatefulBolt
 AnyBolt = Bolt | BoltFunction | PersistentAggregate
 
 NEW_AND_OLD = "old"
-"""The stream of a state's update that emits the values before the transaction beside the new ones."""
+"""The stream of a state's update with the values before and after the transaction."""
 
 CLOSED = "closed"
-"""The stream of a state's update that emits the windows that close."""
+"""The stream of a state's update with the windows that close."""
 
 
-def old_name(value: str) -> str:
-    """What it calls the old value of a column."""
-    return f"old_{value}"
+def old_name(column: str) -> str:
+    """Return the name of the old value of a column in `NEW_AND_OLD`."""
+    return f"old_{column}"
 
 
 _BEFORE = " before"
-"""A blank is in no id."""
+"""A suffix of look-ups. Its blank keeps them apart from ids."""
 
 
 def previous_state(committer: str) -> str:
@@ -59,37 +62,38 @@ def previous_state(committer: str) -> str:
     return committer + _BEFORE
 
 
-def committer_of(read: str) -> tuple[str, bool]:
-    """Whose state is looked up, and whether it is that before the transaction."""
-    return read.removesuffix(_BEFORE), read.endswith(_BEFORE)
+def split_lookup_name(lookup: str) -> tuple[str, bool]:
+    """Return the committer whose state is looked up, and whether the look-up is of the state before the transaction."""
+    return lookup.removesuffix(_BEFORE), lookup.endswith(_BEFORE)
 
 
 HIDDEN = Schema.parse("`$id` long, `$root` long, `$more` array<long>")
-"""What tuples carry to be followed: their own id, and the roots that they belong to: one, or several in `$more`."""
+"""The hidden fields of tuples that are followed: their id, and the roots that they belong to, one or several in
+`$more`."""
 
 
 def outputs_of(spout: Spout, *, is_followed: bool = False) -> dict[str, Schema]:
-    """The fields that a spout emits, by stream; with the hidden ones if its messages are followed."""
+    """Return the fields that a spout emits, by stream; with the hidden ones if its messages are followed."""
     outputs = dict(spout.outputs)
     return {stream: with_hidden(schema) for stream, schema in outputs.items()} if is_followed else outputs
 
 
 def with_hidden(schema: Schema) -> Schema:
-    """The fields of a stream whose tuples are followed."""
+    """Add the hidden fields to those of a stream whose tuples are followed."""
     return Schema((*schema.fields, *HIDDEN.fields))
 
 
-def visible(schema: Schema) -> Schema:
-    """The fields of a stream that its bolts see."""
+def visible_fields(schema: Schema) -> Schema:
+    """Return the fields of a stream that bolts see."""
     return Schema(tuple(field for field in schema if field not in HIDDEN.fields))
 
 
 class WorkPhase(Enum):
-    """In which phase of a transaction a component finishes its batch.
+    """The phase of a transaction in which a component finishes its batch.
 
     PROCESSING: in the processing phase, in parallel with other transactions.
-    COMMIT: in the commit phase, as one of its steps, in the order of transactions: what has a state, and what reads
-        from such a component. It may have begun before, with what comes from others (`Topology.begins_early`).
+    COMMIT: in the commit phase, as one of its steps, in the order of transactions: components with a state, and
+        those that read from one. They may begin earlier, with their other input (`Topology.begins_early`).
     """
 
     PROCESSING = "processing"
@@ -98,7 +102,7 @@ class WorkPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A bolt in its place. `state` is set for committers; a `PersistentAggregate` has its own.
+    """A bolt with its id, inputs and outputs. `state` is set for committers; a `PersistentAggregate` has its own.
 
     `output` are the fields of the default stream, `streams` those of the others.
     """
@@ -115,12 +119,12 @@ class Component:
 
     @property
     def is_committer(self) -> bool:
-        """True when the bolt finishes its batch in the commit phase and keeps a state."""
+        """True if the bolt finishes its batch in the commit phase and keeps a state."""
         return self.state is not None
 
     @property
     def is_stateful(self) -> bool:
-        """True when the bolt reads and writes its state while it processes its tuples."""
+        """True if the bolt reads and writes its state while it processes its tuples."""
         return isinstance(self.bolt, StatefulBolt)
 
     @property
@@ -130,7 +134,7 @@ class Component:
 
     @property
     def update(self) -> PersistentAggregate | None:
-        """A state's update; None for a bolt."""
+        """The state's update; None for a bolt."""
         return None if isinstance(self.bolt, Bolt | BoltFunction) else self.bolt
 
     @property
@@ -140,12 +144,12 @@ class Component:
 
     @property
     def windows(self) -> Windowed | None:
-        """What keeps windows that are open; None: it has none."""
+        """The windows of the component. None if it has none."""
         return self.bolt if isinstance(self.bolt, Windowed) else None
 
     @property
     def is_dataframe(self) -> bool:
-        """True when the bolt maps a Spark DataFrame to another."""
+        """True if the bolt maps a Spark DataFrame to another."""
         return isinstance(self.bolt, BoltFunction) and self.bolt.kind is FunctionKind.DATAFRAME
 
     @property
@@ -167,47 +171,50 @@ class Topology:
     config: Mapping[str, Any] = field(default_factory=dict)
     dead_letters: State | None = None
     state_provider: str | None = None
-    """The provider of the states that stateful bolts were not given; None if there are none."""
+    """The provider of the states that stateful bolts were not given. None if there are none."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     follows_messages: bool = False
-    """Whether tuples carry which messages they belong to, in columns that bolts do not see."""
+    """True if tuples carry the messages that they belong to, in columns that bolts do not see."""
     queries: Mapping[str, Query] = field(default_factory=dict)
     """The queries from outside, by name."""
     static_tables: tuple[StaticTable, ...] = ()
-    """The tables of others that it looks up, each at a version that is recorded with the batch."""
+    """The static tables that are looked up, each at a version that is recorded with the batch."""
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
-    """By stream of the spout, the field that says when something happened."""
+    """The event time of each stream of the spout that has one."""
     naive_times: str | None = None
-    """The zone that times without one, from user code, are taken for; None: they are refused."""
+    """The zone of times without one, from user code. None if they are refused."""
     view: Callable[[Topology], Mapping[str, str]] | None = field(default=None, compare=False)
-    """What notebooks show of it, by type of content. The builder says how: that reads topologies itself."""
+    """A function that makes what notebooks show, by content type. The builder sets it, as it reads topologies
+    itself."""
 
     def event_times_of(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, EventTime]:
-        """Those of the partitions whose records have one."""
+        """Return the event times of the partitions whose records have one."""
         if not self.event_times:
             return {}
         stream_of = self.spout.reader().stream_of
         streams = {partition: stream_of(partition) for partition in partitions}
-        return {at: self.event_times[stream] for at, stream in streams.items() if stream in self.event_times}
+        return {
+            partition: self.event_times[stream] for partition, stream in streams.items() if stream in self.event_times
+        }
 
     @property
     def has_queries_alone(self) -> bool:
-        """Whether there is nothing to run: it only answers queries."""
+        """True if there is nothing to run: the topology only answers queries."""
         return bool(self.queries) and not self.components
 
     @property
     def closes_by_event_time(self) -> bool:
-        """Whether there are windows that close as event time advances."""
+        """True if there are windows that close as event time advances."""
         return any(not bolt.closes_without_input for bolt in self._windowed)
 
     @property
     def has_windows(self) -> bool:
-        """Whether there are windows that close as time passes: that of events, or of the transactions themselves."""
+        """True if there are windows that close as event time or the time of transactions passes."""
         return any(not bolt.depends_on_order for bolt in self._windowed)
 
     @property
     def _windowed(self) -> list[Windowed]:
-        return [each.windows for each in self.components if each.windows is not None]
+        return [component.windows for component in self.components if component.windows is not None]
 
     def check_provider(self, config: TopologyConfig) -> None:
         """Raise `ConfigError` if a run is configured with another provider than the topology was built with."""
@@ -233,25 +240,25 @@ class Topology:
         return (*bolts, Component(DEAD_LETTERS, Bolt(), 1, (), Schema(()), self.dead_letters))
 
     def component(self, component_id: str) -> Component:
-        """The bolt with this id."""
+        """Return the bolt with this id."""
         return next(component for component in self.components if component.id == component_id)
 
     def outputs_of(self, component_id: str) -> dict[str, Schema]:
-        """The fields that the spout or a bolt emits, by stream."""
+        """Return the fields that the spout or a bolt emits, by stream."""
         if component_id == self.spout_id:
             return outputs_of(self.spout, is_followed=self.follows_messages)
         return self.component(component_id).outputs
 
     def output_of(self, component_id: str, stream: str = DEFAULT_STREAM) -> Schema:
-        """The fields that the spout or a bolt emits on one of its streams."""
+        """Return the fields that the spout or a bolt emits on one of its streams."""
         return self.outputs_of(component_id)[stream]
 
     def subscribers(self, component_id: str) -> tuple[Component, ...]:
-        """The bolts that subscribe to a stream of this component."""
+        """Return the bolts that subscribe to a stream of this component."""
         return tuple(c for c in self.components if any(grouping.source == component_id for grouping in c.inputs))
 
     def phases(self) -> dict[str, WorkPhase]:
-        """In which phase each component finishes, including the spout."""
+        """Return the phase in which each component finishes, including the spout."""
         phases = {self.spout_id: WorkPhase.PROCESSING}
         for component in self.components:
             late = any(phases[grouping.source] is WorkPhase.COMMIT for grouping in component.inputs)
@@ -260,8 +267,11 @@ class Topology:
         return phases
 
     def begins_early(self) -> frozenset[str]:
-        """The components that have something to do in the processing phase: all but those whose whole input comes from
-        steps of the commit phase, and stateful bolts, which need their state for every tuple."""
+        """Return the components that have work in the processing phase.
+
+        These are all but stateful bolts, which need their state for every tuple, and components whose whole input comes
+        from steps of the commit phase.
+        """
         phases = self.phases()
         return frozenset(
             component.id
@@ -271,75 +281,103 @@ class Topology:
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must stay the same for the stored progress to remain usable. The spout must be open: see `examined`."""
-        told: dict[str, Any] = {"spout": dict(self.spout.identity()), "committers": self.committers_fingerprint()}
+        """Return what must stay the same for the stored progress to remain usable. The spout must be open: see
+        `with_open_spout`."""
+        fingerprint: dict[str, Any] = {
+            "spout": dict(self.spout.identity()),
+            "committers": self.committers_fingerprint(),
+        }
         if self.event_times:
             # Of several streams the one that is declared first has the default stream.
             first = self.spout_id if self.spout.streams else DEFAULT_STREAM
-            times = {first if name == DEFAULT_STREAM else name: of.field for name, of in self.event_times.items()}
-            told[EVENT_TIMES] = times
+            times = {
+                first if name == DEFAULT_STREAM else name: event_time.field
+                for name, event_time in self.event_times.items()
+            }
+            fingerprint[EVENT_TIMES] = times
         if self.naive_times not in (None, "UTC"):  # UTC is what they are taken for without a setting
-            told[NAIVE_TIMES] = self.naive_times
-        return told if self.guarantee is Guarantee.EXACTLY_ONCE else told | {"guarantee": self.guarantee.value}
+            fingerprint[NAIVE_TIMES] = self.naive_times
+        return (
+            fingerprint
+            if self.guarantee is Guarantee.EXACTLY_ONCE
+            else fingerprint | {"guarantee": self.guarantee.value}
+        )
 
     def committers_fingerprint(self) -> dict[str, dict[str, Any]]:
-        """The part of the fingerprint that needs no source: the tables, and what their rows mean, by committer."""
+        """Return the part of the fingerprint that needs no source: by committer, its table and the meaning of its
+        rows."""
         return {c.id: {**c.state.identity(), **_meaning(c)} for c in self.committers if c.state is not None}
 
     @contextmanager
-    def examined(self) -> Iterator[Topology]:
-        """This topology with a spout apart from the run's, which is open meanwhile: for who examines the source, or
-        needs the fingerprint, outside of a run. Raises what `Spout.open` raises."""
-        apart = replace(self, spout=self.spout.copy_unopened())
+    def with_open_spout(self) -> Iterator[Topology]:
+        """Yield this topology with a copy of its spout, which is open meanwhile.
+
+        It is for callers that examine the source, or need the fingerprint, outside of a run. Raises what `Spout.open`
+        raises.
+        """
+        copy = replace(self, spout=self.spout.copy_unopened())
         try:
-            apart.spout.open()
-            yield apart
+            copy.spout.open()
+            yield copy
         finally:
-            apart.spout.close()
+            copy.spout.close()
 
 
 def _meaning(component: Component) -> dict[str, Any]:
-    """What rows mean depends on how their values are combined; those of windows also on how long these are, by what
-    time, and on the fields of the tuples that are kept."""
-    update, windows, found = component.update, component.windows, dict[str, Any]()
+    """Return the fingerprint of what rows mean: how their values are combined.
+
+    For windows it also has their length and time, and the fields of stored tuples.
+    """
+    update, windows, entries = component.update, component.windows, dict[str, Any]()
     if update is not None:
-        found |= {COMBINE: dict(update.combine), AGGREGATES: dict(update.aggregates_shown), **_kept_tuples(update)}
+        entries |= {COMBINE: dict(update.combine), AGGREGATES: dict(update.aggregates_shown), **_stored_tuples(update)}
     if windows is not None:
         fields = None if windows.tuple_fields is None else str(windows.tuple_fields)
-        found |= {WINDOWS: windows.windows_shown, WINDOW_TIME: windows.time, WINDOW_FIELDS: fields}
-    return {name: value for name, value in found.items() if value is not None}
+        entries |= {WINDOWS: windows.windows_shown, WINDOW_TIME: windows.time, WINDOW_FIELDS: fields}
+    return {name: entry for name, entry in entries.items() if entry is not None}
 
 
-def _kept_tuples(update: PersistentAggregate) -> dict[str, Any]:
-    """The fields of tuples that an update's columns keep, and what those of several streams are joined on."""
-    keeping = {name: each for name, each in update.aggregates.items() if isinstance(each, TupleAggregate)}
-    kept = {key: str(fields) for name, each in keeping.items() for key, fields in each.tuple_fields(name).items()}
-    joined_on = {stream: on for each in keeping.values() for stream, on in each.joined_on.items()}
-    return {KEPT_FIELDS: kept or None, JOINED_ON: joined_on or None}
+def _stored_tuples(update: PersistentAggregate) -> dict[str, Any]:
+    """Return the fields of tuples that columns of an update hold, and the fields that joined streams are compared
+    by."""
+    with_tuples = {
+        name: aggregate for name, aggregate in update.aggregates.items() if isinstance(aggregate, TupleAggregate)
+    }
+    fields_by_stream = {
+        key: str(fields)
+        for name, aggregate in with_tuples.items()
+        for key, fields in aggregate.tuple_fields(name).items()
+    }
+    joined_on = {
+        stream: joined_fields
+        for aggregate in with_tuples.values()
+        for stream, joined_fields in aggregate.joined_on.items()
+    }
+    return {KEPT_FIELDS: fields_by_stream or None, JOINED_ON: joined_on or None}
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """A query from outside: a topology of its own, whose spout emits the questions. It has no states.
 
-    `result` is the component and the stream that has the answers, `reads` are the committers whose states it looks up,
-    `static_tables` the tables of others.
+    `answers` is the component and the stream with the answers. `reads` are the committers whose states it looks up,
+    `static_tables` the static tables.
     """
 
     name: str
     topology: Topology
-    result: tuple[str, str]
+    answers: tuple[str, str]
     reads: tuple[str, ...]
     static_tables: tuple[StaticTable, ...] = ()
     is_by_tuple: bool = True
-    """Whether a tuple of the answer is made of one question alone, however many are put at once."""
+    """True if each answer depends on one question alone, however many are put at once."""
 
     @property
     def fields(self) -> Schema:
-        """What a question consists of."""
+        """The fields of a question."""
         return self.topology.spout.output
 
     @property
     def returns(self) -> Schema:
         """The fields of an answer."""
-        return self.topology.output_of(*self.result)
+        return self.topology.output_of(*self.answers)

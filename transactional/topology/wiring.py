@@ -23,9 +23,9 @@ from transactional.topology.topology import (
     Component,
     Topology,
     WorkPhase,
-    committer_of,
     old_name,
     outputs_of,
+    split_lookup_name,
 )
 from transactional.topology.windowing import Windowing
 
@@ -214,7 +214,7 @@ class _Wiring:
 
     def _visit_read(self, bolt_id: str, read: str, ordered: dict[str, Declared], path: tuple[str, ...]) -> None:
         """What is looked up after a transaction is written first."""
-        committer, is_before = committer_of(read)
+        committer, is_before = split_lookup_name(read)
         if committer not in self.bolts or self.bolts[committer].state is None:
             raise ConfigError(f"bolt {bolt_id!r} looks up the state of {committer!r}, which is no committer")
         if is_before:

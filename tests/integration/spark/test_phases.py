@@ -41,7 +41,14 @@ def test_committers_in_the_middle(master: str, tmp_path: Path, spark: SparkSessi
     made = topology(tmp_path)
     plan = plan_stages(made)
     both = "processing + commit"
-    assert [plan.shown(name) for name in plan.phases] == ["processing", "processing", both, both, "commit", "commit"]
+    assert [plan.phase_text(name) for name in plan.phases] == [
+        "processing",
+        "processing",
+        both,
+        both,
+        "commit",
+        "commit",
+    ]
     summary = run_topology(
         made,
         store=f"sqlite:///{tmp_path}/store.db",

@@ -132,7 +132,7 @@ def test_windows_are_known_by_those_above_them() -> None:
     minute = 60_000_000
     assert of_inner.first_time(12 * minute) == 15 * minute, "the end of the window that is open"
     assert of_outer.first_time(100 * minute) == 40 * minute + 1, "a session may have begun so long ago"
-    windows = TimedWindows.of_topology(three_levels())
+    windows = TimedWindows.from_topology(three_levels())
     after = BatchMetadata({}, event_times={PartitionId("a", 0): LastSeen(0)})
     ends = {"inner": 5 * minute, "outer": 6 * minute, "top": (24 * 60 + 6) * minute}
     assert windows.last_ends_us(after) == ends
@@ -193,7 +193,7 @@ def test_facts_of_windows_of_windows_are_recorded() -> None:
 @pytest.mark.parametrize(("late_us", "expected"), [(4, True), (7, False)])
 def test_silence_ends_when_the_last_of_the_windows_has_closed(late_us: int, *, expected: bool) -> None:
     """A transaction without a record closes the inner ones, the next ones those behind."""
-    windows, minute = TimedWindows.of_topology(three_levels()), 60_000_000
+    windows, minute = TimedWindows.from_topology(three_levels()), 60_000_000
     late = (24 * 60 + late_us) * minute
     facts = BatchFacts(1, 10**15, behind={"outer": (10**15, None), "top": (late, None)})
     after = BatchMetadata({}, event_times={PartitionId("a", 0): LastSeen(0)}, facts=facts)

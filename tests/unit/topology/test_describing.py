@@ -12,7 +12,7 @@ from tests.unit.topology.test_phases import Passing, Splitting, the_seeds_pictur
 from transactional import TransactionalTopologyBuilder
 from transactional.model.drawing.graph import make_graph
 from transactional.model.drawing.rows import NARROW, draw_rows, draw_wide
-from transactional.topology.describing import as_mermaid, described, in_lines, notebook_view
+from transactional.topology.describing import describe_in_lines, describe_topology, draw_mermaid, notebook_view
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
 
@@ -38,7 +38,7 @@ def picture() -> Topology:
 
 
 def test_the_flowchart_shows_phases_and_groupings() -> None:
-    assert as_mermaid(picture()) == MERMAID.strip()
+    assert draw_mermaid(picture()) == MERMAID.strip()
 
 
 def test_each_spout_is_a_node_of_its_own() -> None:
@@ -49,7 +49,7 @@ def test_each_spout_is_a_node_of_its_own() -> None:
     both.fields_grouping("refunds", "word")
     made.set_committer_bolt("counts", MemoryMapState("word").count()).fields_grouping("both", "word")
     topology = made.build()
-    assert as_mermaid(topology).splitlines()[1:] == [
+    assert draw_mermaid(topology).splitlines()[1:] == [
         "    n0([orders])",
         "    s1([refunds])",
         '    n1["both x1<br>processing"]',
@@ -58,7 +58,9 @@ def test_each_spout_is_a_node_of_its_own() -> None:
         '    s1 -->|"fields(word)"| n1',
         '    n1 -->|"fields(word)"| n2',
     ]
-    graph = make_graph(described(topology), {("orders", "default", "both"): 7, ("orders", "refunds", "both"): 3})
+    graph = make_graph(
+        describe_topology(topology), {("orders", "default", "both"): 7, ("orders", "refunds", "both"): 3}
+    )
     assert [node.summary for node in graph.nodes[:2]] == [
         "orders: MemoryTransactionalSpout, 2 tasks, processing",
         "refunds: MemoryTransactionalSpout, 1 task, processing",
@@ -77,7 +79,7 @@ def test_a_spout_that_is_called_as_a_component_has_a_node_of_its_own() -> None:
     made.new_stream("orders", spout).group_by("word").persistent_aggregate(MemoryMapState(), Count(), name="counts")
     refunds = made.new_stream("refunds", spout)
     refunds.group_by("word").persistent_aggregate(MemoryMapState(), Count(), name="refunds")
-    graph = make_graph(described(made.build()))
+    graph = make_graph(describe_topology(made.build()))
     assert [node.id for node in graph.nodes] == ["orders", "refunds (spout)", "counts", "refunds"]
     assert [(edge.source, edge.target) for edge in graph.edges] == [
         ("orders", "counts"),
@@ -86,7 +88,7 @@ def test_a_spout_that_is_called_as_a_component_has_a_node_of_its_own() -> None:
 
 
 def test_each_component_has_its_lines_and_is_below_the_first_that_it_reads_from() -> None:
-    spout, *_, joining, last = in_lines(picture())
+    spout, *_, joining, last = describe_in_lines(picture())
     assert (spout.above, spout.lines) == (
         None,
         ("spout: MemoryTransactionalSpout, 1 task, processing", "emits  word string"),
@@ -109,13 +111,13 @@ def test_a_bolt_of_several_steps_shows_them() -> None:
     made = builder()
     made.set_bolt("both", bolt).shuffle_grouping("spout")
     update(made, "count").shuffle_grouping("both")
-    _, both, _ = in_lines(made.build())
+    _, both, _ = describe_in_lines(made.build())
     assert both.lines[1:3] == ("does   map(str)", "does   filter(bool)")
-    assert described(made.build())["components"][1]["steps"] == ["map(str)", "filter(bool)"]
+    assert describe_topology(made.build())["components"][1]["steps"] == ["map(str)", "filter(bool)"]
 
 
 def test_json_holds_all_of_it() -> None:
-    found = json.loads(json.dumps(described(picture())))
+    found = json.loads(json.dumps(describe_topology(picture())))
     phases = {component["id"]: (component["phase"], component["stage"]) for component in found["components"]}
     assert phases == {
         "spout": ("processing", 0),
@@ -137,7 +139,7 @@ def test_streams_and_fields_are_reported() -> None:
     made.set_committer_bolt("count", update(builder(), "count").bolt).partial_key_grouping(
         "split", "word", stream="short"
     )
-    lines = {each.id: each.lines for each in in_lines(made.build())}
+    lines = {each.id: each.lines for each in describe_in_lines(made.build())}
     assert lines["split"][-3:] == (
         "emits  word string",
         "emits  word string, length long / short",

@@ -235,7 +235,7 @@ def test_shapes(
     declare(made)
     topology = made.build()
     plan = plan_stages(topology)
-    assert {name: plan.shown(name) for name in plan.phases} == {"spout": PROCESSING, **phases}
+    assert {name: plan.phase_text(name) for name in plan.phases} == {"spout": PROCESSING, **phases}
     assert plan.depth == depth
     tables = opened(topology)
     for txid in (1, 2):

@@ -34,7 +34,7 @@ from transactional.model.schema import Schema
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore, complete_topology
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.windowing import Windowing
 from transactional.trident import session
 
@@ -300,7 +300,7 @@ def test_describe_shows_the_window() -> None:
     builder.set_windowed_bolt(
         "top", Shown(), window=count(4, every=2), key=["user"], state=MemoryMapState()
     ).global_grouping("spout")
-    [component] = described(builder.build())["components"][1:]
+    [component] = describe_topology(builder.build())["components"][1:]
     assert (component["kind"], component["steps"]) == ("Shown", ["window(count(4, every=2), key=user)"])
 
 

@@ -251,7 +251,7 @@ def describe(
 ) -> None:
     """Show a topology: its components, what they read from, and in which phase of a transaction each one runs."""
     from transactional.operations.cli.output.display import components_tree
-    from transactional.topology.describing import as_mermaid, described
+    from transactional.topology.describing import describe_topology, draw_mermaid
 
     if as_json:
         refuse_unused(context, ("format",), "and --json both say how to show it: leave out one of the two")
@@ -260,9 +260,9 @@ def describe(
         case Format.TEXT:
             print_table(components_tree(topology))
         case Format.MERMAID:
-            plain_line(as_mermaid(topology))
+            plain_line(draw_mermaid(topology))
         case Format.JSON:
-            plain_line(json.dumps(described(topology), indent=2))
+            plain_line(json.dumps(describe_topology(topology), indent=2))
 
 
 for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):

@@ -146,7 +146,7 @@ def _acquire_lease(topology: Topology, store: CoordinatorStore) -> Lease:
     owner = f"{OWNER} {os.getpid()}"
     if status is not None and status.fingerprint:
         return store.acquire(topology.id, status.fingerprint, owner=owner, lease_ms=LEASE_MS, name=status.name)
-    with topology.examined() as examined:
+    with topology.with_open_spout() as examined:
         fingerprint = examined.fingerprint()
     lease = store.acquire(topology.id, fingerprint, owner=owner, lease_ms=LEASE_MS)
     store.record_start(lease, fingerprint)

@@ -17,7 +17,7 @@ from transactional.model.attempt import AttemptId, TxId
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.tasks.program import Record
-from transactional.topology.topology import Component, Topology, committer_of
+from transactional.topology.topology import Component, Topology, split_lookup_name
 
 IN_MEMORY = "memory"
 """The state provider whose tables are in memory."""
@@ -50,7 +50,7 @@ def reduce_to(topology: Topology, components: Collection[str]) -> Topology:
     for component in reversed(topology.components):
         if component.id in needed:
             needed |= {grouping.source for grouping in component.inputs}
-            needed |= {committer_of(read)[0] for read in component.reads}
+            needed |= {split_lookup_name(read)[0] for read in component.reads}
     return replace(topology, components=tuple(component for component in topology.components if component.id in needed))
 
 

@@ -37,7 +37,7 @@ def examine_source(topology: Topology, store: StoreReader, status: TopologyStatu
         )
         positions = list(_examine_positions(topology.spout, batch, held_ranges, source))
         yield from positions
-        with topology.examined() as examined:
+        with topology.with_open_spout() as examined:
             yield from _examine_fingerprint(examined, store, status)
             is_unknown = not batch.ranges.keys() <= held_ranges.keys()
             if is_unknown and not positions and not topology.spout.is_acked:  # a queue does not hold what it handed out

@@ -169,7 +169,7 @@ class QueryClient:
     ) -> None:
         run = self._running[attempt]
         run.check_given_up()
-        if (component, stream) == query.result:
+        if (component, stream) == query.answers:
             run.emitted.append(batch.replace_schema_metadata())
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from transactional.runtime.tasks.step_work import StepWork, TaskInput, WaitingTu
 from transactional.runtime.tasks.task_loop import Received, run_through
 from transactional.topology.bolts.bolts import Bolt
 from transactional.topology.bolts.stateful import StatefulBolt
-from transactional.topology.topology import Topology, committer_of
+from transactional.topology.topology import Topology, split_lookup_name
 
 
 class BoltStep(CommitStep):
@@ -131,7 +131,7 @@ class BoltStep(CommitStep):
         """
         lookups = dict[str, Lookup]()
         for read in self.component.reads:
-            committer, is_before = committer_of(read)
+            committer, is_before = split_lookup_name(read)
             read_from = self.context.topology.component(committer)
             state = read_from.state
             assert state is not None

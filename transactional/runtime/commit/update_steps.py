@@ -29,7 +29,7 @@ from transactional.runtime.commit.step_tasks import ChangingWork, ClosingWork
 from transactional.runtime.processing.split_rows import in_order_of_tasks, inputs_of, read_tables, size_of
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.step_work import StepWork, TaskInput
-from transactional.topology.steps import Step, emitted_by
+from transactional.topology.steps import Step, read_streams
 from transactional.topology.topology import CLOSED, Component
 
 CLOSING_BYTES = 128
@@ -39,7 +39,7 @@ CLOSING_BYTES = 128
 def update_step(plan: Step, component: Component, context: CommitContext) -> CommitStep:
     """Create the step of a state's update."""
     assert component.update is not None
-    emitted, kind = set(emitted_by(component)), component.update.update_kind
+    emitted, kind = set(read_streams(component)), component.update.update_kind
     if kind is UpdateKind.COMBINED and emitted - {CLOSED}:
         kind = UpdateKind.COMPUTED
     step = KINDS[kind](plan, component, context)
@@ -55,7 +55,7 @@ class UpdateStep(CommitStep):
         assert component.update is not None
         self.state, self.update = component.state, component.update
         self.aggregator = context.program.aggregators[component.id]
-        self.emits = emitted_by(component)
+        self.emits = read_streams(component)
 
     def _run_in_driver(self, passing: Passing) -> None:
         if not (emitted := self.write(passing)):

@@ -23,7 +23,7 @@ from transactional.model.messages import FailedMessage
 from transactional.model.schema import Schema
 from transactional.runtime.engine.history.bolts import EarlierBolts
 from transactional.runtime.engine.message_letters import messages_of_letters
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.topology import Topology
 
 LETTERS_PER_TRANSACTION = 100
@@ -206,7 +206,7 @@ def waiting_letters(
         if key not in rows:
             raise ConfigError(f"there is no dead letter {key[0]}:{key[1]}; topology {topology.id!r} has {len(rows)}")
     waiting = [rows[key] for key in (rows if keys is None else sorted(keys)) if rows[key]["tried_again_in"] is None]
-    bolts = EarlierBolts(described(topology), runs)
+    bolts = EarlierBolts(describe_topology(topology), runs)
     return [_letter(topology, row, bolts) for row in waiting]
 
 

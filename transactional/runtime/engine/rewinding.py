@@ -24,7 +24,7 @@ from transactional.runtime.engine.fencing import close_tables, committed_by, fen
 from transactional.runtime.engine.history.journal import JournalWriter, RewindLine
 from transactional.runtime.engine.history.run_history import installed_version
 from transactional.runtime.engine.streams import stream_names
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.topology import Component, Topology
 
 LEASE_MS = 60_000
@@ -227,7 +227,7 @@ def _read_status(topology: Topology, store: CoordinatorStore) -> TopologyStatus:
 
 def _acquire(topology: Topology, store: CoordinatorStore, owner: str) -> Lease:
     status = _read_status(topology, store)
-    about = RunAbout(installed_version(), described(topology))
+    about = RunAbout(installed_version(), describe_topology(topology))
     return store.acquire(
         *(topology.id, status.fingerprint),
         owner=owner,

@@ -30,7 +30,7 @@ from transactional.runtime.tasks.items import (
     TuplesToCommit,
 )
 from transactional.runtime.tasks.program import TaskProgram
-from transactional.topology.steps import emitted_by, plan_steps
+from transactional.topology.steps import plan_steps, read_streams
 from transactional.topology.topology import CLOSED, Component, Topology
 
 StepItem = TuplesToCommit | PickledBolt | PartialAggregates
@@ -46,7 +46,7 @@ def stagers_of(topology: Topology) -> dict[str, Stager]:
     stagers = dict[str, Stager]()
     for component in topology.components:
         state = component.state
-        if state is None or component.update is None or set(emitted_by(component)) - {CLOSED}:
+        if state is None or component.update is None or set(read_streams(component)) - {CLOSED}:
             continue
         stager = state.stager(owner_of(topology.id, component.id))
         kinds = set(component.update.aggregator().combine_kinds.values())

@@ -14,25 +14,26 @@ Anchors = Tuple | Sequence[Tuple] | None
 
 
 class TupleCollector(Protocol):
-    """What a `RichBolt` emits to, and where it acks and fails its tuples.
+    """The collector of a `RichBolt`: it emits tuples, and acks and fails the received ones.
 
-    A tuple that is emitted with `anchors` (one tuple, or several) belongs to the messages of these: they are done only
-    once it is acked, too. Without anchors it belongs to none, and nobody notices if it fails.
+    A tuple that is emitted with `anchors` (one tuple, or several) belongs to their messages, which are done only once
+    it is acked, too. Without anchors it belongs to no message, and is not processed again if it fails.
     """
 
     def emit(self, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple: a value for each field of the stream, in order."""
+        """Emit a tuple, with a value for each field of the stream, in order."""
 
     def emit_direct(
         self, component: str, task: int, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
+        """Emit a tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
 
     def ack(self, tuple: Tuple) -> None:
-        """The bolt is done with a tuple. Every tuple is acked or failed once; a second ack changes nothing."""
+        """Record that the bolt is done with a tuple. Every tuple is acked or failed once; a second ack changes
+        nothing."""
 
     def fail(self, tuple: Tuple, reason: str = "") -> None:
-        """The messages that a tuple belongs to have failed: they are processed again."""
+        """Record that the messages of a tuple have failed: they are processed again."""
 
 
 class RichBolt(Bolt, ABC):
@@ -44,11 +45,11 @@ class RichBolt(Bolt, ABC):
 
     @abstractmethod
     def prepare(self, context: TopologyContext, collector: TupleCollector) -> None:
-        """Called once, before the first tuple of the batch; also if there is none."""
+        """Prepare for a batch. Called once, before the first tuple, even if there is none."""
 
     @abstractmethod
     def execute(self, tuple: Tuple) -> None:
-        """Process one tuple."""
+        """Process one tuple, and ack or fail it, now or later in the batch."""
 
     def finish_batch(self) -> None:
-        """Called once, after the last tuple of the batch: the last opportunity to emit, and to ack what was held."""
+        """Emit and ack what was held back. Called once, after the last tuple of the batch."""

@@ -19,7 +19,7 @@ from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBu
 from transactional.topology.reliable.acker import ACK_STREAM, ACKER, Acker
 from transactional.topology.reliable.bolts import RichBolt
 from transactional.topology.reliable.running import RunningBolt, UntrackedBolt
-from transactional.topology.reliable.tracking import Receiving, TrackedBolt
+from transactional.topology.reliable.tracking import Reception, TrackedBolt
 from transactional.topology.stages import plan_stages
 from transactional.topology.topology import AnyBolt, Component, Topology
 from transactional.topology.windows.windowed import WindowedBolt
@@ -47,7 +47,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         naive_times: str | None = None,
     ) -> None:
         self._begin(topology_id, naive_times)
-        self.guarantee, self.ackers = _guarantee(guarantee), ackers
+        self.guarantee, self.ackers = _parse_guarantee(guarantee), ackers
         if type(ackers) is not int or ackers < 0:
             raise ConfigError(f"ackers is a number of tasks, or 0 for none; got {ackers!r}")
 
@@ -80,15 +80,19 @@ class TopologyBuilder(TransactionalTopologyBuilder):
             if output is not None:
                 raise ConfigError(f"bolt {bolt_id!r}: {type(bolt).__name__} declares its own output; omit output=…")
             return self._declare(bolt_id, bolt, parallelism, None)
-        made = self._as_bolt(bolt_id, bolt, output)
-        is_function = isinstance(made, BoltFunction) and made.kind is FunctionKind.TUPLE
-        if not is_function and not isinstance(made, BasicBolt):
-            kind = f"function of a {made.kind.value}" if isinstance(made, BoltFunction) else type(made).__name__
+        checked_bolt = self._as_bolt(bolt_id, bolt, output)
+        is_function = isinstance(checked_bolt, BoltFunction) and checked_bolt.kind is FunctionKind.TUPLE
+        if not is_function and not isinstance(checked_bolt, BasicBolt):
+            kind = (
+                f"function of a {checked_bolt.kind.value}"
+                if isinstance(checked_bolt, BoltFunction)
+                else type(checked_bolt).__name__
+            )
             raise ConfigError(
                 f"bolt {bolt_id!r} is a {kind}, which works on whole batches; a topology that is "
                 f"{self.guarantee.value} takes a RichBolt, a BasicBolt or a function of a Tuple"
             )
-        return self._declare(bolt_id, made, parallelism, None)
+        return self._declare(bolt_id, checked_bolt, parallelism, None)
 
     def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: State | None) -> BoltDeclarer:
         """Add a component, which keeps a state only with exactly once. Raises `ConfigError`."""
@@ -173,16 +177,16 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         return replace(declared, bolt=kind(declared.id, bolt, outputs))
 
 
-def _guarantee(given: str | Guarantee) -> Guarantee:
-    if isinstance(given, Guarantee):
-        return given
-    known = {each.value: each for each in Guarantee}
-    meant = str(given).replace("_", "-").lower()
-    if meant not in known:
+def _parse_guarantee(argument: str | Guarantee) -> Guarantee:
+    if isinstance(argument, Guarantee):
+        return argument
+    guarantees = {level.value: level for level in Guarantee}
+    name = str(argument).replace("_", "-").lower()
+    if name not in guarantees:
         raise ConfigError(
-            f"guarantee is one of {', '.join(map(repr, known))}; got {given!r}{did_you_mean(meant, known)}"
+            f"guarantee is one of {', '.join(map(repr, guarantees))}; got {argument!r}{did_you_mean(name, guarantees)}"
         )
-    return known[meant]
+    return guarantees[name]
 
 
 def _connect(topology: Topology) -> None:
@@ -192,7 +196,7 @@ def _connect(topology: Topology) -> None:
     for component in running:
         bolt: Any = component.bolt
         bolt.origins = [grouping.shown_origin for grouping in component.inputs]
-        bolt.direct = _direct(running, component.id)
+        bolt.direct = _direct_targets(running, component.id)
     if not topology.follows_messages:
         return
     numbers: dict[tuple[str, str], int] = {}
@@ -204,18 +208,18 @@ def _connect(topology: Topology) -> None:
             fields = topology.output_of(*grouping.origin).names
             number = 0 if is_direct else numbers.get(grouping.origin, 0)
             is_of_spout = grouping.source == topology.spout_id
-            bolt.receiving[grouping.shown_origin] = Receiving(fields, number, is_per_task, is_of_spout)
+            bolt.receiving[grouping.shown_origin] = Reception(fields, number, is_per_task, is_of_spout)
             numbers[grouping.origin] = 1 if is_direct else number + (component.parallelism if is_per_task else 1)
     for component in running:
         bolt = component.bolt
         bolt.receivers = {stream: numbers.get((component.id, stream), 0) for stream in component.outputs}
 
 
-def _direct(components: list[Component], source: str) -> dict[str, dict[str, int]]:
+def _direct_targets(components: list[Component], source: str) -> dict[str, dict[str, int]]:
     """By stream, the bolts that a component may emit to directly, with their tasks."""
-    found: dict[str, dict[str, int]] = {}
+    targets: dict[str, dict[str, int]] = {}
     for component in components:
         for grouping in component.inputs:
             if grouping.source == source and grouping.kind is GroupingKind.DIRECT:
-                found.setdefault(grouping.stream, {})[component.id] = component.parallelism
-    return found
+                targets.setdefault(grouping.stream, {})[component.id] = component.parallelism
+    return targets

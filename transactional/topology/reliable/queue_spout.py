@@ -1,4 +1,8 @@
-"""`QueueSpout`: Storm's spout contract, for sources that hand out messages and want to know what became of each."""
+"""`QueueSpout`: Storm's spout contract, for sources that hand out messages and need to know what became of each.
+
+Its instances live in the driver. What they emit is recorded with the batch, so a batch can be repeated although a queue
+hands a message out only once.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +30,23 @@ _SOURCE = "queue"
 
 
 class SpoutCollector:
-    """What an instance of a `QueueSpout` emits to."""
+    """The collector of an instance of a `QueueSpout`."""
 
     def __init__(self, output: Schema, component: str) -> None:
         self._schema, self._component = arrow_schema(output), component
-        self.taken: list[tuple[dict[str, Any], Any]] = []
+        self.emitted: list[tuple[dict[str, Any], Any]] = []
 
     def emit(self, *values: object, message_id: Any = None) -> None:
-        """Emit one tuple: a value for each field. Without a `message_id` it is not followed: neither `ack` nor `fail`
-        is called for it. Raises `SchemaMismatch` for values that do not match the fields."""
+        """Emit a tuple, with a value for each field. Raises `SchemaMismatch` for values that do not match the fields.
+
+        Without a `message_id`, the message is not followed: neither `ack` nor `fail` is called for it.
+        """
         names = self._schema.names
         if len(values) != len(names):
             raise SchemaMismatch(f"{self._component} declares the fields {names} and emitted {len(values)} values")
         with naive_times_in("UTC"):  # the topology says what becomes of times without a zone, when they are read
             batch_from_rows([values], self._schema, component=self._component)
-        self.taken.append((dict(zip(names, values, strict=True)), message_id))
+        self.emitted.append((dict(zip(names, values, strict=True)), message_id))
 
 
 class QueueSpout(ABC):
@@ -65,37 +71,39 @@ class QueueSpout(ABC):
         check_names(cls)
 
     def open(self, instance: int, instances: int, collector: SpoutCollector) -> None:
-        """Connect. Called once per run: the number of this instance, counted from 0, and how many there are. What it
-        emits already is in the run's first new batch."""
+        """Connect to the queue. Called once per run, with the number of this instance, from 0, and the number of
+        instances.
+
+        What it emits is in the first new batch of the run.
+        """
         self.collector = collector
 
     @abstractmethod
     def next_tuple(self) -> None:
-        """Emit the next message with `self.collector.emit(…, message_id=…)`; nothing if there is none. Must not
+        """Emit the next message with `self.collector.emit(…, message_id=…)`, or nothing if there is none. Must not
         wait."""
 
     def ack(self, message_id: Any) -> None:  # noqa: B027 - optional
-        """Every bolt has processed the message."""
+        """Remove a message from the queue: every bolt has processed it."""
 
     def fail(self, message_id: Any) -> None:  # noqa: B027 - optional
-        """A bolt has failed the message, or has not acked it."""
+        """Put a message back: a bolt has failed it, or has not acked it."""
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Disconnect."""
+        """Disconnect from the queue. Called when the run ends."""
 
     def as_spout(self, parallelism: int) -> QueueInstances:
-        """The spout, with this many instances."""
+        """Return the spout, with this many instances."""
         return QueueInstances(self, parallelism)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReader(PartitionReader):
-    """Reads messages from what is recorded of them."""
+    """Reads messages from the metadata of a batch."""
 
     output: Schema
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Iterator[pa.RecordBatch]:
-        """The messages of a range."""
         for batch, _ in self.read_with_offsets(partition, offsets, metadata):
             yield batch
 
@@ -107,7 +115,7 @@ class QueueReader(PartitionReader):
     def read_with_offsets(
         self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None
     ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        """The messages of a range, and their numbers; NULL for one without an id."""
+        """Yield the messages of a range, and their numbers, NULL for a message without an id."""
         first, names = int(metadata["first"]), self.output.names
         texts = metadata["messages"][offsets.start - first : offsets.until - first]
         rows = [tuple(values[name] for name in names) for values in map(values_from_json, texts)]
@@ -118,32 +126,37 @@ class QueueReader(PartitionReader):
 
 @dataclass(slots=True)
 class _Instance:
-    """One instance: what it has emitted from offset `first` on; the ids of what is neither acked nor failed. Those of
-    offsets before `noted` were seen. `first` is unknown before the first batch, which begins with what `open`
-    emitted."""
+    """One instance of a `QueueSpout`, with what it has emitted from offset `first` on.
+
+    `waiting` has the ids of messages that are neither acked nor failed. Messages up to `planned_until` were in a batch.
+    `first` is unknown before the first batch, which begins with what `open` emitted.
+    """
 
     spout: QueueSpout
     collector: SpoutCollector
     first: int | None = None
-    noted: int = 0
+    planned_until: int = 0
     waiting: dict[int, Any] = field(default_factory=dict)
 
     def take(self, start: int) -> list[tuple[dict[str, Any], Any]]:
-        """What is emitted from an offset on: first what no batch has got, because one could not be planned or recorded,
-        then what is new. If the spout raises, all of it is there the next time."""
-        taken = self.collector.taken
-        del taken[: start - (start if self.first is None else self.first)]
+        """Return what is emitted from an offset on.
+
+        First come messages of batches that could not be planned or recorded, then new ones. If the spout raises, all of
+        them are returned the next time.
+        """
+        emitted = self.collector.emitted
+        del emitted[: start - (start if self.first is None else self.first)]
         self.first = start
         room = self.spout.message_pending_max - sum(offset < start for offset in self.waiting)
-        before = -1
-        while before < len(taken) < room:
-            before = len(taken)
+        count_before = -1
+        while count_before < len(emitted) < room:
+            count_before = len(emitted)
             self.spout.next_tuple()
-        return taken
+        return emitted
 
 
 class QueueInstances(Spout):
-    """The `Spout` that the instances of a `QueueSpout` make up."""
+    """The `Spout` that consists of the instances of a `QueueSpout`."""
 
     def __init__(self, prototype: QueueSpout, parallelism: int) -> None:
         name = type(prototype).__name__
@@ -156,7 +169,6 @@ class QueueInstances(Spout):
 
     @property
     def output(self) -> Schema:
-        """The fields of the messages."""
         return self._output
 
     @property
@@ -170,48 +182,46 @@ class QueueInstances(Spout):
         return True
 
     def copy_unopened(self) -> Self:
-        """Without instances: those of a run have its messages."""
-        apart = super().copy_unopened()
-        apart._instances = {}
-        return apart
+        """Return a copy without instances, as those of a run hold its messages."""
+        spout = super().copy_unopened()
+        spout._instances = {}
+        return spout
 
     def ack_at_once(self) -> None:
-        """At most once: a message is acked when it is emitted."""
+        """Ack messages when they are emitted, for at most once."""
         self._acks_at_once = True
 
     def identity(self) -> Mapping[str, str]:
-        """The class, and the fields."""
         return {"kind": "OpaqueQueueSpout", "class": self._name, "fields": str(self.output)}
 
     def open(self) -> None:
-        """Make the instances, and open them."""
         for number in range(self._parallelism):
             instance = copy.deepcopy(self._prototype)
             collector = SpoutCollector(self.output, f"spout {self._name}")
             instance.open(number, self._parallelism, collector)
             self._instances[PartitionId(_SOURCE, number)] = _Instance(instance, collector)
 
-    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """What the instances emit next; None if that is nothing."""
-        positions = after.positions()
+    def plan(self, previous: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """Plan a batch of what the instances emit next. None if they emit nothing."""
+        positions = previous.positions()
         ranges = {p: OffsetRange(offset, offset) for p, offset in positions.items()}
         metadata: dict[PartitionId, Any] = {}
         for partition, instance in self._instances.items():
             start = positions.get(partition, Offset(0))
-            taken = instance.take(start)
-            ranges[partition] = OffsetRange(start, Offset(start + len(taken)))
-            if not taken:
+            emitted = instance.take(start)
+            ranges[partition] = OffsetRange(start, Offset(start + len(emitted)))
+            if not emitted:
                 continue
-            plain = [start + number for number, (_, message_id) in enumerate(taken) if message_id is None]
-            messages = [values_to_json(values) for values, _ in taken]
+            plain = [start + number for number, (_, message_id) in enumerate(emitted) if message_id is None]
+            messages = [values_to_json(values) for values, _ in emitted]
             metadata[partition] = {"first": start, "messages": messages, "plain": plain}
-            ids = {start + number: message_id for number, (_, message_id) in enumerate(taken)}
-            self._wait_for(instance, {offset: each for offset, each in ids.items() if each is not None})
-            instance.noted = start + len(taken)
+            ids = {start + number: message_id for number, (_, message_id) in enumerate(emitted)}
+            self._wait_for(instance, {offset: id_ for offset, id_ in ids.items() if id_ is not None})
+            instance.planned_until = start + len(emitted)
         return BatchMetadata(ranges, metadata=metadata) if metadata or replay else None
 
     def _wait_for(self, instance: _Instance, ids: dict[int, Any]) -> None:
-        new = {offset: message_id for offset, message_id in ids.items() if offset >= instance.noted}
+        new = {offset: message_id for offset, message_id in ids.items() if offset >= instance.planned_until}
         if self._acks_at_once:
             for message_id in new.values():
                 self._call(instance.spout.ack, message_id)
@@ -237,11 +247,9 @@ class QueueInstances(Spout):
             _log.exception("spout %s raised when it was notified of message %r", self._name, message_id)
 
     def reader(self) -> QueueReader:
-        """The reader of what is recorded."""
         return QueueReader(self.output)
 
     def close(self) -> None:
-        """Close the instances."""
         instances, self._instances = self._instances, {}
         for instance in instances.values():
             instance.spout.close()

@@ -1,4 +1,8 @@
-"""Runs a user's bolt tuple by tuple where one that fails must not fail its batch: `RunningBolt`; and what it emits."""
+"""`RunningBolt`: runs a user's bolt tuple by tuple, where a tuple that fails must not fail its batch.
+
+It is the base of the bolts of topologies that are at least once or at most once. It collects what the bolt emits, and
+turns exceptions into failures of single tuples.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from transactional.topology.bolts.functions import BoltFunction
 from transactional.topology.reliable.bolts import Anchors, RichBolt
 
 
-class Out:
+class StreamBuffer:
     """One stream of a running bolt: collects tuples into record batches."""
 
     ROWS: ClassVar = 10_000
@@ -32,18 +36,18 @@ class Out:
         self.name, self.width, self.owner = name, len(fields), owner
         self.schema, self.copies = arrow_schema(schema), owner.copies_of(name)
         self._fields = self.schema if len(fields) == len(schema) else arrow_schema(fields)
-        # Of all tuples one behind the other.
+        # The values of all tuples, one tuple behind the other.
         self.values, self.values_max = list[Any](), self.ROWS * len(self.schema)
 
     def take(self, row: tuple[object, ...]) -> None:
-        """Take one tuple."""
+        """Add a tuple, and emit a batch once there are enough."""
         values = self.values
         values += row
         if len(values) >= self.values_max:
             self.flush()
 
     def flush(self) -> None:
-        """Pass on what was taken. Tuples whose values do not match the fields fail, alone."""
+        """Emit the collected tuples. Tuples whose values do not match the fields fail, alone."""
         values, self.values = self.values, []
         if not values:
             return
@@ -68,7 +72,7 @@ class Out:
         batch_from_rows([values], self._fields, component=self.owner.component)
 
     def refuse(self, values: tuple[object, ...]) -> NoReturn:
-        """There are more values than fields, or fewer."""
+        """Raise `SchemaMismatch` for a tuple with more values than fields, or fewer."""
         names = self.schema.names[: self.width]
         raise SchemaMismatch(
             f"{self.owner.component!r} declares the fields {names} for stream {self.name!r} and emitted "
@@ -84,7 +88,7 @@ class RunningBolt(FollowingBolt):
 
     def __init__(self, component: str, bolt: Any, outputs: Mapping[str, Schema]) -> None:
         self.component, self.bolt, self.fields = component, bolt, dict(outputs)
-        declared = {stream: str(self.declared(schema)) for stream, schema in outputs.items()}
+        declared = {stream: str(self.engine_schema(schema)) for stream, schema in outputs.items()}
         self.output = declared.pop(DEFAULT_STREAM)  # type: ignore[misc]
         self.streams = declared  # type: ignore[misc]
         self.origins: list[tuple[str, str]] = []
@@ -93,30 +97,30 @@ class RunningBolt(FollowingBolt):
         """The bolts that can be emitted to directly, with their tasks, by stream."""
 
     @staticmethod
-    def declared(schema: Schema) -> Schema:
-        """What a stream of the bolt has, as the engine knows it."""
+    def engine_schema(schema: Schema) -> Schema:
+        """Return the fields of a stream as the engine has them: the bolt's, and any hidden ones."""
         return schema
 
     @property
     def kind(self) -> str:
-        """What the bolt is to those who look at the topology."""
+        """The kind of the bolt, as `describe` shows it."""
         is_function = isinstance(self.bolt, BoltFunction)
         return "function of a Tuple" if is_function else type(self.bolt).__name__
 
     @property
     def acks_itself(self) -> bool:
-        """False for a bolt that is acked once it has executed a tuple."""
+        """True for a bolt that is acked by the framework once it has executed a tuple."""
         return not isinstance(self.bolt, RichBolt)
 
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        """Prepare the bolt."""
         self.collector = collector
         self.dropped, self.reason = 0, ""
-        self._outs = {
-            stream: Out(stream, fields, self.declared(fields), self) for stream, fields in self.fields.items()
+        self._buffers = {
+            stream: StreamBuffer(stream, fields, self.engine_schema(fields), self)
+            for stream, fields in self.fields.items()
         }
-        self._default = self._outs[DEFAULT_STREAM]
-        self.begin(context, attempt)
+        self._default = self._buffers[DEFAULT_STREAM]
+        self.prepare_batch(context, attempt)
         self._work: Callable[[Tuple], None]
         if isinstance(self.bolt, RichBolt):
             self._work = self.bolt.execute
@@ -126,17 +130,17 @@ class RunningBolt(FollowingBolt):
             self._work = self._execute_basic
         else:
             self._work = self._call
-        self._anchored = Anchored(self)
+        self._anchored = AnchoringCollector(self)
 
-    def begin(self, context: TopologyContext, attempt: TransactionAttempt) -> None:
-        """Called before the bolt is prepared."""
+    def prepare_batch(self, context: TopologyContext, attempt: TransactionAttempt) -> None:
+        """Prepare for an attempt. Called before the bolt is prepared."""
 
     def execute_batch(self, batch: pa.RecordBatch) -> None:
-        """Give the bolt its tuples, one by one."""
+        """Execute the bolt with each tuple of a batch."""
         raise NotImplementedError
 
     def run_all(self, rows: Iterable[Tuple]) -> None:
-        """Give the bolt tuples, and continue after one that it fails on."""
+        """Execute the bolt with each tuple, and continue after one that it fails on."""
         work, acks = self._work, self.acks_itself
         for row in rows:
             try:
@@ -146,7 +150,7 @@ class RunningBolt(FollowingBolt):
             except (TaskFailed, NaiveTime):
                 raise
             except BaseException as error:
-                self.has_raised(row, told(self.component, error))
+                self.has_raised(row, failure_text(self.component, error))
 
     def _execute_basic(self, row: Tuple) -> None:
         self._anchored.to = row
@@ -162,36 +166,35 @@ class RunningBolt(FollowingBolt):
                 self._anchored.emit(*values)
 
     def finish_batch(self) -> None:
-        """Finish the bolt, and pass on what it has emitted."""
+        """Finish the bolt, and emit what is collected."""
         if isinstance(self.bolt, RichBolt):
             try:
                 self.bolt.finish_batch()
             except (TaskFailed, NaiveTime):
                 raise
             except BaseException as error:
-                self.has_raised(None, told(self.component, error))
-        for out in self._outs.values():
-            out.flush()
+                self.has_raised(None, failure_text(self.component, error))
+        for stream_buffer in self._buffers.values():
+            stream_buffer.flush()
 
     def unfinished(self) -> Unfinished:
-        """What was dropped."""
         return Unfinished(dropped=self.dropped, reason=self.reason)
 
     def count_dropped(self, error: str) -> None:
-        """A tuple has failed that belongs to no message that is followed."""
+        """Count a failed tuple that belongs to no message that is followed."""
         self.dropped += 1
         self.reason = self.reason or error
 
-    def out(self, stream: str) -> Out:
-        """One of its streams. Raises `SchemaMismatch`."""
-        found = self._outs.get(stream)
-        if found is None:
-            known = list(self._outs)
+    def buffer(self, stream: str) -> StreamBuffer:
+        """Return the buffer of a stream. Raises `SchemaMismatch` if the bolt does not declare it."""
+        stream_buffer = self._buffers.get(stream)
+        if stream_buffer is None:
+            names = list(self._buffers)
             raise SchemaMismatch(
                 f"{self.component!r} emitted on stream {stream!r}; the streams that it declares are: "
-                f"{', '.join(known)}{did_you_mean(str(stream), known)}"
+                f"{', '.join(names)}{did_you_mean(str(stream), names)}"
             )
-        return found
+        return stream_buffer
 
     def check_direct(self, component: str, task: int, stream: str) -> None:
         """Raise `SchemaMismatch` unless a tuple can be emitted to this task."""
@@ -203,121 +206,116 @@ class RunningBolt(FollowingBolt):
             )
 
     def copies_of(self, stream: str) -> int:
-        """How many receive each tuple of a stream; only known where tuples are followed."""
+        """Return how many receivers each tuple of a stream has. It is 0 where tuples are not followed."""
         return 0
 
     @abstractmethod
     def emit(self, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple."""
+        """Emit a tuple, which belongs to the messages of its anchors."""
 
     def emit_direct(
         self, component: str, task: int, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one tuple to one task."""
-        out = self.out(stream)
-        if len(values) != out.width:
-            out.refuse(values)
-        out.check(values)
+        """Emit a tuple to one task of a component."""
+        stream_buffer = self.buffer(stream)
+        if len(values) != stream_buffer.width:
+            stream_buffer.refuse(values)
+        stream_buffer.check(values)
         self.check_direct(component, task, stream)
         self.collector.emit_direct(component, task, *values, *self.hidden_of(anchors), stream=stream)
 
     def hidden_of(self, _anchors: Anchors) -> tuple[Any, ...]:
-        """The hidden values of a tuple that one task receives; only where tuples are followed."""
+        """Return the hidden values of a tuple that one task receives; none where tuples are not followed."""
         return ()
 
     @abstractmethod
     def ack(self, tuple: Tuple) -> None:
-        """The bolt is done with a tuple."""
+        """Record that the bolt is done with a tuple."""
 
     @abstractmethod
     def fail(self, tuple: Tuple, reason: str = "") -> None:
-        """A tuple has failed."""
+        """Record that a tuple has failed, with its messages."""
 
     @abstractmethod
     def has_raised(self, row: Tuple | None, error: str) -> None:
-        """`execute` has raised for a tuple, or `finish_batch` has."""
+        """Handle an exception of `execute` for a tuple, or of `finish_batch` if there is no row."""
 
     @abstractmethod
     def refused(self, values: tuple[object, ...], error: str) -> None:
-        """A tuple was emitted whose values do not match their fields; they come with the hidden ones, if there are."""
+        """Handle an emitted tuple whose values do not match the fields. `values` ends with the hidden values, if it has
+        any."""
 
 
 class UntrackedBolt(RunningBolt):
-    """A user's bolt in a topology whose messages are not followed: what fails is counted, and gone."""
+    """A user's bolt in a topology whose messages are not followed: failed tuples are counted and dropped."""
 
     def execute_batch(self, batch: pa.RecordBatch) -> None:
-        """Give the bolt its tuples, one by one."""
         [origin] = self.origins if len(self.origins) == 1 else [origin_of(batch)]
         self.run_all(self._readable(tuples(batch, *origin)))
 
     def _readable(self, rows: Iterable[Tuple]) -> Iterator[Tuple]:
         for row in rows:
             if isinstance(row, PartlyReadable):
-                self.count_dropped(unreadable(row))
+                self.count_dropped(unreadable_text(row))
             else:
                 yield row
 
     def emit(self, *values: object, anchors: Anchors = None, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple; what it is anchored to makes no difference."""
-        out = self._default if stream is DEFAULT_STREAM else self.out(stream)
-        if len(values) != out.width:
-            out.refuse(values)
-        out.take(values)
+        stream_buffer = self._default if stream is DEFAULT_STREAM else self.buffer(stream)
+        if len(values) != stream_buffer.width:
+            stream_buffer.refuse(values)
+        stream_buffer.take(values)
 
-    def ack(self, tuple: Tuple) -> None:
-        """Makes no difference."""
+    def ack(self, tuple: Tuple) -> None: ...
 
     def fail(self, tuple: Tuple, reason: str = "") -> None:
-        """Count it."""
-        self.count_dropped(storable(reason) or f"bolt {self.component!r} failed it")
+        self.count_dropped(storable_text(reason) or f"bolt {self.component!r} failed it")
 
     def has_raised(self, row: Tuple | None, error: str) -> None:
-        """Count it."""
         self.count_dropped(error)
 
     def refused(self, values: tuple[object, ...], error: str) -> None:
-        """Count it."""
         self.count_dropped(error)
 
 
-class Anchored:
-    """What a `BasicBolt` emits to: everything is anchored to the tuple that it is executing."""
+class AnchoringCollector:
+    """The collector of a `BasicBolt`: it anchors every tuple to the one that the bolt is executing."""
 
     def __init__(self, bolt: RunningBolt) -> None:
         self._bolt, self._emit = bolt, bolt.emit
         self.to: Tuple | None = None
 
     def emit(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple."""
+        """Emit a tuple, with a value for each field."""
         self._emit(*values, anchors=self.to, stream=stream)
 
     def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
-        """Emit many tuples."""
-        names = self._bolt.out(stream).schema.names[: self._bolt.out(stream).width]
+        """Emit the rows of a record batch as tuples."""
+        names = self._bolt.buffer(stream).schema.names[: self._bolt.buffer(stream).width]
         for values in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
             self._emit(*values, anchors=self.to, stream=stream)
 
     def emit_direct(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple to one task."""
+        """Emit a tuple to one task of a component."""
         self._bolt.emit_direct(component, task, *values, anchors=self.to, stream=stream)
 
 
-def told(component: str, error: BaseException) -> str:
-    """Why a tuple has failed. What a bolt says by `FailedException` needs no more words."""
+def failure_text(component: str, error: BaseException) -> str:
+    """Return the reason for which a tuple has failed. The text of a `FailedException` is used as it is."""
     try:
-        said = storable(error)
+        text = storable_text(error)
     except Exception:
-        said = "its text can't be read"
+        text = "its text can't be read"
     if isinstance(error, FailedException):
-        return said or f"bolt {component!r} raised FailedException"
-    return f"bolt {component!r} raised {type(error).__name__}: {said}"
+        return text or f"bolt {component!r} raised FailedException"
+    return f"bolt {component!r} raised {type(error).__name__}: {text}"
 
 
-def storable(reason: object) -> str:
-    """What a bolt says, as text that every table takes: half a surrogate pair is none."""
+def storable_text(reason: object) -> str:
+    """Return text that every table accepts: half a surrogate pair is escaped."""
     return str(reason).encode("utf-8", "backslashreplace").decode()
 
 
-def unreadable(row: Tuple) -> str:
-    """Why a tuple fails that no bolt can be given."""
+def unreadable_text(row: Tuple) -> str:
+    """Return the reason for which a tuple fails that no bolt can be given."""
     return f"a tuple of {row.source!r} has a time outside the years 1 to 9999, which Python can't represent"

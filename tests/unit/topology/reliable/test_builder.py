@@ -23,7 +23,7 @@ from transactional.reliable import RichBolt, TopologyBuilder
 from transactional.testing import complete_topology
 from transactional.topology.bolts.stateful import KeyValueState, StatefulBolt
 from transactional.topology.builder import TransactionalTopologyBuilder
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.windows.join_bolt import JoinBolt
 from transactional.topology.windows.windowed import TupleWindow, WindowedBolt
 from transactional.topology.windows.windows import count
@@ -142,7 +142,7 @@ def test_the_default_is_exactly_once() -> None:
 
 def test_the_ackers_are_a_component() -> None:
     """Seen wherever components are seen, as in Storm; what tuples carry is not."""
-    known = described(built(ackers=2).build())
+    known = describe_topology(built(ackers=2).build())
     kinds = {each["id"]: (each["kind"], each["parallelism"]) for each in known["components"]}
     assert kinds["__acker"] == ("Acker", 2)
     assert kinds["split"] == ("Split", 2)
@@ -155,7 +155,7 @@ def test_the_ackers_are_a_component() -> None:
         {},
     ]
     for made in (built(ackers=0), built("at-most-once")):
-        assert "__acker" not in [each["id"] for each in described(made.build())["components"]]
+        assert "__acker" not in [each["id"] for each in describe_topology(made.build())["components"]]
 
 
 def test_a_change_of_the_guarantee_is_a_change_of_the_topology() -> None:

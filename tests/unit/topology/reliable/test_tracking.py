@@ -128,7 +128,7 @@ def test_a_refused_tuple_fails_all_messages_that_it_is_of(
 ) -> None:
     """Its hidden fields are the last of its values."""
     bolt = TrackedBolt("words", Words(), {"default": Schema.parse(Words.output)})
-    bolt.begin(TopologyContext("words", "words", 0, 1, {}), ATTEMPT)
+    bolt.prepare_batch(TopologyContext("words", "words", 0, 1, {}), ATTEMPT)
     bolt.refused(("not a number", 7, root, roots), "no number")
     assert bolt.ledger.errors == dict.fromkeys(expected, "no number")
 

@@ -127,7 +127,9 @@ def told(topology: Topology) -> str:
         streams = [
             f"{schema}" if name == "default" else f"{name}: {schema}" for name, schema in c.outputs.items() if schema
         ]
-        text.append(f"{c.id} x{c.parallelism} ({plan.shown(c.id)}) <- {reads} -> {'; '.join(streams) or 'nothing'}")
+        text.append(
+            f"{c.id} x{c.parallelism} ({plan.phase_text(c.id)}) <- {reads} -> {'; '.join(streams) or 'nothing'}"
+        )
         text += [f"    {step}" for step in getattr(c.bolt, "steps_shown", ())]
     for level in range(plan.depth):
         text.append(f"level {level}: " + " | ".join(" ".join(stage.components) for stage in plan.level(level)))

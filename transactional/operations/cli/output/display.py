@@ -36,7 +36,7 @@ from transactional.model.plumbing.redaction import without_login
 from transactional.operations.cli.output.lines import first_line, plain_console, plain_line, print_table
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.history.timeline import Moment, Timeline
-from transactional.topology.describing import in_lines
+from transactional.topology.describing import describe_in_lines
 from transactional.topology.topology import Topology
 
 WIDE = 160
@@ -61,7 +61,7 @@ def components_tree(topology: Topology) -> Tree:
     """A topology's components, each below the first one that it reads from."""
     tree = Tree(Text(topology.id))
     nodes: dict[str | None, Tree] = {None: tree}
-    for component in in_lines(topology):
+    for component in describe_in_lines(topology):
         nodes[component.id] = nodes[component.above].add(Text("\n".join(component.lines)))
     return tree
 

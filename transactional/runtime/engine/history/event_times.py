@@ -16,7 +16,7 @@ def event_time_of(topology: Topology, batch: BatchMetadata) -> dict[str, Any]:
     if it can't be known. For windows that may be open it also has the watermark, the end of the last one, and whether
     transaction time closes them. Times are microseconds since 1970.
     """
-    timed = TimedWindows.of_topology(topology)
+    timed = TimedWindows.from_topology(topology)
     windows, facts = timed.windows, batch.facts
     if facts is None or not (windows or batch.event_times):
         return {}

@@ -20,7 +20,7 @@ from transactional.core.store.progress import Progress
 from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.groupings import DEFAULT_STREAM
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.topology import Topology
 
 RUNS_MAX = 100
@@ -39,7 +39,7 @@ def progress_of_program(topology: Topology, store: StoreReader, progress: Progre
     """
     if not any(batch.excluded or batch.letters or batch.digests for batch in progress.recorded.values()):
         return progress
-    current = described(topology)
+    current = describe_topology(topology)
     earlier = [run.about.topology for run in recorded_by(store.runs(topology.id, limit=RUNS_MAX), progress)]
     has_same_bolts = all(_bolt_fields(each) == _bolt_fields(current) for each in earlier)
     changed = {stream for each in earlier for stream in _changed_streams(_fields_read(each), _fields_read(current))}

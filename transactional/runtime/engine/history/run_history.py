@@ -20,7 +20,7 @@ from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig, redacted_options
 from transactional.model.errors import TransactionalError
 from transactional.model.names import DISTRIBUTION
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.topology import Topology
 
 _DAY_MS: Final = 86_400_000
@@ -53,7 +53,7 @@ class RunSummary:
 def about(topology: Topology, config: TopologyConfig, sources: Mapping[str, object]) -> RunAbout:
     """Return the description of a run: its version, the topology as `describe` shows it, the options and their
     sources."""
-    return RunAbout(installed_version(), described(topology), redacted_options(config), sources)
+    return RunAbout(installed_version(), describe_topology(topology), redacted_options(config), sources)
 
 
 def end_of(error: BaseException | None, *, desired: DesiredState | None, is_drained: bool) -> RunEnd:

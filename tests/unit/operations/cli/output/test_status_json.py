@@ -28,7 +28,7 @@ from transactional.runtime.executors.auto.choice import ExecutorChooser
 from transactional.runtime.executors.auto.executor import GearedExecutor
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
-from transactional.topology.describing import described, in_lines
+from transactional.topology.describing import describe_in_lines, describe_topology
 
 
 def test_where_a_step_ran(tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_where_a_step_ran(tmp_path: Path) -> None:
     assert attempt_json(newest)["details"]["steps"] == {"count": said}
     steps = [event.steps for _, event, _ in read_journal(tmp_path / "journal") if isinstance(event, CommitSucceeded)]
     assert set(steps) == {f"count: {said}"}
-    finishes = {each["id"]: each.get("finishes") for each in described(topology)["components"]}
+    finishes = {each["id"]: each.get("finishes") for each in describe_topology(topology)["components"]}
     may_be = "in the driver, or as a job of 3 tasks, its keys split by (word): by measured cost"
     assert finishes == {"spout": None, "count": may_be, "alone": "in the driver: it has one task"}
-    assert ["driver or job" in each.lines[0] for each in in_lines(topology)] == [False, True, False]
+    assert ["driver or job" in each.lines[0] for each in describe_in_lines(topology)] == [False, True, False]
 
 
 def test_a_transaction_has_its_place_also_where_there_was_no_choice() -> None:

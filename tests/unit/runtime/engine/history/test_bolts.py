@@ -20,7 +20,7 @@ from transactional.runtime.engine.history.bolts import EarlierBolts
 from transactional.runtime.engine.letter_spout import LetterSpout, waiting_letters
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing.memory_store import MemoryCoordinatorStore
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
 
@@ -111,7 +111,7 @@ def test_a_letter_whose_bolt_is_gone_is_not_sent_to_one_of_the_same_name() -> No
 
 def test_bolts_are_looked_for_in_what_the_run_has_described() -> None:
     words = Words()
-    before, now = (described(words.topology(*order)) for order in (("cat", "dog"), ("dog", "cat")))
+    before, now = (describe_topology(words.topology(*order)) for order in (("cat", "dog"), ("dog", "cat")))
     first, second = (each["id"] for each in now["components"][1:] if each["id"].startswith("b-"))
 
     def today(bolt: str, txid: int, *runs: tuple[int, dict[str, Any]]) -> str | None:

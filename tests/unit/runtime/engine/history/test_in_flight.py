@@ -22,7 +22,7 @@ from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.history.in_flight import progress_of_program
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing.memory_store import MemoryCoordinatorStore
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.topology import Topology
 from transactional.trident import Count, TridentTopology
 
@@ -125,7 +125,7 @@ class Runs(MemoryCoordinatorStore):
     def __init__(self, *runs: tuple[Topology | None, int]) -> None:
         super().__init__()
         self.known = [
-            RunRecord(Epoch(1), "test", None, RunAbout("", described(of) if of else {}), 0, TxId(txid))
+            RunRecord(Epoch(1), "test", None, RunAbout("", describe_topology(of) if of else {}), 0, TxId(txid))
             for of, txid in runs
         ]
 
@@ -149,7 +149,7 @@ def test_what_the_same_program_has_recorded_is_kept() -> None:
     )
     all_of_it, no_letters = [(1, 1, 1), (0, 1, 1)], [(1, 0, 0), (0, 0, 0)]
     assert kept(same, (same, 3), (same, 2)) == all_of_it
-    assert kept(same, (same, 3), (None, 3)) == all_of_it, "it was no run, or one that is not described"
+    assert kept(same, (same, 3), (None, 3)) == all_of_it, "it was no run, or one that is not describe_topology"
     assert kept(same, (same, 3), (same, 2), (other, 1)) == all_of_it, "it had ended before"
     assert kept(same, (same, 3), (other, 3), (same, 2)) == no_letters, "the batch may be that of the run between"
     assert kept(other, (other, 3), (other, 3), (same, 2)) == no_letters, "the run between has recorded nothing"

@@ -79,7 +79,7 @@ def test_a_state_is_seen_after_its_transaction_or_before_it(
             expected.append((word, n, len(known) or None, sum(ns) if ns else None))
     assert Counter(found) == Counter(expected)
     [bolt] = [component.id for component in topology.components if component.reads]
-    assert plan_stages(topology).shown(bolt) == "processing + commit", (
+    assert plan_stages(topology).phase_text(bolt) == "processing + commit", (
         "it takes its tuples in its tasks, and looks up in the commit phase"
     )
     [driver_reason] = [step.driver_reason for step in plan_steps(topology) if step.component == bolt]

@@ -16,7 +16,7 @@ from tests.examples import examples
 from transactional.core.ports import StateKind
 from transactional.errors import ConfigError
 from transactional.testing import complete_topology
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.trident import (
     Avg,
     Collect,
@@ -148,7 +148,7 @@ def test_describe_shows_them() -> None:
     topology, stream = clicks([])
     windows = stream.group_by("user").window(count(100, every=10)).persistent_aggregate(MemoryMapState(), Count())
     windows.closed().persist(MemoryMapState(("user", "window_end")), name="closed")
-    shown = str(described(topology.build()))
+    shown = str(describe_topology(topology.build()))
     assert "window(count(100, every=10))" in shown
     assert "its windows depend on one another" in shown
 

@@ -19,7 +19,7 @@ from transactional.core.machine.window_assignment import FIRST_US, LAST_US, Sess
 from transactional.core.ports import State
 from transactional.errors import ConfigError
 from transactional.testing import complete_topology
-from transactional.topology.describing import described
+from transactional.topology.describing import describe_topology
 from transactional.topology.streams.windows.sessions import late_session_times
 from transactional.trident import Avg, Count, First, Last, Stream, Sum, TridentTopology, session, tumbling
 
@@ -119,7 +119,7 @@ def test_describe_shows_them() -> None:
     topology, stream = clicks([])
     sessions = stream.group_by("user").window(TEN).persistent_aggregate(MemoryMapState(), Count())
     sessions.closed().persist(MemoryMapState(("user", "window_start")), name="closed")
-    assert "window(session(10 seconds, longest=1 hour))" in str(described(topology.build()))
+    assert "window(session(10 seconds, longest=1 hour))" in str(describe_topology(topology.build()))
 
 
 @pytest.mark.parametrize(
