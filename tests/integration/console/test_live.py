@@ -21,7 +21,7 @@ from transactional.core.store import StoreReader
 from transactional.operations.console.app import Console, application
 from transactional.operations.launch.running import console_of_run, run_topology
 from transactional.operations.web.guard import Access
-from transactional.operations.web.server import Address, beside, bind
+from transactional.operations.web.server import Address, bind, serving_in_thread
 
 pytestmark = pytest.mark.browser
 __all__ = ["browser"]
@@ -82,7 +82,7 @@ def served(store: StoreReader, port: int = 0, clock: Any = None) -> Iterator[int
     """The console over a store, on a port."""
     with closing(bind(Address(port=port))) as listening:
         more = {} if clock is None else {"clock": clock}
-        with beside(application(Console(store, Access(TOKEN), look_every_s=0.1, **more)), listening):
+        with serving_in_thread(application(Console(store, Access(TOKEN), look_every_s=0.1, **more)), listening):
             yield listening.getsockname()[1]
 
 

@@ -18,7 +18,7 @@ from transactional.core.store import DesiredState
 from transactional.operations.console.app import Console, application
 from transactional.operations.console.slugs import slug_of
 from transactional.operations.web.guard import Access
-from transactional.operations.web.server import Address, beside, bind
+from transactional.operations.web.server import Address, bind, serving_in_thread
 
 pytestmark = pytest.mark.browser
 
@@ -95,7 +95,7 @@ def visiting(
         console = Console(
             past.store, Access(TOKEN), past.clock, look_every_s=0.1, writable=past.store if acts else None
         )
-        with beside(application(console), listening):
+        with serving_in_thread(application(console), listening):
             context = browser.new_context(
                 color_scheme="dark" if scheme == "dark" else "light",
                 java_script_enabled=scripts,

@@ -29,7 +29,7 @@ def query(
     as they were when that one was committed.
     """
     from transactional.operations.queries.client import QueryClient
-    from transactional.operations.queries.texts import values_of
+    from transactional.operations.queries.texts import parse_values
 
     topology = load_topology(target)
     with QueryClient(topology, store) as client:
@@ -37,7 +37,7 @@ def query(
         if name not in queries:
             signatures = ", ".join(f"{declared.name}({declared.fields})" for declared in queries.values()) or "(none)"
             raise ConfigError(f"there is no query {name!r}; there are: {signatures}{did_you_mean(name, queries)}")
-        answer = client.execute(name, *values_of(queries[name], values or ()))
+        answer = client.execute(name, *parse_values(queries[name], values or ()))
     _print_rows(answer.table.to_pylist())
     if not topology.has_queries_alone:
         _print_txid(answer.txid)
@@ -73,10 +73,10 @@ def read(
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
-    from transactional.operations.queries.texts import plain
+    from transactional.operations.queries.texts import to_json_value
 
     for row in rows:
-        plain_line(json.dumps(plain(row), ensure_ascii=False))
+        plain_line(json.dumps(to_json_value(row), ensure_ascii=False))
 
 
 def _print_txid(txid: int) -> None:

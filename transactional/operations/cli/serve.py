@@ -41,11 +41,11 @@ def serve(
         raise ConfigError(f"{error}: serving needs more packages: pip install '{DISTRIBUTION}[ui]'") from error
 
     address = Address(host, port)
-    access = access_of(address, token_file, host_name or (), what="the server of queries")
+    access = access_of(address, token_file, host_name or (), server="the server of queries")
     topology = load_topology(target)
     if not topology.queries:
         raise ConfigError(f"topology {topology.id!r} has no query: declare one with @topology.query('name', 'fields')")
-    with QueryClient(topology, store) as client, closing(bind(address, what="the server of queries")) as listening:
+    with QueryClient(topology, store) as client, closing(bind(address, server="the server of queries")) as listening:
         if not address.is_loopback:
             plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         plain_line(f"queries are answered at {url_of(listening)}drpc/, for requests with")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from transactional.core.store import StoreReader
 from transactional.operations.console.app import Console, application
 from transactional.operations.web.guard import access_of
-from transactional.operations.web.server import Address, beside, bind, bind_or_take_any_port, url_of
+from transactional.operations.web.server import Address, bind, bind_or_take_any_port, serving_in_thread, url_of
 from transactional.topology.topology import Topology
 
 
@@ -27,5 +27,7 @@ def console_beside(
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
         report(f"the console is at {url_of(listening, access.token)}")
         topologies = {topology.id: topology}
-        with beside(application(Console(reader, access, topologies=topologies, store_url=store_url)), listening):
+        with serving_in_thread(
+            application(Console(reader, access, topologies=topologies, store_url=store_url)), listening
+        ):
             yield

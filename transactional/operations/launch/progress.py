@@ -1,4 +1,4 @@
-"""`RunStatus`: how a run in this process is doing; and the observer that knows it."""
+"""`RunStatus`, the state of a run in this process, and the observer that keeps it up to date."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ STARTING, STANDING_BY, RUNNING, FAILING = "starting", "standing by", "running", 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """How a run is doing. `state` is `starting`, `standing by`, `running`, `failing` (its last attempt has failed, and
-    is retried), or how it has ended: `drained`, `stopped`, `killed`, `failed`.
+    """The state of a run. `state` is `starting`, `standing by`, `running`, `failing` (the last attempt has failed, and
+    is retried), or the end: `drained`, `stopped`, `killed`, `failed`.
 
-    `committed_txid` is the last transaction committed, by whichever run; this one has committed `transactions`, of so
-    many `rows`, the last at `committed_at_ms`. `lag` is what the source held beyond it. `error` is what fails, or what
-    has ended it.
+    `committed_txid` is the last transaction committed, by whichever run. This run has committed `transactions` with
+    `rows` records, the last one at `committed_at_ms`. `lag` is the number of records that the source held beyond it.
+    `error` is what fails, or what has ended the run.
     """
 
     topology_id: str
@@ -33,35 +33,37 @@ class RunStatus:
     error: str | None = None
 
     def __str__(self) -> str:
-        at = "" if self.committed_txid is None else f", at transaction {self.committed_txid}"
-        done = f"; {self.transactions} of this run, {self.rows:,} rows" if self.transactions else ""
+        position = "" if self.committed_txid is None else f", at transaction {self.committed_txid}"
+        own_commits = f"; {self.transactions} of this run, {self.rows:,} rows" if self.transactions else ""
         lag = "" if self.lag is None else f", lag {self.lag:,}"
-        return f"{self.topology_id}: {self.state}{at}{done}{lag}" + (f"; {self.error}" if self.error else "")
+        return f"{self.topology_id}: {self.state}{position}{own_commits}{lag}" + (
+            f"; {self.error}" if self.error else ""
+        )
 
 
 class RunProgress:
-    """An observer, whose `status` other threads may look at. `begun` is set when the run leads, or stands by."""
+    """An observer whose `status` other threads may read. `has_begun` is set when the run leads, or stands by."""
 
     def __init__(self, topology_id: str) -> None:
         self.status = RunStatus(topology_id)
-        self.begun = threading.Event()
+        self.has_begun = threading.Event()
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Note what fails."""
+        """Record the error of a failed attempt in the status."""
         for action in actions:
             if isinstance(action, RecordFailure):
                 self._set(state=FAILING, error=first_line(action.reason))
 
     def notice(self, at_ms: int, notice: Notice) -> None:
-        """Note the begin, the end, and what is committed between them."""
+        """Record the beginning and the end of the run, and each commit, in the status."""
         status = self.status
         match notice:
             case StandingBy():
                 self._set(state=STANDING_BY)
-                self.begun.set()
+                self.has_begun.set()
             case Leading(lease):
                 self._set(state=RUNNING, committed_txid=lease.progress.committed_txid)
-                self.begun.set()
+                self.has_begun.set()
             case Committed(flight, batch, details):
                 self._set(
                     state=RUNNING,
@@ -83,5 +85,5 @@ class RunProgress:
 
 
 def first_line(text: str) -> str:
-    """An error without its traceback."""
+    """Return an error without its traceback."""
     return text.partition("\n")[0]

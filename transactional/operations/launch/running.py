@@ -69,7 +69,7 @@ def run_topology(
     """
     with (
         brief_errors(),
-        _prepared(
+        _prepare_driver(
             topology,
             store=store,
             config=config,
@@ -114,7 +114,7 @@ def start_topology(
         check_topology("the topology to run", topology)
         run = TopologyRun(topology.id, store)
         run.begin(
-            _prepared(
+            _prepare_driver(
                 topology,
                 store=store,
                 config=config,
@@ -133,7 +133,7 @@ def start_topology(
 
 
 @contextmanager
-def _prepared(
+def _prepare_driver(
     topology: Topology,
     *,
     store: str,
@@ -143,9 +143,9 @@ def _prepared(
     observers: Sequence[Observer],
     ui: str | None,
     metrics: str | None,
-    **how: Any,
+    **driver_options: Any,
 ) -> Iterator[TopologyDriver]:
-    """The driver of a run that is about to start, with what stands beside it; closes all of it afterwards."""
+    """Yield the driver of a run that is about to start, with its console, metrics and traces; close them afterwards."""
     # A program that only declares a topology, as every task does, imports nothing of what runs it.
     from transactional.operations.doctor.start import refuse_early
     from transactional.operations.telemetry.run_log import RunLog
@@ -153,7 +153,7 @@ def _prepared(
     from transactional.runtime.engine.driver import TopologyDriver
 
     check_topology("the topology to run", topology)
-    resolved = _resolved(topology, config)
+    resolved = _resolve_config(topology, config)
     with ExitStack() as stack:
         coordinator_store = stack.enter_context(closing(open_store(store)))
         audience: list[Observer] = [RunLog(topology.id), *observers]
@@ -165,10 +165,10 @@ def _prepared(
         if session is None and master != "none":
             refuse_early(topology, coordinator_store)
         executor = make_executor(topology, resolved.config.processing, session=session, master=master)
-        yield TopologyDriver(topology, coordinator_store, executor, resolved, observers=audience, **how)
+        yield TopologyDriver(topology, coordinator_store, executor, resolved, observers=audience, **driver_options)
 
 
-def _resolved(topology: Topology, config: TopologyConfig | Mapping[str, object] | None) -> ResolvedConfig:
+def _resolve_config(topology: Topology, config: TopologyConfig | Mapping[str, object] | None) -> ResolvedConfig:
     if isinstance(config, TopologyConfig):
         resolved = ResolvedConfig(config, ())
     else:
@@ -192,16 +192,16 @@ def console_of_run(
     from transactional.operations.console.beside import console_beside
     from transactional.operations.web.server import address_of
 
-    with closing(open_store(store)) as made:
-        made.desired("")  # the run is about to make its tables; whoever looks first may be earlier
-    where = None if address is None else address_of(address)
-    with console_beside(open_beside_writer(store), where, topology, report, store_url=store):
+    with closing(open_store(store)) as new_store:
+        new_store.desired("")  # the run is about to make its tables; whoever looks first may be earlier
+    bind_address = None if address is None else address_of(address)
+    with console_beside(open_beside_writer(store), bind_address, topology, report, store_url=store):
         yield
 
 
 @contextmanager
 def metrics_of_run(topology: Topology, address: str, report: Callable[[str], None]) -> Iterator[list[Observer]]:
-    """Metrics and health of a run that is about to start; what is yielded has to observe that run.
+    """Serve the metrics and the health of a run that is about to start. The yielded observers have to observe it.
 
     `report` gets a line that ends with their address. Raises `ConfigError`.
     """
@@ -230,7 +230,7 @@ def make_executor(
     master: str = "local[*]",
     spark_log: Path | None = None,
 ) -> JobExecutor:
-    """The executor for a master, and for the option `processing`. PySpark is imported only if it is needed, because
+    """Return the executor for a master and the option `processing`. PySpark is imported only if it is needed, because
     that takes a while.
 
     A Spark that it starts appends its own output to `spark_log`; None: it goes to stderr.
@@ -245,21 +245,23 @@ def make_executor(
 
         return LocalExecutor(topology)
     if processing == "auto":
-        return _geared(topology, session, master, spark_log)
-    return _on_spark(topology, session, master, spark_log)
+        return _make_auto_executor(topology, session, master, spark_log)
+    return _make_spark_executor(topology, session, master, spark_log)
 
 
-def _geared(topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None) -> JobExecutor:
-    """Workers and Spark; Spark alone if the topology needs it, which is logged."""
+def _make_auto_executor(
+    topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None
+) -> JobExecutor:
+    """Return an executor of workers and Spark, or of Spark alone if the topology needs it, which is logged."""
     from transactional.runtime.executors.auto.choice import ExecutorChooser
     from transactional.runtime.executors.auto.executor import GearedExecutor
     from transactional.runtime.executors.workers.executor import WorkerExecutor
     from transactional.runtime.executors.workers.spark_requirement import reason_for_spark
 
-    spark = _on_spark(topology, session, master, spark_log)
+    spark = _make_spark_executor(topology, session, master, spark_log)
     conf = {} if session is None else dict(session.sparkContext.getConf().getAll())
-    if (why := reason_for_spark(topology, conf)) is not None:
-        _log.warning("topology %r is processed on Spark throughout: %s", topology.id, why)
+    if (reason := reason_for_spark(topology, conf)) is not None:
+        _log.warning("topology %r is processed on Spark throughout: %s", topology.id, reason)
         return spark
     workers, chooser = WorkerExecutor(topology), ExecutorChooser(_expected_slots(session, master))
     return GearedExecutor(workers, spark, chooser, workers_find_tuples=workers.finds_tuples)
@@ -277,7 +279,9 @@ def _expected_slots(session: SparkSession | None, master: str) -> int:
     return cores if of_local[1] == "*" else int(of_local[1] or 1)
 
 
-def _on_spark(topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None) -> SparkExecutor:
+def _make_spark_executor(
+    topology: Topology, session: SparkSession | None, master: str, spark_log: Path | None
+) -> SparkExecutor:
     if session is None and not _MASTER.fullmatch(master):
         raise ConfigError(
             f"{master!r} is not a Spark master: use local[*], local[2], spark://host:7077, k8s://https://host:443 or "

@@ -26,16 +26,16 @@ _active = dict[tuple[str, str], "TopologyRun"]()
 
 
 class Runnable(Protocol):
-    """What a run needs of the driver. `stop` and `drain` may be called from any thread."""
+    """The part of the driver that a `TopologyRun` uses. `stop` and `drain` may be called from any thread."""
 
     def run(self) -> RunSummary:
-        """Run to the end."""
+        """Run the topology until it ends, and return its summary."""
 
     def stop(self) -> None:
-        """Let the running commit phase finish, and end."""
+        """End the run once the running commit phase has finished."""
 
     def drain(self) -> None:
-        """Commit what is in flight, and end."""
+        """End the run once the transactions in flight are committed."""
 
 
 class TopologyRun:
@@ -57,24 +57,25 @@ class TopologyRun:
         self._thread = threading.Thread(target=self._run, name=f"run of {topology_id}", daemon=False)
 
     def begin(self, prepared: AbstractContextManager[Runnable]) -> None:
-        """Run what is prepared. Returns once it leads, or stands by; raises what has kept it from that."""
+        """Start the prepared driver in its thread. Returns once the run leads or stands by, and raises the error that
+        prevents this."""
         self._claim()
         try:
             self._driver = self._resources.enter_context(prepared)
-            _watch_program()
+            _watch_main_thread()
             self._thread.start()
         except BaseException:
             self._forget()
             raise
         if not threading.main_thread().is_alive():
-            self._ask_to_stop()  # the program has ended meanwhile
+            self._request_stop()  # the program has ended meanwhile
         try:
-            self.progress.begun.wait()
+            self.progress.has_begun.wait()
         except BaseException:  # Ctrl-C: nobody has the handle yet
-            self._ask_to_stop()
+            self._request_stop()
             raise
         if not self._has_begun:
-            self._joined()
+            self._wait_for_end()
 
     def _claim(self) -> None:
         with _lock:
@@ -89,7 +90,7 @@ class TopologyRun:
         with _lock:
             _active.pop(self._key, None)
 
-    def _ask_to_stop(self) -> None:
+    def _request_stop(self) -> None:
         if self._driver is not None and self.is_running:
             self._driver.stop()
 
@@ -103,51 +104,51 @@ class TopologyRun:
         finally:
             self._forget()
             self._ended.set()
-            self._has_begun = self.progress.begun.is_set()
-            self.progress.begun.set()
+            self._has_begun = self.progress.has_begun.is_set()
+            self.progress.has_begun.set()
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the run has not ended yet."""
         return not self._ended.is_set()
 
     @property
     def error(self) -> BaseException | None:
-        """What has ended it; None: it runs, or nothing was wrong."""
+        """The error that has ended the run, or None if it still runs or has ended without one."""
         return self._error
 
     def status(self) -> RunStatus:
-        """How it is doing, as this process knows it: the store is not read."""
+        """Return the state of the run as this process knows it, without reading the store."""
         return self.progress.status
 
     def wait(self, timeout_s: float | None = None) -> RunSummary:
-        """Wait for the end, and return what was done. Raises the error that has ended it, `TimeoutError` after so long.
+        """Wait for the end, and return a summary. Raises the error that has ended the run, or `TimeoutError`.
 
         Ctrl-C interrupts the waiting; the topology keeps running.
         """
         with brief_errors():
             try:
-                return self._joined(timeout_s)
+                return self._wait_for_end(timeout_s)
             except KeyboardInterrupt:
                 if self.is_running:
                     sys.stderr.write(f"topology {self.topology_id!r} keeps running: stop() ends it\n")
                 raise
 
     def stop(self) -> RunSummary:
-        """Stop it, as Ctrl-C stops `transactional run`: nothing new starts, the running commit phase finishes, the rest
-        is aborted and done again by the next run. Then as `wait`."""
+        """Stop the run, as Ctrl-C stops `transactional run`, and return as `wait` does. Nothing new starts, the running
+        commit phase finishes, and the next run repeats the aborted attempts."""
         with brief_errors():
-            self._ask_to_stop()
-            return self._joined()
+            self._request_stop()
+            return self._wait_for_end()
 
     def drain(self) -> RunSummary:
-        """Issue no new transactions, commit those in flight, and end. Then as `wait`."""
+        """Issue no new transactions, commit those in flight, end the run, and return as `wait` does."""
         with brief_errors():
             if self._driver is not None and self.is_running:
                 self._driver.drain()
-            return self._joined()
+            return self._wait_for_end()
 
-    def _joined(self, timeout_s: float | None = None) -> RunSummary:
+    def _wait_for_end(self, timeout_s: float | None = None) -> RunSummary:
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"an observer of topology {self.topology_id!r} can't wait for the run that calls it")
         if not self._ended.wait(timeout_s):
@@ -160,11 +161,13 @@ class TopologyRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is None:
             self.stop()
             return
-        self._ask_to_stop()
+        self._request_stop()
         self._ended.wait()
         if self._error is not None and self._error is not error:
             error.add_note(f"topology {self.topology_id!r} had ended with {type(self._error).__name__}: {self._error}")
@@ -174,7 +177,7 @@ class TopologyRun:
 
 
 @cache
-def _watch_program() -> None:
+def _watch_main_thread() -> None:
     threading.Thread(target=_stop_with_program, name="end of the program", daemon=True).start()
 
 
@@ -182,13 +185,13 @@ def _stop_with_program() -> None:
     threading.main_thread().join()
     for run in list(_active.values()):
         _log.warning("topology %r is stopped, because the program has ended: wait() keeps it", run.topology_id)
-        run._ask_to_stop()
+        run._request_stop()
 
 
 def _forget_all() -> None:
-    """In a fork: threads stay behind."""
+    """Forget the runs in a forked process, which has none of their threads."""
     _active.clear()
-    _watch_program.cache_clear()
+    _watch_main_thread.cache_clear()
 
 
 os.register_at_fork(after_in_child=_forget_all)

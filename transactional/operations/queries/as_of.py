@@ -18,8 +18,8 @@ from transactional.topology.topology import Topology
 
 
 class Snapshot(Mapping[str, pa.Table]):
-    """Key and value columns of a topology's tables, by the ids of their committers. A table is read when it is
-    accessed. `txid` is the transaction after which they were so."""
+    """The key and value columns of a topology's tables as they were after transaction `txid`, by the ids of their
+    committers. A table is read when it is accessed."""
 
     def __init__(self, tables: Tables, txid: TxId) -> None:
         self.txid, self._tables = txid, tables
@@ -40,8 +40,8 @@ class Snapshot(Mapping[str, pa.Table]):
 
 
 class AsOf(AbstractContextManager[Snapshot]):
-    """What `as_of` returns: its `with` block has the `Snapshot`. In a notebook it shows the first rows of each table,
-    and leaves nothing open."""
+    """The context that `as_of` returns, whose `with` block has the `Snapshot`. In a notebook it shows the first rows of
+    each table, and leaves nothing open."""
 
     def __init__(self, topology: Topology, store: str | StoreReader, txid: int | None) -> None:
         self._topology, self._store, self._txid = topology, store, txid
@@ -54,12 +54,14 @@ class AsOf(AbstractContextManager[Snapshot]):
             if isinstance(store, str):
                 store = opened.enter_context(closing(open_for_reading(store)))
             committers = [component.id for component in topology.committers]
-            tables = opened.enter_context(closing(Tables.of(topology, store, committers)))
+            tables = opened.enter_context(closing(Tables.open(topology, store, committers)))
             snapshot = Snapshot(tables, tables.pin(txid=txid))
             self._open.push(opened.pop_all())
             return snapshot
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._open.close()
 
     def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
@@ -68,7 +70,7 @@ class AsOf(AbstractContextManager[Snapshot]):
 
 
 def as_of(topology: Topology, store: str | StoreReader, txid: int | None = None) -> AsOf:
-    """All tables of a topology as of one committed transaction, the newest one by default, whatever is written
+    """Read all tables of a topology as of one committed transaction, by default the newest, whatever is written
     meanwhile: `with as_of(topology, "sqlite:///words.db") as snapshot: snapshot["counts"].to_pylist()`.
 
     `store` is the coordinator's store, or its URL. An older transaction can be read from Delta tables as long as their

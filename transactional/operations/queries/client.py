@@ -41,8 +41,7 @@ from transactional.topology.topology import Query, Topology
 
 @dataclass(frozen=True, slots=True)
 class Answer(Sequence[Mapping[str, Any]]):
-    """The tuples of a query's stream, as dicts. `txid` is the committed transaction that they are as of; 0 if there is
-    none."""
+    """The tuples of a query's stream, as dicts, as of the committed transaction `txid`; 0 if none is committed."""
 
     txid: TxId
     table: pa.Table
@@ -73,14 +72,14 @@ class QueryClient:
     def __init__(self, topology: Topology, store: str | StoreReader | None = None) -> None:
         check_topology("what QueryClient is given", topology)
         self._owns_store = isinstance(store, str) and not topology.has_queries_alone
-        self._store = _store_of(topology, store)
+        self._store = _open_store(topology, store)
         self._queries = topology.queries
         self._numbers, self._running = count(1), dict[TransactionAttempt, _Run]()
         self._lock, self._is_closed = threading.Lock(), False
-        reads = dict.fromkeys(each for query in topology.queries.values() for each in query.reads)
-        self._open_tables = partial(Tables.of, topology, self._store, reads)
+        reads = dict.fromkeys(committer for query in topology.queries.values() for committer in query.reads)
+        self._open_tables = partial(Tables.open, topology, self._store, reads)
         self._free_tables: list[Tables] = []
-        """Tables that no question is using."""
+        """Opened tables that no question is using."""
         try:
             self._free_tables.append(self._open_tables())
             self._runs = {
@@ -94,12 +93,14 @@ class QueryClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
     def queries(self) -> Mapping[str, Query]:
-        """The queries, by name."""
+        """The queries of the topology, by name."""
         return self._queries
 
     @brief_errors()
@@ -115,24 +116,24 @@ class QueryClient:
     def execute_many(
         self, name: str, questions: Sequence[Sequence[Any]], *, is_given_up: Callable[[], bool] | None = None
     ) -> Answer:
-        """Answer several questions as of one transaction, in their order. Aggregates, joins and the like are those of
-        one question.
+        """Answer several questions as of one transaction, in their order. Aggregates and joins see the tuples of one
+        question at a time.
 
         `is_given_up` is called at each look-up and for each batch that a step emits: once it returns True, the
         questions end with `QueryFailed`. A function of the query that takes long is not interrupted.
         """
         query = self._queries.get(name)
         if query is None:
-            known = ", ".join(self._queries) or "(none)"
-            raise ConfigError(f"there is no query {name!r}; there are: {known}{did_you_mean(name, self._queries)}")
+            names = ", ".join(self._queries) or "(none)"
+            raise ConfigError(f"there is no query {name!r}; there are: {names}{did_you_mean(name, self._queries)}")
         with naive_times_in(query.topology.naive_times):
-            batch = _as_batch(query, questions)
+            batch = _to_record_batch(query, questions)
         parts = [batch] if query.is_by_tuple else [batch.slice(row, 1) for row in range(batch.num_rows)]
-        with self._tables() as tables:
+        with self._lend_tables() as tables:
             run = _Run(tables, tables.pin(query.reads), is_given_up or (lambda: False))
             versions = {static.table: static.newest() for static in query.static_tables}
             for part in parts:
-                self._answer(query, _planned(part, versions), run)
+                self._answer(query, _make_batch(part, versions), run)
         return Answer(run.txid, pa.Table.from_batches(run.emitted, arrow_schema(query.returns)))
 
     def _answer(self, query: Query, batch: BatchMetadata, run: _Run) -> None:
@@ -149,8 +150,8 @@ class QueryClient:
             del self._running[attempt]
 
     @contextmanager
-    def _tables(self) -> Iterator[Tables]:
-        """Tables that only this question uses until it ends."""
+    def _lend_tables(self) -> Iterator[Tables]:
+        """Lend tables that only this question uses until it ends."""
         with self._lock:
             tables = self._free_tables.pop() if self._free_tables else None
         tables = tables or self._open_tables()
@@ -173,7 +174,7 @@ class QueryClient:
             run.emitted.append(batch.replace_schema_metadata())
 
     def close(self) -> None:
-        """Close what was opened, or is once the questions under way are answered; not a store that was given."""
+        """Close the tables, those in use once their questions are answered, and the store if it was opened here."""
         with self._lock:
             self._is_closed = True
             free_tables, self._free_tables = self._free_tables, []
@@ -188,7 +189,7 @@ class QueryClient:
 
 @dataclass(slots=True)
 class _Run:
-    """Questions that are being answered: their tables, pinned as of `txid`, and what their query has emitted so far."""
+    """Questions that are being answered: their tables, pinned as of `txid`, and the batches emitted so far."""
 
     tables: Tables
     txid: TxId
@@ -196,7 +197,7 @@ class _Run:
     emitted: list[pa.RecordBatch] = field(default_factory=list)
 
     def look_up(self, committer: str, keys: pa.Table) -> pa.Table:
-        """The rows with these keys. Raises `AttemptLost` if nobody waits for the answer any more."""
+        """Read the rows with these keys. Raises `AttemptLost` if nobody waits for the answer any more."""
         self.check_given_up()
         return self.tables.lookup(committer, self.txid, keys)
 
@@ -206,21 +207,21 @@ class _Run:
             raise AttemptLost("nobody waits for the answer any more")
 
 
-def _store_of(topology: Topology, given: str | StoreReader | None) -> StoreReader | None:
+def _open_store(topology: Topology, store: str | StoreReader | None) -> StoreReader | None:
     if topology.has_queries_alone:
         return None
-    if given is None:
+    if store is None:
         raise ConfigError(f"topology {topology.id!r} keeps states: QueryClient takes the store of its coordinator, too")
-    return open_for_reading(given) if isinstance(given, str) else given
+    return open_for_reading(store) if isinstance(store, str) else store
 
 
-def _planned(questions: pa.RecordBatch, versions: Mapping[str, StaticVersion]) -> BatchMetadata:
-    """The batch of some questions, which looks up tables of others in one version in all of its steps."""
+def _make_batch(questions: pa.RecordBatch, versions: Mapping[str, StaticVersion]) -> BatchMetadata:
+    """Return the batch of some questions, whose steps all read the static tables in the same versions."""
     batch = make_batch(questions)
     return replace(batch, facts=BatchFacts(SystemClock().wall_ms()), static_versions=versions) if versions else batch
 
 
-def _as_batch(query: Query, questions: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+def _to_record_batch(query: Query, questions: Sequence[Sequence[Any]]) -> pa.RecordBatch:
     for values in questions:
         if isinstance(values, str | bytes) or len(values) != len(query.fields):
             raise ConfigError(

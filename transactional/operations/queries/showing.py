@@ -1,4 +1,4 @@
-"""How tables and answers look in a notebook: their first rows."""
+"""Shows tables and answers in a notebook: their first rows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pyarrow as pa
 from transactional.model.drawing.tables import TitledRows, tables_to_html, tables_to_text
 
 ROWS_MAX = 20
-"""So many rows of a table are shown."""
+"""The number of rows of a table that a notebook shows."""
 
 
 def view_of(tables: Mapping[str, pa.Table]) -> dict[str, str]:
-    """The tables by their titles, as the types of content that notebooks know."""
-    shown = [_shown(title, table) for title, table in tables.items()]
-    return {"text/html": tables_to_html(shown), "text/plain": tables_to_text(shown)}
+    """Return tables, which are given by title, in the types of content that notebooks know."""
+    titled_rows = [_first_rows(title, table) for title, table in tables.items()]
+    return {"text/html": tables_to_html(titled_rows), "text/plain": tables_to_text(titled_rows)}
 
 
-def _shown(title: str, table: pa.Table) -> TitledRows:
+def _first_rows(title: str, table: pa.Table) -> TitledRows:
     rows = [list(row.values()) for row in table.slice(0, ROWS_MAX).to_pylist()]
     more = f", the first {ROWS_MAX} are shown" if table.num_rows > ROWS_MAX else ""
     count = f"{table.num_rows:,} row{'' if table.num_rows == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""The slots in which a server answers questions side by side, and which it gives up where a question takes too long.
+"""Slots in which a server answers questions side by side; a question that takes too long is given up.
 
 A question may run a function of the user that never ends, and no thread can be ended from outside. A question has a
 thread of its own, so that it keeps nobody else waiting. After the time-out its slot is free again, while the thread
@@ -17,15 +17,15 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 SIDE_BY_SIDE: Final = 16
-"""So many questions are being answered at a time; others wait."""
+"""The number of questions that are answered at a time; others wait."""
 GIVEN_UP_MAX: Final = 32
-"""With so many questions that were given up, and still run, no other one is answered."""
+"""The number of questions that were given up and still run at which no other one is answered."""
 
 _Work = Callable[[Callable[[], bool]], T]
 
 
 class SlotsLost(Exception):
-    """Too many questions were given up, and still run."""
+    """Raised if too many questions were given up and still run."""
 
 
 class QuestionSlots:
@@ -38,12 +38,12 @@ class QuestionSlots:
 
     @property
     def given_up(self) -> int:
-        """Number of questions that were given up, and still run."""
+        """The number of questions that were given up and still run."""
         return len(self._given_up)
 
     @property
     def are_lost(self) -> bool:
-        """Whether so many were given up that no question is answered any more."""
+        """Whether so many questions were given up that none is answered any more."""
         return self.given_up >= self._given_up_max
 
     async def run(self, work: _Work[T]) -> T:

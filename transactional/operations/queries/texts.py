@@ -1,4 +1,4 @@
-"""Values as text: the arguments of a question in a command line or an address, and answers as JSON."""
+"""Parses the values of a question in a command line or an address, and turns answers into JSON."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ _WHOLE = ("byte", "short", "int", "long")
 _BOOLEANS = {"true": True, "false": False}
 
 
-def values_of(query: Query, texts: Sequence[str]) -> tuple[Any, ...]:
-    """The values of a question's fields, one text for each. Raises `ConfigError` that names the field."""
+def parse_values(query: Query, texts: Sequence[str]) -> tuple[Any, ...]:
+    """Parse the values of a question's fields, one text for each. Raises a `ConfigError` that names the field."""
     if len(texts) != len(query.fields):
         raise ConfigError(f"query {query.name!r} takes {len(query.fields)} values, '{query.fields}'; got {len(texts)}")
-    return tuple(_value(query, field.name, field.type, text) for field, text in zip(query.fields, texts, strict=True))
+    return tuple(
+        _parse_value(query, field.name, field.type, text) for field, text in zip(query.fields, texts, strict=True)
+    )
 
 
-def _value(query: Query, name: str, type_: str, text: str) -> Any:
+def _parse_value(query: Query, name: str, type_: str, text: str) -> Any:
     try:
-        return _parsed(type_, text)
+        return _parse_text(type_, text)
     except (ValueError, InvalidOperation, RecursionError):
         raise ConfigError(f"query {query.name!r}: {text[:100]!r} is no {type_}, which field {name!r} is") from None
 
 
-def _parsed(type_: str, text: str) -> Any:
+def _parse_text(type_: str, text: str) -> Any:
     if type_ == "string":
         return text
     if type_ in _WHOLE:
@@ -39,7 +41,7 @@ def _parsed(type_: str, text: str) -> Any:
     if type_ in ("float", "double"):
         return float(text)
     if type_ == "boolean":
-        return _boolean(text)
+        return _parse_boolean(text)
     if type_ == "timestamp":
         return datetime.fromisoformat(text)
     if type_ == "date":
@@ -51,27 +53,27 @@ def _parsed(type_: str, text: str) -> Any:
     return json.loads(text)
 
 
-def _boolean(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     if text.lower() not in _BOOLEANS:
         raise ValueError(text)
     return _BOOLEANS[text.lower()]
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it: bytes in base64, times in ISO 8601 and UTC, decimals and what is no number as text."""
-    match value:
+def to_json_value(cell: Any) -> Any:
+    """Return a value as JSON has it: bytes in base64, times in ISO 8601 and UTC, decimals and NaN as text."""
+    match cell:
         case dict():
-            return {str(name): plain(each) for name, each in value.items()}
+            return {str(name): to_json_value(entry) for name, entry in cell.items()}
         case list() | tuple():
-            return [plain(each) for each in value]
+            return [to_json_value(entry) for entry in cell]
         case bytes():
-            return base64.b64encode(value).decode()
-        case float() if not math.isfinite(value):
-            return str(value)
+            return base64.b64encode(cell).decode()
+        case float() if not math.isfinite(cell):
+            return str(cell)
         case datetime():
-            return (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).isoformat()
+            return (cell if cell.tzinfo is not None else cell.replace(tzinfo=UTC)).isoformat()
         case date():
-            return value.isoformat()
+            return cell.isoformat()
         case Decimal() | timedelta():
-            return str(value)
-    return value
+            return str(cell)
+    return cell

@@ -1,4 +1,4 @@
-"""`Health`: an observer that knows whether a run is alive, and whether it does its work or waits to."""
+"""`Health`: an observer that says whether a run is alive, and whether it leads or stands by."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ class Health:
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self._doing = "starting"
-        self._turned_at_s: float | None = None
+        self._state = "starting"
+        self._last_event_s: float | None = None
         self._limit_s = 0.0
 
-    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: object) -> None:
-        """The driver's loop begins. It may stand still while it waits for the store, but not longer than its lease
-        holds."""
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **details: object) -> None:
+        """Record that the driver's loop begins. It may stand still while it waits for the store, but not longer than
+        its lease holds."""
         self._limit_s = max(TICKS * config.tick_ms, config.lease_ms) / 1_000
-        self._turned_at_s = self._now_s()
+        self._last_event_s = self._now_s()
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """The loop has turned."""
-        self._turned_at_s = self._now_s()
+        """Record that the driver's loop is running."""
+        self._last_event_s = self._now_s()
 
     def notice(self, at_ms: int, notice: Notice) -> None:
-        """Note what the run is doing."""
+        """Record whether the run leads, stands by or has ended."""
         match notice:
             case StandingBy():
-                self._doing = "standing by"
+                self._state = "standing by"
             case Leading():
-                self._doing = "leading"
+                self._state = "leading"
             case Ended():
-                self._doing, self._turned_at_s = "ended", None
+                self._state, self._last_event_s = "ended", None
 
     def live(self) -> tuple[bool, str]:
-        """Whether the driver's loop turns, and what to say about it. It needs not turn before it begins."""
-        if self._turned_at_s is None:
-            return True, self._doing
-        stood_s = self._now_s() - self._turned_at_s
+        """Return whether the driver's loop runs, with a text that says so. Before it begins it needs not run."""
+        if self._last_event_s is None:
+            return True, self._state
+        stood_s = self._now_s() - self._last_event_s
         if stood_s > self._limit_s:
             return (
                 False,
                 f"the driver has stood still for {stood_s:.0f} s, more than the {self._limit_s:g} s of its lease",
             )
-        return True, self._doing
+        return True, self._state
 
     def ready(self) -> tuple[bool, str]:
-        """Whether the run leads, or stands by."""
+        """Return whether the run leads or stands by, with a text that says so."""
         is_live, text = self.live()
-        return is_live and self._doing in ("leading", "standing by"), text
+        return is_live and self._state in ("leading", "standing by"), text

@@ -1,4 +1,4 @@
-"""How log records are written to a stream: as sentences for people, or one line of JSON each."""
+"""Writes log records to a stream: as sentences for people, or one line of JSON each."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from transactional.model.plumbing.redaction import REDACTED, is_secret, without_
 Fields = MutableMapping[str, Any]
 
 DEPTH_MAX: Final = 8
-"""What lies deeper in a field, or holds itself, is written as Python shows it."""
+"""The depth of a field up to which it is written as JSON; deeper values are written as Python shows them."""
 
 
 class LogFormat(StrEnum):
-    """How a log is written."""
+    """The format of a log: sentences for people, or JSON."""
 
     HUMAN = "human"
     JSON = "json"
 
 
 def log_handler(stream: TextIO, format: LogFormat) -> logging.Handler:
-    """A handler that writes each record, of whatever library, as one line without secrets."""
+    """Return a handler that writes each record, of whatever library, as one line without secrets."""
     import structlog  # not for a process that writes no log
 
     handler = logging.StreamHandler(stream)
-    renderer = structlog.processors.JSONRenderer() if format is LogFormat.JSON else _sentence
+    renderer = structlog.processors.JSONRenderer() if format is LogFormat.JSON else _format_sentence
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[
@@ -49,33 +49,33 @@ def log_handler(stream: TextIO, format: LogFormat) -> logging.Handler:
 
 
 def without_secrets(logger: object, method: str, fields: Fields) -> Fields:
-    """A record's fields, without what must not be written."""
-    return {name: REDACTED if is_secret(name) else _safe(value) for name, value in fields.items()}
+    """Return a record's fields with secrets replaced."""
+    return {name: REDACTED if is_secret(name) else _without_nested_secrets(content) for name, content in fields.items()}
 
 
-def _safe(value: Any, depth: int = 0) -> Any:
-    """A value as JSON has it, however deep a secret lies in it."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return without_login(value)
-    if isinstance(value, Mapping) and depth < DEPTH_MAX:
+def _without_nested_secrets(content: Any, depth: int = 0) -> Any:
+    """Return a value as JSON has it, without the secrets at any depth."""
+    if content is None or isinstance(content, bool | int | float):
+        return content
+    if isinstance(content, str):
+        return without_login(content)
+    if isinstance(content, Mapping) and depth < DEPTH_MAX:
         return {
-            without_login(str(name)): REDACTED if is_secret(str(name)) else _safe(each, depth + 1)
-            for name, each in value.items()
+            without_login(str(name)): REDACTED if is_secret(str(name)) else _without_nested_secrets(part, depth + 1)
+            for name, part in content.items()
         }
-    if isinstance(value, list | tuple | set | frozenset) and depth < DEPTH_MAX:
-        return [_safe(each, depth + 1) for each in value]
-    return without_login(repr(value))
+    if isinstance(content, list | tuple | set | frozenset) and depth < DEPTH_MAX:
+        return [_without_nested_secrets(part, depth + 1) for part in content]
+    return without_login(repr(content))
 
 
-def _sentence(logger: object, method: str, fields: Fields) -> str:
-    """Time, level and message on one line; the lines of a traceback follow it after a bar."""
+def _format_sentence(logger: object, method: str, fields: Fields) -> str:
+    """Format time, level and message as one line; the lines of a traceback follow it after a bar."""
     text = _printable(f"{fields['timestamp'][:19]}Z {fields['level']:<8} {fields['message']}")
     trace = fields.get("exception", "")
     return "\n".join([text, *(f"    | {_printable(line)}" for line in trace.splitlines())])
 
 
 def _printable(text: str) -> str:
-    """One line, in which nothing controls a terminal."""
+    """Return a text as one line without control characters."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -58,7 +58,7 @@ class Metrics:
         build.labels(installed_version(), _version("pyspark"), _version("delta-spark")).set(1)
         self._lags = _Lags(topology_id)
         self.registry.register(self._lags)
-        self._define()
+        self._define_metrics()
         self._gauge("lease_remaining_seconds").set_function(self._lease_remaining_s)
         for name in ("leading", "taken_over", "failed_in_a_row", "in_flight"):
             self._gauge(name).set(0)
@@ -66,24 +66,24 @@ class Metrics:
         self._counters: dict[str, set[str]] = {}
         for component in components:
             # A rate is computed from the second sample on: there has to be one before the first dead letter.
-            self._of("dead_letters_total", component)
+            self._metric("dead_letters_total", component)
 
-    def _define(self) -> None:
-        """All metrics but those that are made while they are scraped."""
+    def _define_metrics(self) -> None:
+        """Define all metrics but those that are computed while they are scraped."""
         self._families: dict[str, MetricWrapperBase] = {
-            name: kind(f"{PREFIX}{name}", about, ("topology", *labels), registry=self.registry, **how)
-            for kind, name, about, labels, how in _FAMILIES
+            name: kind(f"{PREFIX}{name}", about, ("topology", *labels), registry=self.registry, **arguments)
+            for kind, name, about, labels, arguments in _FAMILIES
         }
 
-    def _of(self, name: str, *labels: str) -> Any:
-        """A metric with its labels."""
+    def _metric(self, name: str, *labels: str) -> Any:
+        """Return a metric with its labels, from a cache."""
         key = (name, *labels)
         if (child := self._children.get(key)) is None:
             child = self._children[key] = self._families[name].labels(self._topology_id, *labels)
         return child
 
     def _gauge(self, name: str) -> Gauge:
-        gauge = self._of(name)
+        gauge = self._metric(name)
         assert isinstance(gauge, Gauge)
         return gauge
 
@@ -91,113 +91,117 @@ class Metrics:
         return max(0.0, self._leased_until_s - time.monotonic())
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Count attempts."""
+        """Count the attempts that have ended, and set the number in flight."""
         if not actions and not len(self._timeline):
             return
-        at = Moment(at_ms, at_ms)
-        self._timeline.note_event(event, at)
+        moment = Moment(at_ms, at_ms)
+        self._timeline.note_event(event, moment)
         failed = {action.attempt for action in actions if isinstance(action, RecordFailure)}
         for action in actions:
             match action:
                 case RecordFailure(attempt, phase):
-                    self._of("attempts_total", "failed", phase.value).inc()
+                    self._metric("attempts_total", "failed", phase.value).inc()
                     self._failures[attempt.txid] = self._failures.get(attempt.txid, 0) + 1
-                    self._of("failed_in_a_row").set(max(self._failures.values()))
+                    self._metric("failed_in_a_row").set(max(self._failures.values()))
                 case AbortAttempt(attempt) if attempt not in failed:
                     flight = self._timeline.find(attempt)
-                    self._of("attempts_total", "given_up", flight.step if flight else "planning").inc()
+                    self._metric("attempts_total", "given_up", flight.step if flight else "planning").inc()
                 case RecordCommit(attempt):
-                    self._of("attempts_total", "committed", "committing").inc()
+                    self._metric("attempts_total", "committed", "committing").inc()
                     if self._failures:
                         self._failures = {t: count for t, count in self._failures.items() if t > attempt.txid}
-                        self._of("failed_in_a_row").set(max(self._failures.values(), default=0))
-            self._timeline.note_action(action, at)
+                        self._metric("failed_in_a_row").set(max(self._failures.values(), default=0))
+            self._timeline.note_action(action, moment)
         if actions:
-            self._of("in_flight").set(sum(flight.batch is not None for flight in self._timeline))
+            self._metric("in_flight").set(sum(flight.batch is not None for flight in self._timeline))
 
     def notice(self, at_ms: int, notice: Notice) -> None:
-        """Count everything else."""
+        """Update the metrics of commits, store writes, maintenance and leadership."""
         match notice:
             case Committed(flight, batch, details):
-                self._committed(flight, batch, details)
+                self._observe_commit(flight, batch, details)
             case StoreWritten(write, took_ms):
-                self._of("store_write_duration_seconds", write).observe(took_ms / 1_000)
+                self._metric("store_write_duration_seconds", write).observe(took_ms / 1_000)
             case LeaseRenewed(lease_ms):
                 self._leased_until_s = time.monotonic() + lease_ms / 1_000
             case Maintained(component, took_ms):
-                self._of("state_maintenance_duration_seconds", component).observe(took_ms / 1_000)
+                self._metric("state_maintenance_duration_seconds", component).observe(took_ms / 1_000)
             case Recovered():
                 self._failures = {}
-                self._of("failed_in_a_row").set(0)
-            case Leading(lease, before):
-                is_lost = before is not None and (before.end is None or before.end.how is EndedHow.LOST)
-                self._of("leading").set(1)
-                self._of("taken_over").set(int(is_lost))
-                self._of("run_start_timestamp_seconds").set(at_ms / 1_000)
-                self._of("committed_txid").set(lease.progress.committed_txid)
+                self._metric("failed_in_a_row").set(0)
+            case Leading(lease, previous_run):
+                is_lost = previous_run is not None and (
+                    previous_run.end is None or previous_run.end.how is EndedHow.LOST
+                )
+                self._metric("leading").set(1)
+                self._metric("taken_over").set(int(is_lost))
+                self._metric("run_start_timestamp_seconds").set(at_ms / 1_000)
+                self._metric("committed_txid").set(lease.progress.committed_txid)
             case Ended():
-                self._of("leading").set(0)
+                self._metric("leading").set(0)
                 self._leased_until_s = 0.0
 
-    def _committed(self, flight: Flight, batch: BatchMetadata, details: Mapping[str, Any]) -> None:
-        self._of("committed_txid").set(flight.attempt.txid)
-        self._of("last_commit_timestamp_seconds").set(flight.committed.wall_ms / 1_000)
+    def _observe_commit(self, flight: Flight, batch: BatchMetadata, details: Mapping[str, Any]) -> None:
+        self._metric("committed_txid").set(flight.attempt.txid)
+        self._metric("last_commit_timestamp_seconds").set(flight.committed.wall_ms / 1_000)
         took_ms = flight.committed.monotonic_ms - flight.issued.monotonic_ms
         trace = {"trace_id": f"{trace_id_of(self._topology_id, flight.attempt.txid):032x}"} if self._is_traced else None
-        self._of("transaction_duration_seconds").observe(took_ms / 1_000, trace)
+        self._metric("transaction_duration_seconds").observe(took_ms / 1_000, trace)
         for phase, spent_ms in flight.phases_ms.items():
-            self._of("phase_duration_seconds", phase).observe(spent_ms / 1_000)
+            self._metric("phase_duration_seconds", phase).observe(spent_ms / 1_000)
         for component, facts in details.get("states", {}).items():
-            self._state(component, facts)
-            self._of("state_maintenance_failing", component).set(component in upkeep_in(details))
+            self._observe_state(component, facts)
+            self._metric("state_maintenance_failing", component).set(component in upkeep_in(details))
         for partition, digest in batch.digests.items():
-            self._of("records_read_total", partition.source).inc(digest.records)
-            self._of("read_bytes_total", partition.source).inc(digest.bytes)
+            self._metric("records_read_total", partition.source).inc(digest.records)
+            self._metric("read_bytes_total", partition.source).inc(digest.bytes)
         for source, stream, target, number in details.get("edges", ()):
-            self._of("tuples_total", source, stream, target).inc(number)
+            self._metric("tuples_total", source, stream, target).inc(number)
         for component, letters in details.get("letters_of", {}).items():
-            self._of("dead_letters_total", component).inc(letters)
+            self._metric("dead_letters_total", component).inc(letters)
         for component, name, number in details.get("counters", ()):
-            self._of("bolt_counter_total", component, self._counter_of(component, name)).inc(number)
+            self._metric("bolt_counter_total", component, self._counter_label(component, name)).inc(number)
         if (executor := str(details.get("processing", "")).partition(":")[0]) in _EXECUTORS:
-            self._of("processed_transactions_total", _EXECUTORS[executor]).inc()
-        self._event_time(details.get("event_time", {}), details.get("late", {}))
+            self._metric("processed_transactions_total", _EXECUTORS[executor]).inc()
+        self._observe_event_time(details.get("event_time", {}), details.get("late", {}))
         if batch.lost:
-            self._of("lost_messages_total").inc(batch.lost)
+            self._metric("lost_messages_total").inc(batch.lost)
         if flight.limit is not None:
-            self._of("batch_limit_records").set(flight.limit.records)
+            self._metric("batch_limit_records").set(flight.limit.records)
         self._lags.lag, self._lags.partitions = details.get("lag"), details.get("lags", ())
 
-    def _counter_of(self, component: str, name: str) -> str:
-        """The label for a counter's name: those that come once there are very many are one."""
-        known = self._counters.setdefault(component, set())
-        if name not in known and len(known) >= COUNTERS_MAX:
+    def _counter_label(self, component: str, name: str) -> str:
+        """Return the label for a counter's name; names beyond the limit share the label `other`."""
+        names = self._counters.setdefault(component, set())
+        if name not in names and len(names) >= COUNTERS_MAX:
             return "other"
-        known.add(name)
+        names.add(name)
         return name
 
-    def _event_time(self, reached: Mapping[str, Any], late: Mapping[str, int]) -> None:
-        """As `event_time_of` has it; and the tuples that came too late, by component with windows."""
+    def _observe_event_time(self, event_time: Mapping[str, Any], late: Mapping[str, int]) -> None:
+        """Set the metrics of event time, from the value of `event_time_of` and the late tuples by component."""
         for name in ("watermark", "newest_event"):
-            if (us := reached.get(f"{name.removesuffix('_event')}_us")) is not None:
-                self._of(f"{name}_timestamp_seconds").set(us / 1_000_000)
-        for component, number in reached.get("open", {}).items():
-            self._of("late_tuples_total", component).inc(late.get(component, 0))
+            if (us := event_time.get(f"{name.removesuffix('_event')}_us")) is not None:
+                self._metric(f"{name}_timestamp_seconds").set(us / 1_000_000)
+        for component, number in event_time.get("open", {}).items():
+            self._metric("late_tuples_total", component).inc(late.get(component, 0))
             if number is not None:
-                self._of("open_windows", component).set(number)
+                self._metric("open_windows", component).set(number)
 
-    def _state(self, component: str, facts: Mapping[str, int]) -> None:
-        self._of("state_commit_duration_seconds", component).observe(facts.get("ms", 0) / 1_000)
-        self._of("state_rows_total", component).inc(facts.get("rows", 0))
+    def _observe_state(self, component: str, facts: Mapping[str, int]) -> None:
+        self._metric("state_commit_duration_seconds", component).observe(facts.get("ms", 0) / 1_000)
+        self._metric("state_rows_total", component).inc(facts.get("rows", 0))
         if "bytes" in facts:
-            self._of("state_written_bytes_total", component).inc(facts["bytes"])
+            self._metric("state_written_bytes_total", component).inc(facts["bytes"])
         if (compacted := facts.get("compacted")) is not None:
-            self._of("state_compactions_total", component).inc(compacted > self._compacted.get(component, compacted))
+            self._metric("state_compactions_total", component).inc(
+                compacted > self._compacted.get(component, compacted)
+            )
             self._compacted[component] = compacted
 
 
 class _Lags(Collector):
-    """The lag as of the last commit, made when it is scraped: partitions come and go."""
+    """The lag as of the last commit, computed when it is scraped, because partitions come and go."""
 
     def __init__(self, topology_id: str) -> None:
         self._topology_id = topology_id
@@ -205,18 +209,18 @@ class _Lags(Collector):
         self.partitions: Sequence[Sequence[Any]] = ()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The sum, and those partitions that are furthest behind."""
-        in_all = GaugeMetricFamily(f"{PREFIX}lag_records", "Records not yet read, in all", labels=["topology"])
+        """Return the sum of all partitions, and the lags of those that are furthest behind."""
+        total = GaugeMetricFamily(f"{PREFIX}lag_records", "Records not yet read, in all", labels=["topology"])
         if self.lag is not None:
-            in_all.add_metric([self._topology_id], self.lag)
-        each = GaugeMetricFamily(
+            total.add_metric([self._topology_id], self.lag)
+        by_partition = GaugeMetricFamily(
             f"{PREFIX}partition_lag_records",
             "Records not yet read, of the partitions that are furthest behind",
             labels=["topology", "source", "partition"],
         )
         for source, index, lag in self.partitions:
-            each.add_metric([self._topology_id, source, str(index)], lag)
-        return [in_all, each]
+            by_partition.add_metric([self._topology_id, source, str(index)], lag)
+        return [total, by_partition]
 
 
 def _version(distribution: str) -> str:
@@ -272,4 +276,4 @@ _FAMILIES: Final[Sequence[tuple[type[Any], str, str, tuple[str, ...], Mapping[st
     (Gauge, "run_start_timestamp_seconds", "When this process began to lead", (), {}),
     (Gauge, "last_commit_timestamp_seconds", "When a transaction was last committed", (), {}),
 )
-"""Kind, name, what it says, labels besides the topology's, and how."""
+"""The metrics: kind, name, description, labels besides the topology's, and further arguments of the kind."""

@@ -24,7 +24,7 @@ from transactional.runtime.engine.history.observing import Ended, Leading, Maint
 
 LOGGER: Final = "transactional.run"
 LONG_MS: Final = 1_000
-"""Table maintenance that takes longer is logged."""
+"""The duration above which table maintenance is logged."""
 _log: Final = logging.getLogger(LOGGER)
 
 REQUESTS: Final[Mapping[type[Event], tuple[str, str]]] = {
@@ -45,47 +45,48 @@ class RunLog:
         """The error that ended the run, once that is logged."""
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Log requests, failed attempts and what is set aside."""
+        """Log requests, failed attempts and tuples that are set aside."""
         if type(event) in REQUESTS:
             name, text = REQUESTS[type(event)]
-            self._line(logging.INFO, name, text)
+            self._log_line(logging.INFO, name, text)
         for action in actions:
             match action:
                 case RecordFailure():
-                    self._failed(action)
+                    self._log_failure(action)
                 case RecordCommit(attempt, _, report) if report.letters:
                     about = {"txid": attempt.txid, "attempt": attempt.attempt_id, "letters": dict(report.letters)}
-                    self._line(logging.WARNING, "set_aside", f"attempt {attempt}: {report.set_aside}", **about)
+                    self._log_line(logging.WARNING, "set_aside", f"attempt {attempt}: {report.set_aside}", **about)
 
     def notice(self, at_ms: int, notice: Notice) -> None:
-        """Log everything else."""
+        """Log the start and end of the run, recovery, and long table maintenance."""
         match notice:
             case StandingBy():
-                self._line(logging.INFO, "standing_by", "stands by: leads as soon as nobody else does")
+                self._log_line(logging.INFO, "standing_by", "stands by: leads as soon as nobody else does")
             case Leading():
-                self._leads(notice)
+                self._log_start(notice)
             case Maintained(component, took_ms) if took_ms > LONG_MS:
                 text = f"maintenance of the table of committer {component!r} took {took_ms} ms"
-                self._line(logging.WARNING, "long_maintenance", text, component=component, took_ms=took_ms)
+                self._log_line(logging.WARNING, "long_maintenance", text, component=component, took_ms=took_ms)
             case Recovered(txid, failures, after_ms, what):
                 text = f"has recovered after {failures} failed attempts in {after_ms} ms: {what}"
-                self._line(logging.WARNING, "recovered", text, txid=txid, failures=failures, after_ms=after_ms)
+                self._log_line(logging.WARNING, "recovered", text, txid=txid, failures=failures, after_ms=after_ms)
             case Ended():
-                self._ended(notice)
+                self._log_end(notice)
 
-    def _leads(self, leading: Leading) -> None:
-        lease, before = leading.lease, leading.previous_run
+    def _log_start(self, leading: Leading) -> None:
+        lease, previous_run = leading.lease, leading.previous_run
         txid = lease.progress.committed_txid + 1
         about = {"owner": lease.owner, "epoch": lease.epoch, "next_txid": txid}
-        self._line(logging.INFO, "started", f"is run by {lease.owner} from transaction {txid} on", **about)
-        if before is not None and (before.end is None or before.end.how is EndedHow.LOST):
+        self._log_line(logging.INFO, "started", f"is run by {lease.owner} from transaction {txid} on", **about)
+        if previous_run is not None and (previous_run.end is None or previous_run.end.how is EndedHow.LOST):
             in_flight = len(leading.interrupted)
-            text = f"took over from {before.owner}, whose process was lost; {in_flight} attempts in flight are replayed"
-            self._line(logging.WARNING, "taken_over", text, before=before.owner, in_flight=in_flight)
+            owner = previous_run.owner
+            text = f"took over from {owner}, whose process was lost; {in_flight} attempts in flight are replayed"
+            self._log_line(logging.WARNING, "taken_over", text, before=owner, in_flight=in_flight)
 
-    def _failed(self, failure: RecordFailure) -> None:
+    def _log_failure(self, failure: RecordFailure) -> None:
         attempt, error = failure.attempt, _first_line(failure.reason)
-        self._line(
+        self._log_line(
             logging.WARNING,
             "attempt_failed",
             f"attempt {attempt} failed in {failure.phase.value}: {error}",
@@ -96,18 +97,18 @@ class RunLog:
             retry_in_ms=failure.retry_in_ms,
         )
 
-    def _ended(self, ended: Ended) -> None:
+    def _log_end(self, ended: Ended) -> None:
         end = ended.end
         self.ended_with = ended.error
         txid = ended.committed_txid
-        until = "" if txid is None else f"; the last transaction committed is {txid}"
+        last_commit = "" if txid is None else f"; the last transaction committed is {txid}"
         reason = _first_line(end.reason or "")
-        why = f" with {end.code}: {reason}" if end.code is not None else ""
+        cause = f" with {end.code}: {reason}" if end.code is not None else ""
         level = logging.ERROR if end.how is EndedHow.FAILED else logging.INFO
         about = {"how": end.how.value, "code": end.code, "reason": reason or None, "committed_txid": txid}
-        self._line(level, "ended", f"the run has ended ({end.how.value}){why}{until}", **about)
+        self._log_line(level, "ended", f"the run has ended ({end.how.value}){cause}{last_commit}", **about)
 
-    def _line(self, level: int, name: str, text: str, **fields: object) -> None:
+    def _log_line(self, level: int, name: str, text: str, **fields: object) -> None:
         _log.log(
             level,
             "topology %r: %s",

@@ -13,7 +13,7 @@ from transactional.operations.telemetry.health import Health
 from transactional.operations.telemetry.metrics import Metrics
 from transactional.operations.telemetry.softly import Softly
 from transactional.operations.web.connections import ConnectionLimits
-from transactional.operations.web.server import address_of, beside, bind, url_of
+from transactional.operations.web.server import address_of, bind, serving_in_thread, url_of
 from transactional.runtime.engine.history.observing import Observer
 
 if TYPE_CHECKING:
@@ -24,28 +24,27 @@ _LIMITS: Final = ConnectionLimits(connections=16)
 
 
 class _Answers:
-    """An ASGI application that knows nothing but the three pages. A connection gets one answer: who scrapes comes
-    rarely, and nobody brings a token."""
+    """An ASGI application with the three pages. A connection gets one answer, because scrapers come rarely."""
 
     def __init__(self, registry: CollectorRegistry, health: Health) -> None:
         self._registry, self._health = registry, health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        status, content_type, body = self._page(scope["method"], scope["path"], given)
+        """Answer one request, and close its connection."""
+        request_headers = {name.decode("latin-1"): header.decode("latin-1") for name, header in scope["headers"]}
+        status, content_type, body = self._page(scope["method"], scope["path"], request_headers)
         headers = {
             "content-type": content_type,
             "content-length": str(len(body)),
             "cache-control": "no-store",
             "connection": "close",
         }
-        encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        encoded = [(name.encode(), header.encode("latin-1")) for name, header in headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": encoded})
         await send({"type": "http.response.body", "body": body})
 
     def _page(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str, bytes]:
-        """Status, content type and content."""
+        """Return the status, the content type and the content of a page."""
         if method not in ("GET", "HEAD"):
             return 405, _TEXT, b"pages are read with GET\n"
         match path:
@@ -62,15 +61,15 @@ class _Answers:
 def serving_metrics(
     topology_id: str, address: str, components: Collection[str] = (), *, is_traced: bool = False
 ) -> Iterator[tuple[list[Observer], str]]:
-    """Serve the metrics and the health of a run; gives its observers, and the URL of the metrics. `components` and
-    `is_traced` as in `Metrics`.
+    """Serve the metrics and the health of a run, and yield its observers and the URL of the metrics.
 
-    Port 0: any that is free. Raises `ConfigError` if the address is taken, or none of this machine's.
+    `components` and `is_traced` are passed to `Metrics`. Port 0 takes any that is free. Raises `ConfigError` if the
+    port is in use, or the address is not one of this machine's.
     """
     metrics, health = Metrics(topology_id, components, is_traced=is_traced), Health()
     answers = _Answers(metrics.registry, health)
     with (
-        closing(bind(address_of(address, what="metrics"), what="metrics")) as listening,
-        beside(answers, listening, name="metrics", limits=_LIMITS),
+        closing(bind(address_of(address, server="metrics"), server="metrics")) as listening,
+        serving_in_thread(answers, listening, name="metrics", limits=_LIMITS),
     ):
         yield [Softly(metrics, "metrics"), health], f"{url_of(listening)}metrics"

@@ -15,31 +15,31 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Softly:
-    """Passes on to an observer; after the first error of its own that observer is notified no more."""
+    """Notifies another observer until its first error, which is logged; `name` names the observer in the log."""
 
-    def __init__(self, observer: Observer, what: str) -> None:
-        self.observer, self.what = observer, what
+    def __init__(self, observer: Observer, name: str) -> None:
+        self.observer, self.name = observer, name
         self._has_failed = False
 
-    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **how: object) -> None:
-        """The run begins."""
+    def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **details: object) -> None:
+        """Notify the observer that the run begins, if it wants to know."""
         if isinstance(self.observer, RunObserver):
-            self._try(self.observer.begin, at_ms, progress, config, **how)
+            self._try(self.observer.begin, at_ms, progress, config, **details)
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
-        """Process an event."""
+        """Notify the observer of an event and the actions that followed."""
         self._try(self.observer, at_ms, event, actions)
 
     def notice(self, at_ms: int, notice: Notice) -> None:
-        """Process a notice."""
+        """Notify the observer of a notice, if it wants to know."""
         if isinstance(self.observer, NoticeObserver):
             self._try(self.observer.notice, at_ms, notice)
 
-    def _try(self, process: Callable[..., None], *given: Any, **named: object) -> None:
+    def _try(self, process: Callable[..., None], *arguments: Any, **keywords: object) -> None:
         if self._has_failed:
             return
         try:
-            process(*given, **named)
+            process(*arguments, **keywords)
         except Exception:
             self._has_failed = True
-            _log.exception("%s failed, and are given up until the next start; the run continues", self.what)
+            _log.exception("%s failed, and are given up until the next start; the run continues", self.name)

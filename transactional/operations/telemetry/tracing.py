@@ -1,4 +1,4 @@
-"""Traces as OpenTelemetry's environment variables want them; its packages are imported only if they want any."""
+"""Makes traces as OpenTelemetry's environment variables say; its packages are imported only if there is an exporter."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 FLUSH_S: Final = 5.0
-"""So long the end of a run waits for spans to be sent."""
+"""The time for which the end of a run waits for spans to be sent."""
 COMPLAIN_EVERY_S: Final = 60.0
 _log: Final = logging.getLogger(LOGGER)
 
 
 def exporter_name(environ: Mapping[str, str]) -> str | None:
-    """Which exporter is wanted: `otlp`, `console`, or one that a package has; None: no traces."""
+    """Return the exporter named by the environment, `otlp`, `console` or that of a package, or None for no traces."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     default = "otlp" if any(environ.get(name) for name in ENDPOINTS) else "none"
@@ -38,7 +38,8 @@ def exporter_name(environ: Mapping[str, str]) -> str | None:
 
 @contextmanager
 def tracing(topology_id: str, environ: Mapping[str, str] = os.environ) -> Iterator[list[Observer]]:
-    """The observers that make traces of a run, none if none are wanted. Traces that can't be made are a warning."""
+    """Yield the observers that make traces of a run, if the environment has an exporter. Traces that can't be made are
+    a warning."""
     name = exporter_name(environ)
     if name is None:
         yield []
@@ -61,7 +62,7 @@ def tracing(topology_id: str, environ: Mapping[str, str] = os.environ) -> Iterat
         return
     complaints = logging.getLogger("opentelemetry")
     seldom = _Seldom()
-    for handler in _loggers(complaints):
+    for handler in _with_descendants(complaints):
         handler.addFilter(seldom)
     try:
         yield [Softly(traces, "traces")]
@@ -70,33 +71,35 @@ def tracing(topology_id: str, environ: Mapping[str, str] = os.environ) -> Iterat
         closing = threading.Thread(target=traces.close, name="traces", daemon=True)
         closing.start()
         closing.join(FLUSH_S)
-        for handler in _loggers(complaints):
+        for handler in _with_descendants(complaints):
             handler.removeFilter(seldom)
 
 
 def make_exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
-    """The exporter of this name. Raises `ValueError` if there is none."""
+    """Return the exporter of this name. Raises `ValueError` if there is none."""
     if name == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
         return ConsoleSpanExporter()
     if name in ("otlp", "otlp_proto_http"):
-        protocol = next((environ[each] for each in PROTOCOLS if environ.get(each)), "http/protobuf")
+        protocol = next((environ[variable] for variable in PROTOCOLS if environ.get(variable)), "http/protobuf")
         if protocol != "http/protobuf":
             raise ValueError(f"they are sent by OTLP over HTTP (http/protobuf), and {protocol!r} is wanted")
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         return OTLPSpanExporter()
     for entry_point in entry_points(group="opentelemetry_traces_exporter", name=name):
-        made: Any = entry_point.load()()
-        return made
+        exporter: Any = entry_point.load()()
+        return exporter
     raise ValueError(f"OTEL_TRACES_EXPORTER is {name!r}, and no package has an exporter of that name")
 
 
-def _loggers(parent: logging.Logger) -> list[logging.Logger]:
-    """A logger and those below it: a filter sees only what its own logger logs."""
-    below = [each for name, each in logging.root.manager.loggerDict.items() if name.startswith(f"{parent.name}.")]
-    return [parent, *(each for each in below if isinstance(each, logging.Logger))]
+def _with_descendants(parent: logging.Logger) -> list[logging.Logger]:
+    """Return a logger and those below it, because a filter sees only the records of its own logger."""
+    descendants = [
+        logger for name, logger in logging.root.manager.loggerDict.items() if name.startswith(f"{parent.name}.")
+    ]
+    return [parent, *(logger for logger in descendants if isinstance(logger, logging.Logger))]
 
 
 class _Seldom(logging.Filter):
@@ -107,7 +110,7 @@ class _Seldom(logging.Filter):
         self._next_s = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this one is logged; without its traceback."""
+        """Return whether a record is logged, and take away its traceback."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return False

@@ -1,9 +1,9 @@
-"""Who has access, and what the answers allow: an ASGI middleware before every page.
+"""An ASGI middleware in front of every page, which refuses requests without access and adds security headers.
 
-A page shows what other people wrote, and a browser runs whatever other sites send it: so a request has to name a
-host that is ours (another one has been rebound to this address by its DNS), bring the token, and not come from another
-site; and no answer may load, run or be embedded in anything else. A program brings the token in a header, which no
-other site can make a browser send.
+A page shows texts that other people wrote, and a browser runs whatever other sites send it. A request therefore has to
+name a host of ours (DNS could rebind another name to this address), have the token, and not come from another site. No
+answer may load or run anything else, or be embedded in it. A program sends the token in a header, which no other site
+can make a browser send.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ HEADERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a request has to bring. `hosts` are names as in a Host header; a port says nothing, as there: a proxy has
-    one of its own."""
+    """The token and the hosts that requests must have. `hosts` are names as in a Host header, without the port, because
+    a proxy has a port of its own."""
 
     token: str = field(repr=False)
     hosts: Collection[str] = LOOPBACK
@@ -55,26 +55,26 @@ class Access:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", frozenset(map(name_of, self.hosts)))
 
-    def is_token(self, given: str) -> bool:
-        """Whether this is the token; takes as long whatever it differs in."""
-        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.token.encode())
+    def is_token(self, text: str) -> bool:
+        """Return whether a text is the token, in a time that does not depend on where they differ."""
+        return hmac.compare_digest(text.encode("utf-8", "surrogatepass"), self.token.encode())
 
     @property
     def form_key(self) -> str:
-        """What a form has to send back: made from the token, which no page contains."""
+        """The key that a form has to send back, derived from the token, which no page contains."""
         return hmac.new(self.token.encode(), b"transactional console form", hashlib.sha256).hexdigest()
 
 
 def access_of(
-    address: Address, token_file: Path | None, host_names: Collection[str], *, what: str = "the console"
+    address: Address, token_file: Path | None, host_names: Collection[str], *, server: str = "the console"
 ) -> Access:
-    """The token and the names to accept; `what` is served is for messages.
+    """Return the token and the host names to accept; `server` is the name of the server in messages.
 
     Raises `ConfigError` for an address that others can reach without a token of the operator's own.
     """
     if not address.is_loopback and token_file is None:
         raise ConfigError(
-            f"{what} would be reachable by others at {address.host}: pass --token-file FILE with a token of at "
+            f"{server} would be reachable by others at {address.host}: pass --token-file FILE with a token of at "
             f"least {_TOKEN_MIN} characters that they are given, or leave out --host"
         )
     token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
@@ -97,19 +97,19 @@ def _read_token(file: Path) -> str:
 
 
 class Guard:
-    """Refuses what has no access, and adds the headers to every answer."""
+    """Refuses requests without access, and adds the headers to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Pass a request with access on to the application, and refuse any other."""
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                for name, header in HEADERS.items():
+                    headers[name] = header
             await send(message)
 
         if scope["type"] == "lifespan":  # the server's own start and end, which nobody sends over a connection
@@ -117,13 +117,13 @@ class Guard:
             return
         if scope["type"] != "http":
             raise RuntimeError(f"a server of HTTP was given a scope of the type {scope['type']!r}")
-        answer = self._answer(scope)
+        answer = self._refuse_or_redirect(scope)
         if answer is not None and answer.status_code >= 400:
             answer.headers["connection"] = "close"  # whoever has no access holds no connection, either
         await (answer or self._app)(scope, receive, guarded)
 
-    def _answer(self, scope: Scope) -> Response | None:
-        """A refusal, or to a token in the address that the page is elsewhere; None: the request has access."""
+    def _refuse_or_redirect(self, scope: Scope) -> Response | None:
+        """Return a refusal, or a redirect for a token in the address. None if the request has access."""
         headers = Headers(scope=scope)
         if name_of(headers.get("host", "")) not in self._access.hosts:
             return PlainTextResponse(
@@ -135,26 +135,28 @@ class Guard:
         if _is_foreign(scope["method"], headers):
             return PlainTextResponse("Requests from another site are refused.\n", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in query if name == "token"]
-        if given and self._access.is_token(given[0]):
-            return self._admission(scope["path"], [(name, value) for name, value in query if name != "token"])
+        tokens = [parameter for name, parameter in query if name == "token"]
+        if tokens and self._access.is_token(tokens[0]):
+            return self._redirect_with_cookie(
+                scope["path"], [(name, parameter) for name, parameter in query if name != "token"]
+            )
         if not self._access.is_token(cookie_parser(headers.get("cookie", "")).get(self._access.cookie, "")):
             return PlainTextResponse(
                 "Open the address that `transactional` printed when it started, with its token.\n", 401
             )
         return None
 
-    def _admission(self, path: str, rest: list[tuple[str, str]]) -> Response:
-        """Keep the token in a cookie, and out of the address bar and the history."""
+    def _redirect_with_cookie(self, path: str, other_parameters: list[tuple[str, str]]) -> Response:
+        """Redirect to a path, with the token in a cookie: it leaves the address bar and the history."""
         target = "/" + path.lstrip("/\\")  # never //host
-        answer = RedirectResponse(target + (f"?{urlencode(rest)}" if rest else ""), 303)
+        answer = RedirectResponse(target + (f"?{urlencode(other_parameters)}" if other_parameters else ""), 303)
         answer.set_cookie(self._access.cookie, self._access.token, httponly=True, samesite="strict")
         return answer
 
 
 def name_of(host: str) -> str:
-    """The name in a Host header, or what an operator calls a host: without port, in lower case, IPv6 as browsers
-    write it."""
+    """Return the name in a Host header or of a host that an operator names: without port, in lower case, IPv6 as
+    browsers write it."""
     name, colon, port = host.rpartition(":")
     name = name if colon and port.isdecimal() and (":" not in name or name.endswith("]")) else host
     try:
@@ -165,7 +167,7 @@ def name_of(host: str) -> str:
 
 
 def _is_foreign(method: str, headers: Headers) -> bool:
-    """Whether another site has caused this request. Following a link to a page is fine: it brings no cookie."""
+    """Return whether another site has caused a request. A link to a page may be followed, because it has no cookie."""
     site = str(headers.get("sec-fetch-site", ""))
     if method not in ("GET", "HEAD"):
         return site != "same-origin"

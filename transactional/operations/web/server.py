@@ -1,4 +1,4 @@
-"""An HTTP server of ours: which address it listens on, and the thread or process that it serves in."""
+"""An HTTP server that listens at one address, in a thread of its own or alone in its process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GRACE_S: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. Port 0: any that is free."""
+    """A host and a port to listen at. Port 0 takes any that is free."""
 
     host: str = "127.0.0.1"
     port: int = PORT
@@ -42,8 +42,8 @@ class Address:
             return self.host == "localhost"
 
 
-def address_of(text: str, *, what: str = "the console") -> Address:
-    """`127.0.0.1:8787`, `[::1]:8787`, or `:0` for any free port; `what` is served is for messages.
+def address_of(text: str, *, server: str = "the console") -> Address:
+    """Parse `127.0.0.1:8787`, `[::1]:8787`, or `:0` for any free port; `server` is the name of the server in messages.
 
     Raises `ConfigError`.
     """
@@ -51,12 +51,12 @@ def address_of(text: str, *, what: str = "the console") -> Address:
     is_port = port.isascii() and port.isdecimal() and int(port) <= _PORT_MAX
     if not colon or not is_port or (":" in host) != host.startswith("["):
         raise ConfigError(
-            f"{text!r} is no address for {what}: the form is HOST:PORT, such as 127.0.0.1:{PORT} or [::1]:{PORT}"
+            f"{text!r} is no address for {server}: the form is HOST:PORT, such as 127.0.0.1:{PORT} or [::1]:{PORT}"
         )
     return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 
-def bind(address: Address, *, what: str = "the console") -> socket.socket:
+def bind(address: Address, *, server: str = "the console") -> socket.socket:
     """Return a socket that listens at an address. Raises `ConfigError` if the port is in use, or the address is not one
     of this machine's."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -71,7 +71,7 @@ def bind(address: Address, *, what: str = "the console") -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             remedy = "another one may be running there: choose another port, or 0 for any that is free"
         raise ConfigError(
-            f"{what} can't listen on {address.host}:{address.port}: {error.strerror or error}; {remedy}"
+            f"{server} can't listen on {address.host}:{address.port}: {error.strerror or error}; {remedy}"
         ) from error
     return listening
 
@@ -88,17 +88,17 @@ def bind_or_take_any_port(address: Address) -> socket.socket:
 
 
 def url_of(listening: socket.socket, token: str | None = None) -> str:
-    """The address, and with the token what to open in a browser."""
+    """Return the address of a server; with the token it is what to open in a browser."""
     host, port = listening.getsockname()[:2]
-    shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
+    host_name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"http://{host_name}:{port}/" + (f"?token={token}" if token is not None else "")
 
 
 @contextmanager
-def beside(
+def serving_in_thread(
     app: ASGIApp, listening: socket.socket, *, name: str = "console", limits: ConnectionLimits = LIMITS
 ) -> Iterator[None]:
-    """Serve in a thread of that name while something else runs; its end waits for no page that is open."""
+    """Serve in a thread of this name while the block runs. Its end does not wait for open pages."""
     server = WebServer(app, limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name=name, daemon=True)
     thread.start()
@@ -116,9 +116,8 @@ def serve_alone(app: ASGIApp, listening: socket.socket) -> None:
 
 
 class WebServer(uvicorn.Server):
-    """A server that has limits, and does nothing without a request: uvicorn's looks ten times a second whether it has
-    to end, and the run beside it pays for that. It writes no log of requests, for the first one's line has the
-    token."""
+    """A server with limits that does nothing without a request: uvicorn's own checks ten times a second whether it has
+    to end, which costs a run in the same process. It logs no requests, because the first one has the token."""
 
     def __init__(self, app: ASGIApp, limits: ConnectionLimits = LIMITS) -> None:
         self._is_over = False
@@ -141,7 +140,7 @@ class WebServer(uvicorn.Server):
 
     @property
     def should_exit(self) -> bool:
-        """Whether it has to end. May be set from any thread, and by a signal."""
+        """Whether the server has to end. May be set from any thread, and by a signal."""
         return self._is_over
 
     @should_exit.setter
@@ -151,22 +150,22 @@ class WebServer(uvicorn.Server):
             self._wake()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections by our own rules, not by those of asyncio's server, which knows no limit."""
+        """Accept connections within the limits, which asyncio's own server does not have."""
         self.servers = []
         for listening in sockets or ():
             self._connections.listen(listening)
         self.started = True
 
     async def main_loop(self) -> None:
-        """Serve until it has to end."""
-        over, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._wake = lambda: loop.call_soon_threadsafe(over.set)
+        """Serve until `should_exit` is set."""
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(ended.set)
         while not await self.on_tick(0):
-            await over.wait()
+            await ended.wait()
         self._wake = lambda: None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let answers end for a moment; then nothing is left open."""
+        """Let running answers end for a moment, then close every connection."""
         self._connections.close()
         await super().shutdown(sockets)
         self._connections.abort()

@@ -29,7 +29,7 @@ from transactional.model.config import TopologyConfig
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
 from transactional.operations.launch.running import run_topology
-from transactional.operations.queries.texts import values_of
+from transactional.operations.queries.texts import parse_values
 from transactional.queries import QueryClient
 from transactional.reliable import QueueSpout, SpoutCollector, TopologyBuilder
 from transactional.testing import complete_topology
@@ -347,6 +347,6 @@ def test_a_question_without_a_zone_is_taken_for_the_topologys() -> None:
     topology.query("since", "at timestamp")(lambda stream: stream.each(lambda row: NAIVE, "then timestamp"))
     with QueryClient(topology.build()) as client:
         assert list(client.execute("since", NAIVE)) == [{"at": PLACED, "then": PLACED}]
-        assert list(client.execute("since", *values_of(client.queries["since"], ["2026-07-01T12:00:00"]))) == [
+        assert list(client.execute("since", *parse_values(client.queries["since"], ["2026-07-01T12:00:00"]))) == [
             {"at": PLACED, "then": PLACED}
         ]

@@ -9,7 +9,7 @@ from transactional.operations.launch.progress import RunProgress, RunStatus
 def test_a_run_that_has_not_begun() -> None:
     progress = RunProgress("words")
     assert str(progress.status) == "words: starting"
-    assert not progress.begun.is_set()
+    assert not progress.has_begun.is_set()
 
 
 def test_what_a_run_has_done() -> None:

@@ -243,7 +243,7 @@ def called_by(thread: int) -> list[str]:
 
 def test_ctrl_c_while_waiting_leaves_the_run_running_and_says_so(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with started(World().topology(), url) as run:
-        with ctrl_c_in("_joined"), pytest.raises(KeyboardInterrupt):
+        with ctrl_c_in("_wait_for_end"), pytest.raises(KeyboardInterrupt):
             run.wait()
         assert run.is_running
         assert capsys.readouterr().err == "topology 'words' keeps running: stop() ends it\n"

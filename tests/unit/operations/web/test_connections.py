@@ -25,7 +25,7 @@ from tests.unit.operations.console.browsing import TOKEN
 from transactional.operations.telemetry.serving import serving_metrics
 from transactional.operations.web.connections import LIMITS, Connection, ConnectionLimits
 from transactional.operations.web.guard import Access, Guard
-from transactional.operations.web.server import Address, WebServer, beside, bind
+from transactional.operations.web.server import Address, WebServer, bind, serving_in_thread
 
 WAIT_S = 20
 MINE = f"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
@@ -55,7 +55,7 @@ def served(
 ) -> Iterator[int]:
     """A guarded server beside the test, and its port."""
     guarded = Guard(app or Slow(), Access(TOKEN))
-    with closing(listening or bind(Address(port=0))) as at, beside(guarded, at, limits=limits):
+    with closing(listening or bind(Address(port=0))) as at, serving_in_thread(guarded, at, limits=limits):
         yield at.getsockname()[1]
 
 

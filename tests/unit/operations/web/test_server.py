@@ -18,10 +18,10 @@ from transactional.operations.web.guard import access_of
 from transactional.operations.web.server import (
     Address,
     WebServer,
-    beside,
     bind,
     bind_or_take_any_port,
     serve_alone,
+    serving_in_thread,
     url_of,
 )
 
@@ -105,7 +105,7 @@ def test_a_server_that_nobody_asks_does_nothing(monkeypatch: pytest.MonkeyPatch)
     def sleep(*_: object) -> None:
         raise AssertionError("it looks again and again")
 
-    with closing(bind(Address(port=0))) as listening, beside(PlainTextResponse("served"), listening):
+    with closing(bind(Address(port=0))) as listening, serving_in_thread(PlainTextResponse("served"), listening):
         opener = build_opener(ProxyHandler({}))
         with monkeypatch.context() as patched:
             patched.setattr(asyncio, "sleep", sleep)
