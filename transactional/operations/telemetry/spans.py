@@ -140,7 +140,7 @@ class Traces:
             self._send(name, phase, span, (began_ms, ended_ms), kind=kind, links=waits)
             if name == "commit" and states:
                 self._send_states(phase, (began_ms, ended_ms), states)
-        about = {"transactional.model.attempt": attempt.attempt_id, **about}
+        about = {"transactional.attempt": attempt.attempt_id, **about}
         times = flight.issued.wall_ms, end_ms
         self._send(f"attempt {attempt.attempt_id}", span, whole, times, attributes=about, links=links, status=status)
 

@@ -72,7 +72,7 @@ def test_each_transaction_is_a_trace_of_its_attempt_and_phases() -> None:
         assert (whole.name, whole.context.span_id) == ("transaction words", span_id_of("words", txid))
         assert attempt.parent is not None
         assert attempt.parent.span_id == whole.context.span_id
-        assert attempt.context.span_id == span_id_of("words", txid, facts_of(attempt)["transactional.model.attempt"])
+        assert attempt.context.span_id == span_id_of("words", txid, facts_of(attempt)["transactional.attempt"])
         assert set(children_of(spans, attempt)) - {"wait"} == {"plan", "process", "commit"}
         [commit] = [span for span in spans if span.name == "commit"]
         of_states = [span for span in spans if span.parent and span.parent.span_id == commit.context.span_id]

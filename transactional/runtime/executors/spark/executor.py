@@ -48,7 +48,7 @@ from transactional.runtime.tasks.program import AttemptInput, TaskProgram, check
 from transactional.runtime.tasks.step_work import StepWork, TaskDone
 from transactional.topology.topology import Topology
 
-INPUT_PROPERTY = "transactional.model.attempt"
+INPUT_PROPERTY = "transactional.attempt"
 DEATHS = ("Python worker exited unexpectedly", "exited caused by one of the running tasks")
 """Spark's messages for a process that has died of a task, after all tries that `spark.task.maxFailures` allows."""
 DEAD_WITHIN_S = 10.0
