@@ -130,10 +130,10 @@ def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layou
     if metadata.partition_columns == [columns.txid]:
         loaded = TableVersion(location, owner, segment_columns(columns), snapshot)
         loaded.follows = True
-        loaded.expect_replacement()
+        loaded.watch_for_replacement()
         return SegmentsTable(loaded, str(location))
     loaded = TableVersion(location, owner, columns, snapshot)
-    loaded.expect_replacement()
+    loaded.watch_for_replacement()
     return MergedTable(loaded, str(location))
 
 

@@ -230,9 +230,9 @@ class DeltaMapState(TableState[Layout]):
 
         So it raises `StoreMismatch` when something else has changed them since the topology's last Delta commit.
         """
-        self._open_table.loaded.check_as_left()
+        self._open_table.loaded.check_unchanged()
         super().fence(attempt_id)
-        if added := [name for name in self._open_table.loaded.lacking.names if name not in self._history_names]:
+        if added := [name for name in self._open_table.loaded.missing_columns.names if name not in self._history_names]:
             _log.warning("%s: columns %s added; the existing rows have NULL in them", self.table, ", ".join(added))
 
         def gain(version: AttemptId) -> None:

@@ -1,4 +1,4 @@
-"""What has to be synced before a loaded Delta version is durable, where its table lies on a disk of this machine."""
+"""Syncing of a Delta table on a disk of this machine: the files to sync before a loaded Delta version is durable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transactional.model.plumbing.syncing import sync, with_folders
 
 
 class TableDisk:
-    """The disk under a table that is written. Before `keep`, and wherever there is no disk, nothing is to be synced."""
+    """Syncs what is written to a table on a disk. Before `keep`, and in an object store, it syncs nothing."""
 
     def __init__(self, location: DeltaLocation) -> None:
         self._location = location
@@ -25,63 +25,63 @@ class TableDisk:
 
     @property
     def is_kept(self) -> bool:
-        """Whether what is written has to outlive a power cut, and lies on a disk of this machine."""
+        """True if writes have to survive a power cut, and go to a disk of this machine."""
         return self._syncs is not None
 
     def keep(self, version: Callable[[], int], files: Callable[[], Iterable[str]]) -> None:
-        """Sync what is written from now on, where the table lies on a disk of this machine.
+        """Sync all later writes, if the table is on a disk of this machine.
 
         `version` returns the Delta version that the table is at, `files` the paths of its files.
         """
         if self._location.scheme == "file":
             self._version, self._syncs = version, TableSyncs(Path(self._location.uri), files)
 
-    def wrote(self, version: int) -> None:
-        """Note that entry and files of a version that was written without delta-rs are synced."""
+    def mark_written(self, version: int) -> None:
+        """Record that a version was written without delta-rs, with its entry and files synced."""
         if self._syncs is not None:
-            self._syncs.wrote(version)
+            self._syncs.mark_written(version)
 
     def unsynced(self) -> Collection[Path]:
-        """What has to be synced before the Delta version is durable. Raises `OperatingError`."""
+        """Return the paths to sync before the Delta version is durable. Raises `OperatingError`."""
         try:
             return () if self._syncs is None else self._syncs.unsynced(self._version())
         except (DeltaError, OSError, ValueError) as error:
             raise unreadable(self._location, error) from None
 
     def mark_synced(self) -> None:
-        """Note that what `unsynced` gave is synced."""
+        """Record that the paths returned by `unsynced` are on disk."""
         if self._syncs is not None:
             self._syncs.mark_synced()
 
     def make_durable(self) -> None:
-        """Sync what was written. Raises `OSError`, `OperatingError`."""
+        """Sync all earlier writes. Raises `OSError`, `OperatingError`."""
         if self._syncs is not None:
             sync(self.unsynced())
             self._syncs.mark_synced()
 
     def settle(self) -> None:
-        """Sync what was written, since what comes next builds on it. Raises `WriteRefused`, `OperatingError`."""
+        """Sync all earlier writes, on which the next one builds. Raises `WriteRefused`, `OperatingError`."""
         try:
             self.make_durable()
         except OSError as error:
             raise WriteRefused(self._location.reason(error), is_conflict=False) from error
 
     def sync_checkpoints(self) -> None:
-        """What a clean-up deletes is replaced by what may not be lost. Raises `OSError`."""
+        """Sync the checkpoints that replace the log entries about to be deleted. Raises `OSError`."""
         if self._syncs is not None:
             self._syncs.sync_checkpoints()
 
     def settle_checkpoint(self) -> None:
-        """The same, and what the checkpoints stand for. Raises `OSError`, `OperatingError`."""
+        """Sync all earlier writes and the checkpoints made of them. Raises `OSError`, `OperatingError`."""
         self.make_durable()
         self.sync_checkpoints()
 
 
 class TableSyncs:
-    """What of a table on a disk has yet to be synced, according to its log, whoever has written it.
+    """Finds in the log of a table on a disk which of its files are not synced yet, whoever has written them.
 
-    A Delta version is durable when its entry, the files that it adds and the names of both are. Each version is made
-    durable before the next one is written: so after a power cut at most the newest one is torn. `files` returns the
+    A Delta version is durable once its entry, the files that it adds and the names of both are synced. Every version is
+    made durable before the next one is written, so a power cut can only tear the newest one. `files` returns the
     paths of all files of a version.
     """
 
@@ -89,59 +89,59 @@ class TableSyncs:
         self.folder, self._files = folder, files
         self._log = folder / LOG_FOLDER
         self._durable: int | None = None
-        self._asked = -1
-        self._own = dict[int, set[Path]]()
+        self._examined_version = -1
+        self._written_names = dict[int, set[Path]]()
 
-    def wrote(self, version: int) -> None:
-        """A version was written whose entry and files are synced, and whose names are not."""
-        self._own[version] = {self.folder, self._log}
+    def mark_written(self, version: int) -> None:
+        """Record a version that was written with its entry and files synced, but not their names."""
+        self._written_names[version] = {self.folder, self._log}
 
     def unsynced(self, version: int) -> Collection[Path]:
-        """What has to be synced before this Delta version is durable; nothing when it is."""
-        self._asked = version
+        """Return the paths to sync before this Delta version is durable, none if it is."""
+        self._examined_version = version
         if self._durable is None:
-            # What a process before this one has written may be waiting for its sync, too.
-            return self._whole()
-        found = set[Path]()
-        for each in range(self._durable + 1, version + 1):
+            # Writes of an earlier process may not be synced either.
+            return self._all_paths()
+        paths = set[Path]()
+        for later_version in range(self._durable + 1, version + 1):
             try:
-                found |= self._own.get(each) or self._of_entry(each)
+                paths |= self._written_names.get(later_version) or self._paths_of_entry(later_version)
             except FileNotFoundError:
-                # Somebody has made a checkpoint of it, and cleaned up.
-                return self._whole()
-        return found
+                # Another program has made a checkpoint and deleted the entry.
+                return self._all_paths()
+        return paths
 
     def mark_synced(self) -> None:
-        """What `unsynced` gave is synced."""
-        self._durable = self._asked
-        self._own.clear()
+        """Record that the paths returned by `unsynced` are on disk."""
+        self._durable = self._examined_version
+        self._written_names.clear()
 
     def sync_checkpoints(self) -> None:
         """Sync what a clean-up of the log relies on: the checkpoints and the hint of the last one. Raises `OSError`."""
         files = [*self._log.glob("*.checkpoint*.parquet"), *self._log.glob("_last_checkpoint")]
         sync(with_folders(_with_checksums(files), self.folder))
 
-    def _of_entry(self, version: int) -> set[Path]:
+    def _paths_of_entry(self, version: int) -> set[Path]:
         entry = self._log / entry_name(version)
         actions = map(json.loads, entry.read_bytes().splitlines())
         added = [self._path(action["add"]["path"]) for action in actions if "add" in action]
         names = [entry, self._log / f"{version:020}.crc"]
         return with_folders(_with_checksums([*added, *names]), self.folder)
 
-    def _whole(self) -> set[Path]:
+    def _all_paths(self) -> set[Path]:
         files = [path for path in self._log.iterdir() if path.is_file()]
-        found = with_folders([*files, *_with_checksums(map(self._path, self._files()))], self.folder)
-        # A table that was just created may lie in folders that were, too.
-        return found | set(self.folder.parents)
+        paths = with_folders([*files, *_with_checksums(map(self._path, self._files()))], self.folder)
+        # The folders above a table that was just created may be new as well.
+        return paths | set(self.folder.parents)
 
     def _path(self, path: str) -> Path:
-        # In a log a name is escaped; delta-rs' lists are not.
-        given = self.folder / path.removeprefix("file://")
-        return given if given.exists() else self.folder / unquote(path.removeprefix("file://"))
+        # A log escapes names; the lists of delta-rs do not.
+        literal = self.folder / path.removeprefix("file://")
+        return literal if literal.exists() else self.folder / unquote(path.removeprefix("file://"))
 
 
 def _with_checksums(files: Iterable[Path]) -> Iterable[Path]:
-    """The files, and what Spark's file system notes beside them."""
+    """Yield the files, and the checksum files that Spark's file system keeps beside them."""
     for file in files:
         yield file
         checksum = file.with_name(f".{file.name}.crc")

@@ -1,7 +1,7 @@
-"""The files of a partitioned table, carried on from the entries of its log: for readers of a table that is written.
+"""The files of a partitioned table, followed through the entries of its log, for readers while the table is written.
 
-delta-rs takes milliseconds to load the next Delta version, and to list its files; an entry says what has changed. Only
-entries that do no more than add and remove plain files are followed: of any other one delta-rs knows what it means.
+delta-rs takes milliseconds to load the next Delta version and to list its files, although the entry says what has
+changed. Only entries that add and remove plain files are followed. For any other entry, delta-rs loads the version.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ from deltalake import DeltaTable
 from state.delta.log.entries import Entry
 from state.delta.log.log import UNREADABLE
 
-FOLLOWED: Final = frozenset({"commitInfo", "txn", "add", "remove"})
-"""The actions of an entry that is followed."""
+FOLLOWED_ACTIONS: Final = frozenset({"commitInfo", "txn", "add", "remove"})
+"""The kinds of actions in an entry that can be followed."""
 _PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_.=/-]+")
-"""A path that is written in the log as it is."""
+"""A path that the log does not escape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the log says of a file: the value of the column by which the table is partitioned, and how many rows."""
+    """A file in the log: its value of the partition column, and its number of rows."""
 
-    value: int
+    partition: int
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFiles:
+class PartitionFiles:
     """The files of one Delta version of a table that is partitioned by `column`, whose values are numbers."""
 
     column: str
     parts: Mapping[str, Part]
 
     @classmethod
-    def of(cls, snapshot: DeltaTable, column: str) -> Self | None:
-        """Those that delta-rs has loaded; None: something about them is out of the ordinary. Raises `DeltaError`."""
+    def from_snapshot(cls, snapshot: DeltaTable, column: str) -> Self | None:
+        """Return the files that delta-rs has loaded. Raises `DeltaError`.
+
+        None if a path is escaped, or the log lacks a number of rows or a partition value.
+        """
         files = pa.table(snapshot.get_add_actions(flatten=True))
         names = ("path", f"partition.{column}", "num_records")
         if not files.num_rows:
@@ -49,33 +52,33 @@ class KnownFiles:
         if not set(names) <= set(files.column_names):
             return None
         columns = [files.column(name) for name in names]
-        if any(each.null_count for each in columns):
+        if any(array.null_count for array in columns):
             return None
-        paths, values, rows = (each.to_pylist() for each in columns)
+        paths, partitions, rows = (array.to_pylist() for array in columns)
         if not all(map(_PLAIN_PATH.fullmatch, paths)):
             return None
-        parts = (Part(int(value), int(number)) for value, number in zip(values, rows, strict=True))
+        parts = (Part(int(partition), int(number)) for partition, number in zip(partitions, rows, strict=True))
         return cls(column, dict(zip(paths, parts, strict=True)))
 
     @property
     def rows(self) -> int:
-        """How many rows they have."""
+        """The number of rows in all files."""
         return sum(part.rows for part in self.parts.values())
 
-    def by_value(self) -> list[tuple[int, int, frozenset[str]]]:
-        """The values of the column in their order, with the number of rows and the files of each."""
-        found = dict[int, list[str]]()
+    def by_partition(self) -> list[tuple[int, int, frozenset[str]]]:
+        """Return each value of the partition column, in order, with its number of rows and its files."""
+        paths_of = dict[int, list[str]]()
         for path, part in self.parts.items():
-            found.setdefault(part.value, []).append(path)
-        rows = {value: sum(self.parts[path].rows for path in paths) for value, paths in found.items()}
-        return [(value, rows[value], frozenset(found[value])) for value in sorted(found)]
+            paths_of.setdefault(part.partition, []).append(path)
+        rows = {partition: sum(self.parts[path].rows for path in paths) for partition, paths in paths_of.items()}
+        return [(partition, rows[partition], frozenset(paths_of[partition])) for partition in sorted(paths_of)]
 
-    def after(self, entries: Sequence[Entry]) -> Self | None:
-        """Those after further Delta commits; None: one of them is out of the ordinary."""
+    def followed(self, entries: Sequence[Entry]) -> Self | None:
+        """Return the files after later entries, or None if an entry does more than add and remove plain files."""
         parts = dict(self.parts)
         for entry in entries:
             added = {add["path"]: self._part(add) for add in entry.adds}
-            is_plain = entry.actions <= FOLLOWED and entry.rewound_to is None and None not in added.values()
+            is_plain = entry.actions <= FOLLOWED_ACTIONS and entry.rewound_to is None and None not in added.values()
             if not is_plain or not entry.removed <= parts.keys() or entry.removed & added.keys():
                 return None
             for path in entry.removed:
@@ -86,12 +89,12 @@ class KnownFiles:
         return type(self)(self.column, parts)
 
     def _part(self, add: Mapping[str, Any]) -> Part | None:
-        """What the log says of a file; None: not what it says of those that a transaction writes."""
+        """Return the part of an add action, or None if it differs from those that a transaction writes."""
         try:
             if add.get("deletionVector") or not _PLAIN_PATH.fullmatch(add["path"]):
                 return None
-            [(column, value)] = add["partitionValues"].items()
+            [(column, partition)] = add["partitionValues"].items()
             rows = json.loads(add["stats"])["numRecords"]
-            return Part(int(value), int(rows)) if column == self.column else None
+            return Part(int(partition), int(rows)) if column == self.column else None
         except UNREADABLE:
             return None

@@ -1,7 +1,8 @@
-"""`TableVersion`: one loaded Delta version of a state's table, which moves on only when a method of it says so.
+"""`TableVersion`: one loaded Delta version of a state's table, which moves on only when a method says so.
 
-It is never shared with readers: whoever reads in another thread has one of its own. Every Delta commit names the
-version that was read and checked (`state/delta/writing/commit.py`).
+It is never shared with readers: a reader in another thread loads one of its own. Every Delta commit names the version
+that was read and checked (`state/delta/writing/commit.py`). Entries that do no more than a transaction, a compaction or
+a fence are followed from the log's text, since delta-rs takes milliseconds to load a version.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from state.delta.log.entries import (
     entries_until_newest,
     is_foreign,
 )
-from state.delta.log.following import KnownFiles
+from state.delta.log.following import PartitionFiles
 from state.delta.log.log import EntryMark, LogUpkeep, check_entries
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.table import (
@@ -44,16 +45,16 @@ from transactional.model.attempt import AttemptId
 from transactional.model.errors import ConfigError, StoreMismatch, TableUnfit
 
 FOLLOWED_MAX = 100
-"""After so many Delta commits at once, loading the newest version takes no longer."""
+"""Largest number of new entries that are followed. Beyond it, loading the newest version takes no longer."""
 
 
 class TableReplaced(Exception):
-    """The table that a reader has loaded is not there any more: it has to open the one that is there now."""
+    """The table that a reader has loaded was replaced by another one, which the reader has to open."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnVersion:
-    """A Delta version that was written without delta-rs, by this attempt; delta-rs' snapshot is older."""
+    """A Delta version that an attempt of this process wrote without delta-rs, whose snapshot is older."""
 
     delta_version: int
     attempt_id: AttemptId
@@ -65,33 +66,33 @@ class TableVersion:
     def __init__(
         self, location: DeltaLocation, owner: str, columns: StateColumns, snapshot: DeltaTable | None = None
     ) -> None:
-        """The newest one, unless a snapshot is given."""
+        """Load the newest version, unless a snapshot is given."""
         self.location, self.owner, self.columns = location, owner, columns
         self._snapshot = load_table(location) if snapshot is None else snapshot
-        self._own: OwnVersion | None = None
-        self._ahead: int | None = None
+        self._own_version: OwnVersion | None = None
+        self._followed_version: int | None = None
         self.follows = False
-        """Whether it is a reader of a partitioned table, which need not load each version to know its files."""
-        self._files: tuple[int, KnownFiles] | None = None
+        """True for a reader of a partitioned table, which follows the files without loading every version."""
+        self._files: tuple[int, PartitionFiles] | None = None
         self.read_version, self.read_at_s = self._snapshot.version(), time.monotonic()
-        """The Delta version over which is written, and since when."""
+        """The Delta version that the next commit follows, and when it was read."""
         self.opened_at = self.read_version
         """The version that was loaded first: the entries after it were read, or written, by this process."""
         self.storage = storage_of(location)
         self.folder = Path(location.uri) if location.scheme == "file" else None
-        """Where it lies on a disk of this machine, or one that is mounted; None: in an object store."""
+        """The table's folder on a disk of this machine or a mounted one; None for an object store."""
         self.log = LogUpkeep(location, self._snapshot)
         self._entry: tuple[int, EntryMark | None] | None = None
-        """The entry of the loaded version, for a reader; None: others do not replace what is written through."""
+        """The log entry of the loaded version, by which a reader notices another table; None for a writer."""
         self._mismatch: StoreMismatch | None = None
         self._is_unfit = False
-        """Whether somebody has given it another shape than the state's, as far as it was looked at."""
+        """True if another program has changed the table's columns or properties so that the state can't use it."""
         self._versions_at, self._versions = -1, dict[str, int | None]()
         self._properties = (-1, dict[str, str]())
         self._counted: tuple[int, int] | None = None
         self._horizons: tuple[AttemptId | None, ExpiryHorizons] | None = None
         self.says_expiry = False
-        """Whether this table is known to say by which column its rows expire."""
+        """True if the table was seen to say by which column its rows expire."""
         self.disk = TableDisk(location)
 
     # --- where it is ------------------------------------------------------------------------------------------------
@@ -99,68 +100,67 @@ class TableVersion:
     @property
     def snapshot(self) -> DeltaTable:
         """delta-rs' snapshot of this Delta version."""
-        if self._own is not None:
+        if self._own_version is not None:
             self._snapshot.update_incremental()
-            if self._snapshot.version() != self._own.delta_version:
-                # Another writer's is for `refresh` to find.
-                self._snapshot.load_as_version(self._own.delta_version)
-            self._own = None
-        if self._ahead is not None:
-            self._catch_up(self._ahead)
-            self._ahead = None
+            if self._snapshot.version() != self._own_version.delta_version:
+                # `refresh` handles a later version, which is another writer's.
+                self._snapshot.load_as_version(self._own_version.delta_version)
+            self._own_version = None
+        if self._followed_version is not None:
+            self._catch_up(self._followed_version)
+            self._followed_version = None
         return self._snapshot
 
     def _catch_up(self, delta_version: int) -> None:
         try:
             self._snapshot.update_incremental()
         except (DeltaError, OSError):
-            # What was loaded may have gone with an old log.
+            # The log files of the loaded version may have been cleaned up.
             self._snapshot = load_table(self.location)
         if self._snapshot.version() != delta_version:
             self._snapshot.load_as_version(delta_version)
 
     @property
     def is_ahead(self) -> bool:
-        """Whether delta-rs' snapshot is older: then a query of it takes a while."""
-        return self._own is not None or self._ahead is not None
+        """True if delta-rs' snapshot is older, so that a query has to load a version first."""
+        return self._own_version is not None or self._followed_version is not None
 
     @property
     def delta_version(self) -> int:
-        """The Delta version."""
-        if self._own is not None:
-            return self._own.delta_version
-        return self._snapshot.version() if self._ahead is None else self._ahead
+        if self._own_version is not None:
+            return self._own_version.delta_version
+        return self._snapshot.version() if self._followed_version is None else self._followed_version
 
     @property
     def properties(self) -> Mapping[str, str]:
         """The table's properties."""
-        at = self.delta_version
-        if self._properties[0] != at:
-            found = self.snapshot.metadata().configuration
-            self._properties = (at, {key: str(value) for key, value in found.items()})
+        delta_version = self.delta_version
+        if self._properties[0] != delta_version:
+            configuration = self.snapshot.metadata().configuration
+            self._properties = (delta_version, {key: str(text) for key, text in configuration.items()})
         return self._properties[1]
 
     @property
     def column_names(self) -> list[str]:
-        """The table's columns, in its own order."""
+        """The names of the table's columns, in its own order."""
         names: list[str] = pa.schema(self._snapshot.schema()).names
         return names
 
     @property
-    def lacking(self) -> pa.Schema:
+    def missing_columns(self) -> pa.Schema:
         """The columns that the state has gained and this Delta version does not have."""
-        there = set(self.column_names)
-        return pa.schema([each for each in self.columns.table_schema if each.name not in there])
+        names = set(self.column_names)
+        return pa.schema([field for field in self.columns.table_schema if field.name not in names])
 
     def version(self) -> AttemptId | None:
-        """The attempt id that this Delta version was written by."""
-        if self._own is not None:
-            return self._own.attempt_id
+        """Return the id of the attempt that wrote this Delta version."""
+        if self._own_version is not None:
+            return self._own_version.attempt_id
         version = self.version_of(self.owner)
         return None if version is None else AttemptId(version)
 
     def version_of(self, app_id: str) -> int | None:
-        """The version of an app id. delta-rs reads the log each time; it is called once per snapshot.
+        """Return the version of an app id. delta-rs reads the log for it, so it is called once per version.
 
         Raises `OperatingError`.
         """
@@ -172,13 +172,13 @@ class TableVersion:
         return self._versions[app_id]
 
     def _read_version_of(self, app_id: str) -> int | None:
-        at = self.delta_version
+        delta_version = self.delta_version
         try:
             return self.snapshot.transaction_version(app_id)
         except (DeltaError, OSError):
-            # Somebody has cleaned the log that the snapshot was loaded from; no other Delta version came of that.
+            # The log files of the snapshot may have been cleaned up, which makes no other Delta version.
             try:
-                self._catch_up(at)
+                self._catch_up(delta_version)
                 return self._snapshot.transaction_version(app_id)
             except (DeltaError, OSError) as error:
                 raise unreadable(self.location, error) from None
@@ -205,65 +205,67 @@ class TableVersion:
     # --- moving on --------------------------------------------------------------------------------------------------
 
     def read_and_check_version(self) -> AttemptId | None:
-        """Move to the newest snapshot, over which is written from now on; the attempt id that it was written by.
+        """Move to the newest version, which the next commit follows. Return the id of the attempt that wrote it.
 
-        Raises `OperatingError`, and `StoreMismatch` when something else has changed rows.
+        Raises `OperatingError`, and `StoreMismatch` if another program has changed rows.
         """
         self.read_at_s = time.monotonic()
         self.refresh()
         self.read_version = self.delta_version
         return self.version()
 
-    def expect_replacement(self) -> None:
-        """Let a reader notice when another table is created at its place. Raises `OperatingError`."""
+    def watch_for_replacement(self) -> None:
+        """Let a reader notice if another table is created in the same place. Raises `OperatingError`."""
         try:
             self._entry = self.log.look_at(self.delta_version)
         except OSError as error:
             raise unreadable(self.location, error) from None
 
-    def _reload_same(self, known: int) -> None:
+    def _reload_same(self, loaded_version: int) -> None:
         """Load the table again whose entry was cleaned out of the log. Raises `TableReplaced` if it is another one."""
         table_id = self._snapshot.metadata().id
         if self.log.seen[1] is not None:
             raise TableReplaced
         self.reload()
-        if self._snapshot.metadata().id != table_id or self.delta_version <= known:
+        if self._snapshot.metadata().id != table_id or self.delta_version <= loaded_version:
             raise TableReplaced
 
     def refresh(self) -> None:
-        """Move to the newest snapshot. Raises as `read_and_check_version`, and `TableReplaced` to a reader that expects
+        """Move to the newest version. Raises as `read_and_check_version`, and `TableReplaced` to a reader that expects
         it."""
-        known = self.delta_version
+        loaded_version = self.delta_version
         if self._mismatch is not None:
-            if self._entry is not None and self._entry != self.log.look_at(known):
+            if self._entry is not None and self._entry != self.log.look_at(loaded_version):
                 raise TableReplaced
             raise self._mismatch
         try:
-            is_newest = self.log.is_newest(known)
+            is_newest = self.log.is_newest(loaded_version)
             if self._entry is not None and self._entry != self.log.seen:
-                self._reload_same(known)
+                self._reload_same(loaded_version)
             elif is_newest:
                 if self._is_unfit:
                     self._check_again()
                 return
-            elif self._has_followed(known):
+            elif self._has_followed(loaded_version):
                 return
             else:
-                self._own = self._ahead = None
+                self._own_version = self._followed_version = None
                 self._snapshot.update_incremental()
         except (DeltaError, OSError):
-            # What was loaded may have gone with an old log; from the last checkpoint it can be read again.
+            # The log files of the loaded version may have been cleaned up. The last checkpoint can be loaded instead.
             self.reload()
         if self._entry is not None:
-            self.expect_replacement()
-        self.look_at_others(known)
+            self.watch_for_replacement()
+        self.check_others(loaded_version)
 
     def reload(self) -> None:
-        """Load the newest snapshot again, without relying on log files that may be gone. Raises `OperatingError`, and
-        `StoreMismatch` for an entry without a byte."""
+        """Load the newest version from the log again, since log files of the loaded one may be deleted.
+
+        Raises `OperatingError`, and `StoreMismatch` for an empty entry.
+        """
         check_entries(self.location)
-        self._snapshot, self._own, self.says_expiry = load_table(self.location), None, False
-        self._ahead = self._files = None
+        self._snapshot, self._own_version, self.says_expiry = load_table(self.location), None, False
+        self._followed_version = self._files = None
 
     def move_to(self, delta_version: int) -> None:
         """Move to a Delta version, for a reader of exactly this one. Raises `OperatingError`."""
@@ -277,11 +279,13 @@ class TableVersion:
         except (DeltaError, OSError) as error:
             raise unreadable(self.location, error) from None
 
-    def look_at_others(self, after: int) -> None:
-        """Raise `StoreMismatch` when something else has changed rows since a Delta version, `TableUnfit` when the table
-        is not one for this state any more."""
-        entries = entries_between(self.location, after, self.delta_version)
-        self._follow(after, entries)
+    def check_others(self, since_version: int) -> None:
+        """Raise `StoreMismatch` if another program has changed rows since a Delta version.
+
+        Raises `TableUnfit` if the table no longer fits the state.
+        """
+        entries = entries_between(self.location, since_version, self.delta_version)
+        self._follow(since_version, entries)
         try:
             check_not_foreign(self.location, self.owner, entries)
         except StoreMismatch as error:
@@ -292,46 +296,48 @@ class TableVersion:
             self._check_again()
             self._is_unfit = False
 
-    def _has_followed(self, after: int) -> bool:
-        """Move to the newest version by what the log's entries say. False, and nothing is done: one of them is more
-        than a transaction's, a compaction's or a fence's, or is gone."""
-        known = self._known_now
-        if known is None or self._own is not None or self._versions_at != after:
+    def _has_followed(self, loaded_version: int) -> bool:
+        """Move to the newest version by the text of the new entries.
+
+        False, and nothing is changed, if an entry is more than a transaction, a compaction or a fence, or is missing.
+        """
+        loaded_files = self._current_files
+        if loaded_files is None or self._own_version is not None or self._versions_at != loaded_version:
             return False
-        entries = entries_until_newest(self.location, after, self.log, FOLLOWED_MAX)
+        entries = entries_until_newest(self.location, loaded_version, self.log, FOLLOWED_MAX)
         if entries is None or any(is_foreign(entry, self.owner) for entry in entries):
             return False
-        files = known.after(entries)
+        files = loaded_files.followed(entries)
         if files is None:
             return False
-        self._ahead = after + len(entries)
+        self._followed_version = loaded_version + len(entries)
         self._entry = self.log.seen if self._entry is not None else None
-        self._files = (self._ahead, files)
-        self._follow(after, entries)
+        self._files = (self._followed_version, files)
+        self._follow(loaded_version, entries)
         return True
 
-    def _follow(self, after: int, entries: Sequence[Entry]) -> None:
-        """Carry on what changes rarely, for which delta-rs would read the log once more."""
-        if len(entries) != self.delta_version - after:
+    def _follow(self, since_version: int, entries: Sequence[Entry]) -> None:
+        """Apply entries to the cached app versions and properties, for which delta-rs would read the log once more."""
+        if len(entries) != self.delta_version - since_version:
             return
-        if self._versions_at == after:
+        if self._versions_at == since_version:
             self._versions_at = self.delta_version
             for entry in entries:
                 self._versions.update(entry.app_versions)
-        if self._properties[0] == after and not any(entry.changes_table for entry in entries):
+        if self._properties[0] == since_version and not any(entry.changes_table for entry in entries):
             self._properties = (self.delta_version, self._properties[1])
 
-    def check_as_left(self) -> None:
-        """Raise `StoreMismatch` when something else has changed rows since the owner's last Delta commit.
+    def check_unchanged(self) -> None:
+        """Raise `StoreMismatch` if another program has changed rows since the owner's last Delta commit.
 
-        What comes after the next one of the owner is looked at as it comes (`refresh`).
+        Later entries are checked when they are loaded (`refresh`).
         """
         if self.version() is not None:
-            since = entries_since_own(self.location, self.owner, self.delta_version)
-            check_not_foreign(self.location, self.owner, since)
+            entries = entries_since_own(self.location, self.owner, self.delta_version)
+            check_not_foreign(self.location, self.owner, entries)
 
     def check(self) -> None:
-        """Raise `SchemaMismatch` when the table is not one for this state."""
+        """Raise `SchemaMismatch` if the table does not fit the state."""
         protocol, name = self.snapshot.protocol(), str(self.location)
         features = features_of(protocol)
         check_protocol(protocol.min_reader_version, protocol.min_writer_version, features, name)
@@ -346,7 +352,7 @@ class TableVersion:
     # --- what Delta commits note ------------------------------------------------------------------------------------
 
     def check_read_version(self) -> None:
-        """Raise `WriteRefused` when this is not the version that was read and checked."""
+        """Raise `WriteRefused` if the loaded version is not the one that was read and checked."""
         if self.delta_version != self.read_version:
             reason = (
                 f"the table was read at Delta version {self.read_version}, and loaded again at {self.delta_version}"
@@ -354,33 +360,34 @@ class TableVersion:
             raise WriteRefused(reason, is_conflict=True)
 
     def has_moved(self) -> bool:
-        """Whether there is a later version than the one that was read, or its log is gone: then any error may come of
-        it."""
+        """True if there is a later version than the one that was read, which may be the cause of any error."""
         try:
             return not self.log.is_newest(self.read_version)
         except OSError:
             return False
 
-    def wrote(self, own: OwnVersion) -> None:
-        """Note a Delta version that was written without delta-rs."""
-        self._own, self.read_version = own, own.delta_version
+    def mark_written(self, version: OwnVersion) -> None:
+        """Move to a Delta version that this process has written without delta-rs."""
+        self._own_version, self.read_version = version, version.delta_version
 
     # --- what is in it ----------------------------------------------------------------------------------------------
 
     def query(self, sql: str, settings: Mapping[str, str] | None = None) -> pa.RecordBatchReader:
-        """Run a query on the table, which it names `t`. Value columns that it does not have yet, or that this version
-        did not have, are NULL. What the reader raises is a `pa.ArrowException`."""
+        """Run a query on the table, whose name in it is `t`. The reader raises `pa.ArrowException`.
+
+        Value columns that this version does not have are NULL.
+        """
         # `to_pyarrow_table` of this release aborts the process at its exit.
         builder = QueryBuilder(dict(settings or {})).register("t", self.snapshot)
-        if lacking := self.lacking.names:
+        if missing := self.missing_columns.names:
             types = self.columns.all
-            nulls = ", ".join(f"{DATA_FUSION.null(types[each].type)} AS {DATA_FUSION.name(each)}" for each in lacking)
+            nulls = ", ".join(f"{DATA_FUSION.null(types[name].type)} AS {DATA_FUSION.name(name)}" for name in missing)
             sql = f"WITH t AS (SELECT *, {nulls} FROM t) {sql}"
-        # Arrow's reader lets other threads run while a store keeps it waiting; that of `execute` does not.
+        # Arrow's reader lets other threads run while it waits for a store; that of `execute` does not.
         return pa.RecordBatchReader.from_stream(builder.execute(sql))
 
     def newest_txid(self) -> int:
-        """The highest transaction of any row, 0 without rows."""
+        """Return the highest txid of a row, or 0 without rows."""
         query = f"SELECT max({DATA_FUSION.name(self.columns.txid)}) AS txid FROM t"
         try:
             rows = self.query(query).read_all()
@@ -388,29 +395,31 @@ class TableVersion:
             raise unreadable(self.location, error) from None
         return rows.column(0)[0].as_py() or 0
 
-    def known_files(self, column: str) -> KnownFiles | None:
-        """The files of this Delta version of a table that is partitioned by a column, if it is followed. Raises
-        `DeltaError`."""
-        if self.follows and self._known_now is None:
-            found = KnownFiles.of(self.snapshot, column)
-            self._files = None if found is None else (self.delta_version, found)
-            self.follows = found is not None
-        return self._known_now
+    def follow_files(self, column: str) -> PartitionFiles | None:
+        """Return the files of this version of a table that is partitioned by `column`, if its files are followed.
+
+        Raises `DeltaError`.
+        """
+        if self.follows and self._current_files is None:
+            files = PartitionFiles.from_snapshot(self.snapshot, column)
+            self._files = None if files is None else (self.delta_version, files)
+            self.follows = files is not None
+        return self._current_files
 
     @property
-    def _known_now(self) -> KnownFiles | None:
-        """The files, if those of this Delta version are known: another one has others."""
+    def _current_files(self) -> PartitionFiles | None:
+        """The followed files, if they are those of this Delta version."""
         return self._files[1] if self._files is not None and self._files[0] == self.delta_version else None
 
     def row_count(self) -> int:
-        """The number of rows as they are stored. Raises `OperatingError`."""
-        at = self.delta_version
-        if self._counted is None or self._counted[0] != at:
-            if (known := self._known_now) is not None:
-                self._counted = (at, known.rows)
+        """Return the number of stored rows. Raises `OperatingError`."""
+        delta_version = self.delta_version
+        if self._counted is None or self._counted[0] != delta_version:
+            if (files := self._current_files) is not None:
+                self._counted = (delta_version, files.rows)
                 return self._counted[1]
             try:
-                self._counted = (at, self.snapshot.count())
+                self._counted = (delta_version, self.snapshot.count())
             except (DeltaError, OSError) as error:
                 raise unreadable(self.location, error) from None
         return self._counted[1]
@@ -421,12 +430,13 @@ class TableVersion:
         return self._snapshot
 
     def remembered_app_versions(self) -> dict[str, int]:
-        """The app transactions of this version that are known without the log."""
-        seen = self._versions if self._versions_at == self.delta_version else {}
-        found = {app_id: version for app_id, version in seen.items() if version is not None}
-        if (version := found.get(self.owner) if self._own is None else self._own.attempt_id) is not None:
-            found = {**found, self.owner: int(version), **dict(self.recorded_by(AttemptId(version)))}
-        return found
+        """Return the app transactions of this version that are in memory, without reading the log."""
+        cached = self._versions if self._versions_at == self.delta_version else {}
+        versions = {app_id: version for app_id, version in cached.items() if version is not None}
+        attempt_id = versions.get(self.owner) if self._own_version is None else self._own_version.attempt_id
+        if attempt_id is not None:
+            versions = {**versions, self.owner: int(attempt_id), **dict(self.recorded_by(AttemptId(attempt_id)))}
+        return versions
 
     @property
     def recorded_app_ids(self) -> set[str]:
@@ -435,15 +445,15 @@ class TableVersion:
         return {self.owner, *dict(horizons)}
 
     def files(self) -> list[dict[str, Any]]:
-        """The files of this Delta version, as its add actions describe them. Raises `OperatingError`."""
+        """Return the files of this Delta version as its add actions describe them. Raises `OperatingError`."""
         try:
-            found: list[dict[str, Any]] = pa.table(self.snapshot.get_add_actions()).to_pylist()
-            return found
+            files: list[dict[str, Any]] = pa.table(self.snapshot.get_add_actions()).to_pylist()
+            return files
         except (DeltaError, OSError) as error:
             raise unreadable(self.location, error) from None
 
     def keep_durable(self) -> None:
-        """Sync what is written from now on, where the table lies on a disk of this machine."""
+        """Sync all later writes, if the table is on a disk of this machine."""
         self.disk.keep(lambda: self.delta_version, self._file_paths)
 
     def _file_paths(self) -> list[str]:

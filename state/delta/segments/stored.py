@@ -53,9 +53,9 @@ class StoredSegments:
         return self._cached[1]
 
     def _read(self) -> list[Segment]:
-        if (live_files := self.loaded.known_files(self.columns.txid)) is not None:
+        if (live_files := self.loaded.follow_files(self.columns.txid)) is not None:
             until = self.unique_until
-            return [Segment(TxId(txid), rows, files, txid <= until) for txid, rows, files in live_files.by_value()]
+            return [Segment(TxId(txid), rows, files, txid <= until) for txid, rows, files in live_files.by_partition()]
         files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
         if not files.num_rows:
             return []

@@ -134,7 +134,7 @@ def _check_late_commit(table: TableVersion) -> None:
         table.log.withdraw(written)
         reason = f"another writer's Delta version {written} was cleaned out of the log"
         raise WriteRefused(reason, is_conflict=True)
-    table.look_at_others(written)
+    table.check_others(written)
     table.read_version = table.delta_version
 
 
@@ -170,9 +170,9 @@ def settle_columns(table: TableVersion) -> None:
 
     A crash between the two Delta commits leaves columns that nobody writes to; the next start makes the second one.
     """
-    if table.lacking.names:
+    if table.missing_columns.names:
         with by_delta_rs(table) as snapshot:
-            fields = DeltaSchema.from_arrow(table.lacking).fields
+            fields = DeltaSchema.from_arrow(table.missing_columns).fields
             snapshot.alter.add_columns(fields, commit_properties=under_fence(table))
             # As a change of properties may make a checkpoint.
             table.disk.settle_checkpoint()
@@ -229,11 +229,11 @@ def commit_replaced(
     except OSError:
         check_links(table.location)
         raise
-    table.wrote(OwnVersion(version, attempt.attempt_id))
+    table.mark_written(OwnVersion(version, attempt.attempt_id))
     if _may_be_late(table, version, table.read_at_s):
         _check_late_commit(table)
     else:
-        table.disk.wrote(table.read_version)
+        table.disk.mark_written(table.read_version)
 
 
 def _replacing(

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from state.delta.log.entries import Entry
-from state.delta.log.following import KnownFiles, Part
+from state.delta.log.following import Part, PartitionFiles
 from state.delta.opening import reading
 from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
@@ -130,7 +130,7 @@ def told(table: object) -> list[object]:
 
 
 PLAIN = {"path": "txid=3/c.parquet", "partitionValues": {"txid": "3"}, "stats": '{"numRecords": 7}'}
-KNOWN = KnownFiles("txid", {"txid=1/a.parquet": Part(1, 5), "txid=2/b.parquet": Part(2, 6)})
+KNOWN = PartitionFiles("txid", {"txid=1/a.parquet": Part(1, 5), "txid=2/b.parquet": Part(2, 6)})
 
 
 def entry(
@@ -146,9 +146,9 @@ def entry(
 
 
 def test_what_a_transaction_does_is_followed() -> None:
-    after = KNOWN.after([entry(PLAIN, removed="txid=1/a.parquet"), entry()])
+    after = KNOWN.followed([entry(PLAIN, removed="txid=1/a.parquet"), entry()])
     assert after is not None
-    assert after.by_value() == [(2, 6, frozenset(["txid=2/b.parquet"])), (3, 7, frozenset(["txid=3/c.parquet"]))]
+    assert after.by_partition() == [(2, 6, frozenset(["txid=2/b.parquet"])), (3, 7, frozenset(["txid=3/c.parquet"]))]
     assert (after.rows, KNOWN.rows) == (13, 11)
 
 
@@ -175,4 +175,4 @@ def test_what_a_transaction_does_is_followed() -> None:
 )
 def test_what_is_out_of_the_ordinary_is_not(odd: Entry) -> None:
     """delta-rs knows what it means."""
-    assert KNOWN.after([odd]) is None
+    assert KNOWN.followed([odd]) is None
