@@ -50,7 +50,7 @@ PAGES = {
             "transactional.model.config_sources.load_config",
             "transactional.model.config_sources.ResolvedConfig",
             "transactional.model.config_sources.Setting",
-            "transactional.model.config_sources.Given",
+            "transactional.model.config_sources.SourcedValue",
         ),
     ),
     "topology": Page(

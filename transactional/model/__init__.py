@@ -1,1 +1,4 @@
-"""What a topology deals in, and the rules of its values: ids, batches, tuples, schemas, options, errors."""
+"""The values of a topology and the rules for them: ids, batches, tuples, schemas, options, errors.
+
+All other rooms import from here; a module here imports from no other room.
+"""

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Absent(Enum):
-    """The type of `ABSENT`."""
+    """The type of `ABSENT`, which has no other instance."""
 
     ABSENT = "absent"
 

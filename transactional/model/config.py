@@ -134,8 +134,8 @@ class TopologyConfig:
     process has died are. Ten attempts in which tuples were lost stop it, too."""
 
     message_retries_max: int | None = None
-    """At least once: how often a message on which a bolt has failed is processed again, by itself, before it becomes a
-    dead letter, or is lost if there is no table for these; None: until it succeeds."""
+    """The number of times that an at-least-once topology processes a failed message again, by itself, before it becomes
+    a dead letter, or is lost without a table for dead letters; None: until it succeeds."""
 
     outage_timeout_ms: int | None = None
     """If something that a transaction needs (a source, a table's storage, the store, an executor) has been unavailable
@@ -149,19 +149,19 @@ class TopologyConfig:
     spout's limits. None: only the spout's limits apply."""
 
     window_tick_ms: int | None = None
-    """In a topology with windows, the clock causes a transaction without a record at most this often, when there is
-    nothing to read. None: once a second, and only while such a transaction may close a window: by the transactions'
-    own time when one has ended, by event time if each of its streams has `idle_after`. A number: by event time also
-    without `idle_after`, and without an end. What the watermark has already passed closes at once, whatever this is.
-    With `stop_when_drained` no window is waited for."""
+    """The shortest interval at which the clock causes a transaction without a record, in a topology with windows, when
+    there is nothing to read. None: once a second, and only while such a transaction may close a window: by the
+    transactions' own time when one has ended, by event time if each of its streams has `idle_after`. A number: by event
+    time also without `idle_after`, and without an end. Windows that the watermark has already passed close at once,
+    whatever this is. With `stop_when_drained` the run waits for no window."""
 
     stop_when_drained: bool = False
     """Stop once the source has no more data, everything in flight is committed, and every window that the watermark has
     passed is closed."""
 
     close_windows: bool = False
-    """With `stop_when_drained`: before it stops, the run closes all windows by event time, as if a later event had
-    come. What comes later for these windows is late."""
+    """Close all windows by event time before a run with `stop_when_drained` stops, as if a later event had come. Tuples
+    that come later for these windows are late."""
 
     lease_ms: int = 10_000
     """How long a coordinator's lease on its topology is valid without being renewed."""
@@ -189,7 +189,7 @@ class TopologyConfig:
     there, and is refused with `workers`."""
 
     durability: str = "disk"
-    """What a committed transaction outlives. `disk`: a power failure; what was written to tables on a disk is synced
+    """The failure that a committed transaction survives. `disk`: a power failure; files of tables on a disk are synced
     before the transaction is committed. `process`: the death of the process, while the operating system keeps running.
     Databases, object stores and the coordinator's own store handle this themselves."""
 

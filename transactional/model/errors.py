@@ -59,10 +59,11 @@ TRY_AGAIN: Final = 75
 class TransactionalError(Exception):
     """Base of all errors of this framework.
 
-    Its text loses its logins here: an error may quote what user code or a library raised. `at_fault` names the tuples
-    (`Exclusion`s) whose execution raised the error, if known. `is_outage`: something needed is unavailable, which is
-    not the batch's fault: it does not count against `attempts_max`. `tries_max`: after so many attempts at
-    a transaction that end with this error the process stops, whatever `attempts_max` says; None: that alone decides.
+    Logins are removed from its text, because an error may quote what user code or a library raised. `at_fault` names
+    the tuples (`Exclusion`s) whose execution raised the error, if known. `is_outage` is True if something that the
+    batch needs is unavailable: such an attempt does not count against `attempts_max`. `tries_max` is the number of
+    attempts at a transaction with this error after which the process stops, whatever `attempts_max` says; None: only
+    `attempts_max` decides.
     """
 
     code: ClassVar[str] = "TX000"
@@ -71,28 +72,32 @@ class TransactionalError(Exception):
     tries_max: int | None = None
 
     def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = ()) -> None:
-        super().__init__(*(without_login(each) if isinstance(each, str) else each for each in args))
+        super().__init__(*(without_login(argument) if isinstance(argument, str) else argument for argument in args))
         self.at_fault = at_fault
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback of its own."""
+        """Return the text that IPython shows in place of its own traceback."""
         return [text_in_cell(self)]
 
 
 class brief_errors(ContextDecorator):  # noqa: N801 - reads as a statement
-    """Around what users call to run or query something: errors of ours that leave it, and Ctrl-C, show the frames of
-    their own code only. With `TRANSACTIONAL_DEBUG` in the environment all are shown."""
+    """Shortens the tracebacks of our errors, and of Ctrl-C, that leave a function which users call.
+
+    Only the frames of the user's own code are shown, with `TRANSACTIONAL_DEBUG` in the environment all frames.
+    """
 
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if isinstance(error, TransactionalError | KeyboardInterrupt | TimeoutError):
             shorten_traceback(error)
 
 
 def error_class_of(code: str) -> type[TransactionalError] | None:
-    """The error that has this code, None when there is none."""
+    """Return the class of errors with this code, or None if there is none."""
     error_classes = (
         candidate
         for candidate in globals().values()
@@ -102,7 +107,7 @@ def error_class_of(code: str) -> type[TransactionalError] | None:
 
 
 def fatal_error(code: str, reason: str) -> FatalError:
-    """The fatal error of a code that is one's."""
+    """Return the `FatalError` with this code."""
     error = error_class_of(code)
     assert error is not None
     assert issubclass(error, FatalError)
@@ -149,15 +154,15 @@ class BoltFailed(OperatingError):
 
     @classmethod
     def raised_by(cls, call_name: str, error: BaseException, occasion: str = "") -> BoltFailed:
-        """What an exception in user code becomes: `where` it was raised, and on what."""
+        """Return the error for an exception in user code: `call_name` raised it, and `occasion` is appended."""
         return cls(f"{call_name} raised {describe_error(error)}{occasion}\n{traceback_text(error)}")
 
 
 class ReplayMismatch(OperatingError):
     """A replayed batch is incomplete, or holds different records from those recorded.
 
-    If the source has lost the beginning of a range: `available_from` is the first offset that it still has, and what
-    there is of the range before `read_until` was delivered.
+    If the source has lost the beginning of a range, `available_from` is the first offset that it still has, and the
+    existing records of the range below `read_until` were delivered.
     """
 
     code = "TX303"
@@ -189,7 +194,7 @@ class AttemptLost(OperatingError):
 class TuplesLost(AttemptLost):
     """The tasks of an attempt have received less than was sent to them, or more; nothing of it was written.
 
-    What is lost by chance is there at the next attempt. What is lost again and again will never be.
+    Tuples that were lost by chance arrive at the next attempt. Tuples that are lost each time never will.
     """
 
     code = "TX309"

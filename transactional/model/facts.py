@@ -16,9 +16,10 @@ HOUR_MS = 3_600_000
 EMPTY_MS = 60_000
 """The time for which the watermark waits for an empty partition if its stream has no `idle_after`."""
 EARLIEST_US = -670_000 * 24 * HOUR_MS * 1_000
-"""In the year 135: nothing waits for an earlier time, from which differences might be too large for a table."""
+"""A time in the year 135. Nothing waits for an earlier one, whose difference from now might be too large for a
+table."""
 LATEST_US = 2_800_000 * 24 * HOUR_MS * 1_000
-"""In the year 9636: nothing is late because of a later time, whatever the limit is."""
+"""A time in the year 9636. A later one never advances the watermark, whatever the limit is."""
 
 
 StaticVersion = str
@@ -140,7 +141,8 @@ def compute_facts(
     if any(partition.is_awaited for partition in listed):
         awaited = []
     watermarks = [
-        max(seen.event_us, EARLIEST_US) + (silent_ms - event_time.max_delay_ms) * 1_000 for event_time, seen in awaited
+        max(last_seen.event_us, EARLIEST_US) + (silent_ms - event_time.max_delay_ms) * 1_000
+        for event_time, last_seen in awaited
     ]
     if previous is None:
         return BatchFacts(time_ms, min(watermarks, default=None))
@@ -161,8 +163,8 @@ def _awaited_partitions(
     return [partition for partition, last_ms in deadlines if last_ms >= waited_ms], last_check_ms - waited_ms
 
 
-def _waited_until_ms(event_time: EventTime, seen: LastSeen, last_check_ms: int) -> int:
-    return last_check_ms if event_time.idle_after_ms is None else seen.time_ms + event_time.idle_after_ms
+def _waited_until_ms(event_time: EventTime, last_seen: LastSeen, last_check_ms: int) -> int:
+    return last_check_ms if event_time.idle_after_ms is None else last_seen.time_ms + event_time.idle_after_ms
 
 
 def follows_clock(previous: BatchFacts, partitions_seen: Iterable[tuple[EventTime, LastSeen]]) -> bool:

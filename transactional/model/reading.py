@@ -47,7 +47,7 @@ class StateReader(Protocol):
         """Return the rows with these keys, and possibly further rows, at a cost that depends on the keys only."""
 
     def release(self) -> None:
-        """Release the pinned version."""
+        """Release the version that was pinned last."""
 
     def close(self) -> None:
         """Close the connections of the reader."""
@@ -76,7 +76,7 @@ class StaticTable(ABC):
 
     @abstractmethod
     def newest(self) -> StaticVersion:
-        """The version from which a batch that is planned now reads. Raises `OperatingError`.
+        """Return the version from which a batch that is planned now reads. Raises `OperatingError`.
 
         A version is an opaque token, which is passed to `lookup` as it is. It names the table as well, if a table that
         is dropped may be created again with the same numbers.

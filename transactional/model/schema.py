@@ -76,10 +76,10 @@ class Schema:
         return ", ".join(str(field) for field in self.fields)
 
     def __getitem__(self, name: str) -> Field:
-        found = next((field for field in self.fields if field.name == name), None)
-        if found is None:
+        field = next((field for field in self.fields if field.name == name), None)
+        if field is None:
             raise KeyError(f"{name!r} is not one of the fields {', '.join(self.names)}")
-        return found
+        return field
 
     def require(self, names: Iterable[str], *, of: str, used_by: str) -> None:
         """Raise `ConfigError` if one of `names` is not a field; `of` and `used_by` name the two components."""
@@ -91,7 +91,7 @@ class Schema:
                 )
 
     def select(self, names: Iterable[str]) -> Schema:
-        """The schema of the named fields, in the given order."""
+        """Return the schema of the named fields, in the given order."""
         return Schema(tuple(self[name] for name in names))
 
 
@@ -102,12 +102,12 @@ def did_you_mean(wrong: str, right: Iterable[str]) -> str:
 
 
 def quote_name(name: str) -> str:
-    """A field's name as DDL has it: in backquotes, unless it is a word."""
+    """Return a field's name as DDL has it: in backquotes, unless it is a word."""
     return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
 
 
 def struct_type(fields: Iterable[tuple[str, str]]) -> str:
-    """The simple form of a struct of these names and types."""
+    """Return the simple form of a struct of these names and types."""
     return "struct<" + ",".join(f"{quote_name(name)}:{type_}" for name, type_ in fields) + ">"
 
 
@@ -138,7 +138,7 @@ def _parse_field(part: str, whole: str) -> Field:
 
 
 def parse_type(text: str) -> str:
-    """The simple form of a Spark type. Raises `ConfigError` for a type that is not supported."""
+    """Return the simple form of a Spark type. Raises `ConfigError` for a type that is not supported."""
     name = text.strip().lower()
     name = _ALIASES.get(name, name)
     if name in _PRIMITIVES:

@@ -309,7 +309,7 @@ class RecordDigest:
         self._sums: list[int] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the next records."""
+        """Add the records of the next batch to the counts and the checksum."""
         if self._with_checksum and batch.num_rows:
             parts = [part for column in batch.columns for part in _column_parts(column, self.records)]
             self._sums = [

@@ -1,4 +1,4 @@
-"""Times without a time zone, which nobody can place: they are refused, or taken for the zone that a topology names.
+"""Refuses times without a time zone, or takes them for times in the zone that a topology names.
 
 The zone is a property of the topology (`naive_times`) and holds while one of its tasks, commit steps or questions runs
 in a thread: `naive_times_in` sets it around that, so that every place where user values become columns sees it. Nothing
@@ -62,7 +62,7 @@ def check_naive_times(topology: str, zone: str | None) -> None:
 
 
 def zone_of_naive_times() -> str | None:
-    """The zone that times without one are taken for, here and now; None if they are refused."""
+    """Return the zone that is assumed for times without one in this context, or None if they are refused."""
     return _ZONE.get()
 
 
@@ -75,8 +75,10 @@ def check_times(values: Iterable[Any], path: str) -> None:
 
 
 def with_zones(value: Any) -> Any:
-    """A value in which no time lacks a zone, at any depth, if the topology names one. `fold` says which of two equal
-    local times is meant, as everywhere in Python."""
+    """Add the topology's time zone, if it names one, to all times without one, at any depth.
+
+    A time's `fold` says which of two equal local times is meant, as everywhere in Python.
+    """
     zone = _ZONE.get()
     return value if zone is None else _with_zone(value, ZoneInfo(zone))
 
@@ -95,7 +97,7 @@ def _with_zone(value: Any, zone: ZoneInfo) -> Any:
 
 
 def key_with_zones(values: tuple[Any, ...], names: Sequence[str], *, component: str) -> tuple[Any, ...]:
-    """The values of a key in which no time lacks a zone: equal keys have to be one key. Raises `NaiveTime`."""
+    """Return a key whose times all have a zone, so that equal keys are one key. Raises `NaiveTime`."""
     for value, name in zip(values, names, strict=True):
         try:
             check_times((value,), name)
@@ -117,9 +119,10 @@ def has_naive_times(type_: pa.DataType) -> bool:
 
 
 def column_with_zone(times: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
-    """A column of times without a zone, taken for times in a zone, as instants. Columns know no `fold`: it is 0.
+    """Convert a column of times without a zone, taken for times in the zone `name`, to instants.
 
-    The offsets are Python's: those of Arrow ignore daylight saving time after 2037.
+    Columns have no `fold`, which counts as 0. The offsets are Python's, because those of Arrow ignore
+    daylight saving time after 2037.
     """
     zone = ZoneInfo(name)
     local_us = times.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist()
@@ -129,6 +132,6 @@ def column_with_zone(times: pa.Array | pa.ChunkedArray, name: str) -> pa.Array |
 
 
 def _offset_at(local_us: int, zone: ZoneInfo) -> timedelta | None:
-    """The zone's offset at a local time, which may lie outside of Python's years."""
+    """Return the zone's offset at a local time, which may lie outside of Python's years."""
     local = _EPOCH + timedelta(microseconds=min(max(local_us, _FIRST_US), _LAST_US))
     return local.replace(tzinfo=zone).utcoffset()

@@ -1,1 +1,1 @@
-"""Pictures and figures for people: SVG, the graph of a topology, tables, numbers as they are written."""
+"""Pictures and texts for people: SVG, the graph of a topology, tables of rows, formatted numbers."""

@@ -184,7 +184,7 @@ class Boxes:
 
     @property
     def columns(self) -> int:
-        """The number of columns."""
+        """The number of columns that have a box."""
         return max(self.column.values()) + 1
 
     @property
@@ -280,9 +280,9 @@ def _draw_node(layout: Boxes, node: Node) -> str:
 
 def _label_position(graph: Graph, edge: Edge) -> float:
     """Return the position of an edge's label, from 0 to 1: away from other labels where several edges begin or end."""
-    if sum(other.source == edge.source for other in graph.edges) > 1:
+    if sum(sibling.source == edge.source for sibling in graph.edges) > 1:
         return 0.68
-    return 0.32 if sum(other.target == edge.target for other in graph.edges) > 1 else 0.5
+    return 0.32 if sum(sibling.target == edge.target for sibling in graph.edges) > 1 else 0.5
 
 
 def _draw_edge(layout: Boxes, edge: Edge, width: float, share: float) -> str:

@@ -46,7 +46,7 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """The number of lanes."""
+        """The number of lanes side by side."""
         return max(self.lane.values(), default=0) + 1
 
 

@@ -1,1 +1,1 @@
-"""Threads, syncing to disk, medians, texts without secrets: what knows nothing of topologies."""
+"""Tools that know nothing of topologies: threads, syncing to disk, medians, tracebacks, redaction of secrets."""

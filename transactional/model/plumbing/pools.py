@@ -45,14 +45,14 @@ class DaemonPool:
 
         If several raise an error, the error of the first one in order is raised, whichever was quicker.
         """
-        others = [self.submit(work) for work in works[1:]]
+        futures = [self.submit(work) for work in works[1:]]
         try:
             for work in works[:1]:
                 work()
         finally:
-            wait(others)
-        for other in others:
-            other.result()
+            wait(futures)
+        for future in futures:
+            future.result()
 
     def shutdown(self, *, wait_s: float | None = None, cancel: bool = False) -> None:
         """Accept no more calls, and wait for the accepted ones: forever, or this long. `cancel`: start none of them."""

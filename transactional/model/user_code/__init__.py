@@ -1,1 +1,5 @@
-"""What users' own code works with: tuples, names of Storm, what can be sent to processes, and how a bolt fails."""
+"""The boundary with user code: the tuples that it receives, and its failures.
+
+`tuples` has the tuples that bolts receive, and `failures` what an exception in user code becomes. `picklable` checks
+whether the user's objects can be sent to other processes, and `storm_names` gives hints for names from Storm and Spark.
+"""

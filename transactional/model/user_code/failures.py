@@ -90,7 +90,7 @@ class guarding:  # noqa: N801 - reads as a statement: `with guarded("parse"):`
         failure = TaskFailed(code, self.component, text, text_of_trace)
         failure.is_of_many = self.is_of_many
         if isinstance(error, SchemaUnknown):  # the spout's reader does not know the spout's id
-            failure.at_fault = tuple(replace(each, component=self.component) for each in error.at_fault)
+            failure.at_fault = tuple(replace(exclusion, component=self.component) for exclusion in error.at_fault)
         raise failure from error
 
 

@@ -156,7 +156,7 @@ STORM_CLASSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("ITridentSpout", "IBatchSpout", "IPartitionedTridentSpout"), _SPOUT_CONTRACT),
     **dict.fromkeys(("IOpaquePartitionedTridentSpout", "ITridentDataSource", "FixedBatchSpout"), _SPOUT_CONTRACT),
 }
-"""What Storm's classes are here, as far as `transactional` itself has no class of the name."""
+"""The equivalents of Storm's classes, as far as `transactional` itself has no class of the name."""
 IN_BOLTS: Final[Mapping[str, str]] = {
     "getThisTaskIndex": "'task_index'",
     "getThisTaskId": "'task_index', which counts from 0 in each component",
@@ -176,7 +176,7 @@ IN_BOLTS: Final[Mapping[str, str]] = {
     "getValues": "'values'",
     "getFields": "'fields'",
 }
-"""What bolts are given: by Storm's name what it is here, where it is more than the name in lower case."""
+"""The members of objects that bolts receive, by their names in Storm, unless it is the same in snake case."""
 OF_BUILDERS: Final[Mapping[str, str]] = {
     "buildTopology": "`build()`",
     "createTopology": "`build()`",

@@ -47,7 +47,7 @@ class Tuple(tuple[Any, ...]):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The values, in order."""
+        """The values in the order of the fields."""
         return tuple(self)
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,13 +67,13 @@ class Tuple(tuple[Any, ...]):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(self._missing_field_text(name))
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Tuple) and self._origin() != other._origin():
+    def __eq__(self, other_tuple: object) -> bool:
+        if isinstance(other_tuple, Tuple) and self._origin() != other_tuple._origin():
             return False
-        return tuple.__eq__(self, other)
+        return tuple.__eq__(self, other_tuple)
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
+    def __ne__(self, other_tuple: object) -> bool:
+        return not self == other_tuple
 
     __hash__ = tuple.__hash__
 
@@ -157,7 +157,7 @@ class PartlyReadable(Tuple):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """All values. Raises `SchemaMismatch` for the first one that Python can't represent."""
+        """The values in order. Raises `SchemaMismatch` for the first one that Python can't represent."""
         return tuple(self)
 
     def __getitem__(self, field: Any) -> Any:
@@ -169,11 +169,11 @@ class PartlyReadable(Tuple):
     def __iter__(self) -> Iterator[Any]:
         return map(self._readable, super().__iter__(), self.fields)
 
-    def __add__(self, other: Any) -> Any:
-        return self.values + other
+    def __add__(self, addend: Any) -> Any:
+        return self.values + addend
 
-    def __radd__(self, other: Any) -> Any:
-        return other + self.values
+    def __radd__(self, addend: Any) -> Any:
+        return addend + self.values
 
     def _readable(self, element: Any, field: str) -> Any:
         if isinstance(element, BeyondPython):
