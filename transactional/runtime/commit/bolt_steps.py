@@ -16,8 +16,8 @@ from transactional.model.reading import Lookup, Lookups
 from transactional.model.user_code.failures import TaskFailed
 from transactional.runtime.commit.commit_steps import CommitStep, error_of_tasks
 from transactional.runtime.commit.commit_task import CommitTask, with_state
+from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.fault_finding import Inputs, find_faults
-from transactional.runtime.commit.passing import Passing
 from transactional.runtime.commit.step_tasks import BoltWork
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.tasks.map_state import MapStateView
@@ -33,70 +33,70 @@ from transactional.topology.topology import Topology, split_lookup_name
 class BoltStep(CommitStep):
     """The step of a bolt or a function, with a state or without one."""
 
-    def _size(self, passing: Passing) -> tuple[int, int]:
+    def _size(self, exchange: CommitExchange) -> tuple[int, int]:
         component = self.component
-        return passing.rows[component.id], passing.size_bytes(component.id, component.parallelism)
+        return exchange.rows[component.id], exchange.size_bytes(component.id, component.parallelism)
 
-    def _run_in_driver(self, passing: Passing) -> None:
+    def _run_in_driver(self, exchange: CommitExchange) -> None:
         component, state = self.component, self.component.state
-        info, view = self._task_info(passing)
-        received = self._run_tasks(info, passing)
+        info, view = self._task_info(exchange)
+        received = self._run_tasks(info, exchange)
         if state is None or view is None:
             return
         changes = view.changes
         try:
-            state.put(passing.attempt, changes)
+            state.put(exchange.attempt, changes)
         except SchemaMismatch as refusal:
-            raise self._find_error(info, passing, received, refusal) from refusal
-        passing.written[component.id] = len(changes)
+            raise self._find_error(info, exchange, received, refusal) from refusal
+        exchange.written_rows[component.id] = len(changes)
         if not self.plan.driver_reason and (reason := view.needs_driver):
             self.context.executor_chooser.require_driver(self.plan, reason)
         view.close()
 
-    def _work(self, passing: Passing) -> StepWork | None:
-        component, processed = self.component, passing.processed
-        part = None if component.state is None else self._state_for_tasks(passing)
+    def _work(self, exchange: CommitExchange) -> StepWork | None:
+        component, processed = self.component, exchange.processed
+        part = None if component.state is None else self._state_for_tasks(exchange)
         if part is None and component.state is not None:
             return None
         instances = processed.parts.get(component.id, ())
         assert not isinstance(instances, Partials)
         inputs = tuple(
-            TaskInput(task, tuple(passing.inbox.pop((component.id, task), ())), instances[task] if instances else None)
+            TaskInput(task, tuple(exchange.inbox.pop((component.id, task), ())), instances[task] if instances else None)
             for task in range(component.parallelism)
         )
         return BoltWork(
-            *(passing.attempt, self.plan, part, processed.facts, inputs, passing.rows[component.id]),
-            replaces=self._replaces(passing),
+            *(exchange.attempt, self.plan, part, processed.facts, inputs, exchange.rows[component.id]),
+            replaces=self._replaces(exchange),
             excluded=tuple(processed.excluded),
         )
 
-    def _run_job(self, work: StepWork, passing: Passing) -> None:
+    def _run_job(self, work: StepWork, exchange: CommitExchange) -> None:
         try:
-            super()._run_job(work, passing)
+            super()._run_job(work, exchange)
         except SchemaMismatch as refusal:
-            raise self._find_error(self._task_info(passing)[0], passing, {}, refusal) from refusal
+            raise self._find_error(self._task_info(exchange)[0], exchange, {}, refusal) from refusal
 
-    def _write_parts(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
+    def _write_parts(self, exchange: CommitExchange, written: Sequence[WrittenPart]) -> None:
         if self.component.state is not None:
-            self.component.state.put_parts(passing.attempt, written)
+            self.component.state.put_parts(exchange.attempt, written)
 
-    def _run_tasks(self, info: TaskInfo, passing: Passing) -> Inputs:
+    def _run_tasks(self, info: TaskInfo, exchange: CommitExchange) -> Inputs:
         """Run all tasks. Returns their tuples if dead letters may have to be found among them."""
         component, sets_aside = self.component, self.context.topology.dead_letters is not None
         failures, inputs = list[tuple[TaskInfo, TaskFailed]](), dict[int, partial[Received]]()
         for task in range(component.parallelism):
             task_info = replace(info, task=task)
-            make = partial(CommitTask, task_info, component.id, self._instances(task, passing.processed))
-            received = partial(self._tuples, passing.inbox.pop((component.id, task), ()))
+            make = partial(CommitTask, task_info, component.id, self._instances(task, exchange.processed))
+            received = partial(self._tuples, exchange.inbox.pop((component.id, task), ()))
             if sets_aside:
                 inputs[task] = received
             loop, failed = run_through(make, received)
             if failed is None:
-                passing.letters += loop.letters
-                passing.late_counts.update(loop.late_counts)
-                passing.counted.update(loop.counted)
-                passing.pass_on(component.id, loop.partials, loop.addressed)
-                passing.stateful += [
+                exchange.letters += loop.letters
+                exchange.late_counts.update(loop.late_counts)
+                exchange.counted.update(loop.counted)
+                exchange.pass_on(component.id, loop.partials, loop.addressed)
+                exchange.stateful += [
                     (task_info, operator)
                     for operator in loop.operators.values()
                     if isinstance(operator, StatefulOperator)
@@ -109,22 +109,22 @@ class BoltStep(CommitStep):
             raise error_of_tasks(failures) from failures[-1][1]
         return inputs
 
-    def _task_info(self, passing: Passing) -> tuple[TaskInfo, MapStateView | KeyValues | None]:
+    def _task_info(self, exchange: CommitExchange) -> tuple[TaskInfo, MapStateView | KeyValues | None]:
         """Return the first of the tasks, with the view of the state that all tasks share."""
-        context, component, processed = self.context, self.component, passing.processed
+        context, component, processed = self.context, self.component, exchange.processed
         info = TaskInfo(
-            *(context.program, passing.attempt, 0, component.parallelism),
+            *(context.program, exchange.attempt, 0, component.parallelism),
             excluded=tuple(processed.excluded),
             facts=processed.facts,
-            lookups=self._lookups(passing),
+            lookups=self._lookups(exchange),
         )
         if component.state is None:
             return info, None
-        waiting = (passing.inbox.get((component.id, task), ()) for task in range(component.parallelism))
+        waiting = (exchange.inbox.get((component.id, task), ()) for task in range(component.parallelism))
         tuples = (batch for received in waiting for batch, _, _ in self._tuples(received))
-        return with_state(info, component.id, component.state, tuples, replaces=self._replaces(passing))
+        return with_state(info, component.id, component.state, tuples, replaces=self._replaces(exchange))
 
-    def _lookups(self, passing: Passing) -> Lookups:
+    def _lookups(self, exchange: CommitExchange) -> Lookups:
         """Return the tables that the bolt looks up: states before this transaction, or after it, once they are written.
 
         A replay reads the same rows, because it brings the states to this transaction again first.
@@ -135,16 +135,16 @@ class BoltStep(CommitStep):
             read_from = self.context.topology.component(committer)
             state = read_from.state
             assert state is not None
-            rows = partial(state.rows_before if is_before else state.rows_after, passing.attempt)
+            rows = partial(state.rows_before if is_before else state.rows_after, exchange.attempt)
             lookups[read] = read_from.computed.wrap_lookup(rows)
         return lookups
 
-    def _replaces(self, passing: Passing) -> bool:
+    def _replaces(self, exchange: CommitExchange) -> bool:
         """Return whether an earlier attempt has written the state, if the bolt has a hook for that."""
         bolt, state = self.component.bolt, self.component.state
         if state is None or not isinstance(bolt, StatefulBolt):
             return False
-        return overrides_rollback(bolt) and state.is_replay(passing.attempt)
+        return overrides_rollback(bolt) and state.is_replay(exchange.attempt)
 
     def _instances(self, task: int, processed: Processed) -> Mapping[str, bytes]:
         """Return the pickled bolt that has begun its batch in the processing phase, if there is one."""
@@ -158,14 +158,16 @@ class BoltStep(CommitStep):
     def _tuples(self, received: Sequence[WaitingTuples]) -> Received:
         return ((batch, *waiting[1:]) for waiting in received for batch in read_batches(waiting, self.context.scratch))
 
-    def _find_error(self, info: TaskInfo, passing: Passing, inputs: Inputs, refusal: SchemaMismatch) -> BaseException:
+    def _find_error(
+        self, info: TaskInfo, exchange: CommitExchange, inputs: Inputs, refusal: SchemaMismatch
+    ) -> BaseException:
         """Return the error for new values that a state refuses. It names the tuples at fault if they can be set
         aside."""
         component, topology = self.component, self.context.topology
         if topology.dead_letters is None or component.state is None or refusal.at_fault:
             return refusal
         if component.id in self.context.program.plan.early:
-            inputs = _process_again(topology, component.id, passing.processed, info)
+            inputs = _process_again(topology, component.id, exchange.processed, info)
         failures = find_faults(component.id, component.state, info, inputs)
         return error_of_tasks(failures) if failures else refusal
 

@@ -14,8 +14,8 @@ from transactional.core.ports.split import TaskState, WrittenPart
 from transactional.core.ports.staged import Scratch
 from transactional.model.errors import TransactionalError, TuplesLost, WorkerDied, error_class_of
 from transactional.model.user_code.failures import TaskFailed, make_error, rank_failure, sum_up_failures
+from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.executor_choice import StepExecutorChoice, StepExecutorChooser
-from transactional.runtime.commit.passing import Passing
 from transactional.runtime.processing.staging import scratch_of
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.program import TaskProgram
@@ -48,46 +48,46 @@ class CommitStep(ABC):
     def __init__(self, plan: Step, component: Component, context: CommitContext) -> None:
         self.plan, self.component, self.context = plan, component, context
 
-    def run(self, passing: Passing) -> StepExecutorChoice:
+    def run(self, exchange: CommitExchange) -> StepExecutorChoice:
         """Finish the component: write its state, and pass on what it emits. Returns the executor, and why it was
         chosen.
 
         Raises `Fenced`, an `OperatingError`, or an exception of a bolt as `BoltFailed`.
         """
-        choice = self._choose_executor(passing)
+        choice = self._choose_executor(exchange)
         if choice.is_job:
-            if (work := self._work(passing)) is not None:
-                self._run_job(work, passing)
+            if (work := self._work(exchange)) is not None:
+                self._run_job(work, exchange)
                 return choice
             choice = StepExecutorChoice(False, "its state can be read in the driver only")
-        self._run_in_driver(passing)
+        self._run_in_driver(exchange)
         return choice
 
-    def _choose_executor(self, passing: Passing) -> StepExecutorChoice:
+    def _choose_executor(self, exchange: CommitExchange) -> StepExecutorChoice:
         chooser, plan = self.context.executor_chooser, self.plan
         if plan.driver_reason or not chooser.has_jobs:
             return chooser.choose(plan, 0, 0)
-        rows, size_bytes = self._size(passing)
+        rows, size_bytes = self._size(exchange)
         choice = chooser.choose(plan, rows, size_bytes)
         # Without rows a bolt still finishes its batch, but an update has nothing to do for tasks.
         return choice if rows or not self.component.is_update else StepExecutorChoice(False, choice.reason)
 
     @abstractmethod
-    def _run_in_driver(self, passing: Passing) -> None:
+    def _run_in_driver(self, exchange: CommitExchange) -> None:
         """Finish the component on the driver."""
 
-    def _size(self, passing: Passing) -> tuple[int, int]:
+    def _size(self, exchange: CommitExchange) -> tuple[int, int]:
         """Return the number of rows that the tasks would work on, and about their size in bytes."""
         return 0, 0
 
-    def _work(self, passing: Passing) -> StepWork | None:
+    def _work(self, exchange: CommitExchange) -> StepWork | None:
         """Return the work of a job, or None if only the driver can read the state."""
         return None
 
-    def _write_parts(self, passing: Passing, written: Sequence[WrittenPart]) -> None:  # noqa: B027 - optional
+    def _write_parts(self, exchange: CommitExchange, written: Sequence[WrittenPart]) -> None:  # noqa: B027 - optional
         """Write the parts that the tasks of a job have kept, once all their items are passed on."""
 
-    def _run_job(self, work: StepWork, passing: Passing) -> None:
+    def _run_job(self, work: StepWork, exchange: CommitExchange) -> None:
         jobs = self.context.jobs
         assert jobs is not None, "without an executor of jobs no step runs as one"
         try:
@@ -97,15 +97,15 @@ class CommitStep(ABC):
             raise
         self._check(work, answers)
         for answer in answers:
-            passing.take_items(answer.items)
-            passing.late_counts.update(answer.late_counts)
-            passing.counted.update(answer.counted)
-        self._write_parts(passing, [answer.written for answer in answers if answer.written is not None])
+            exchange.take_items(answer.items)
+            exchange.late_counts.update(answer.late_counts)
+            exchange.counted.update(answer.counted)
+        self._write_parts(exchange, [answer.written for answer in answers if answer.written is not None])
 
-    def _state_for_tasks(self, passing: Passing) -> TaskState | None:
+    def _state_for_tasks(self, exchange: CommitExchange) -> TaskState | None:
         """Return the state that tasks read, or None if only the driver can read it."""
         assert self.component.state is not None
-        return self.component.state.for_tasks(passing.attempt)
+        return self.component.state.for_tasks(exchange.attempt)
 
     def _check(self, work: StepWork, answers: Sequence[TaskDone]) -> None:
         """Raise if a task has not answered exactly once, has failed, or has not received all its rows."""

@@ -38,7 +38,7 @@ class CommitTask(TaskLoop):
         self.count(operator)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:
-        """Keep the output."""
+        """Keep the output for later components. Partial aggregates are only made if nothing has failed."""
         self.addressed += emitter.addressed()
         if self.has_no_failure:
             self.partials += emitter.partials()

@@ -15,12 +15,12 @@ from transactional.model.plumbing.syncing import sync
 from transactional.model.user_code.failures import TaskFailed
 from transactional.runtime.commit.bolt_steps import BoltStep
 from transactional.runtime.commit.commit_steps import CommitContext, CommitStep, error_of_tasks
+from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.executor_choice import StepExecutorChoice
-from transactional.runtime.commit.passing import Passing
 from transactional.runtime.commit.update_steps import update_step
+from transactional.runtime.tasks.letter_retries import batch_of_letter, subscription, takes_letters
 from transactional.runtime.tasks.program import NoReader, Record, make_program
 from transactional.runtime.tasks.step_work import StepExecutor
-from transactional.runtime.tasks.trying_again import batch_of_letter, subscription, takes_letters
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import Topology, WorkPhase
 
@@ -74,38 +74,40 @@ class CommitPhase:
         """
         for committer, state in self.states.items():
             state.begin(attempt, processed.facts_of(committer))
-        passing = Passing.of(attempt, processed)
-        self._take_letters(passing)
+        exchange = CommitExchange.from_processed(attempt, processed)
+        self._take_letters(exchange)
         states, step_executors = dict[str, dict[str, int]](), dict[str, str]()
         phase_began_s = time.monotonic()
         for step in self.steps:
             component = step.component
             began_s = time.monotonic()
             with naive_times_in(self.topology.naive_times):
-                choice = _run_step(step, passing)
+                choice = _run_step(step, exchange)
             elapsed_ms = 1_000 * (time.monotonic() - began_s)
             if component.is_committer:
                 states[component.id] = {"at": round(1_000 * (began_s - phase_began_s)), "ms": round(elapsed_ms)}
             if not step.plan.driver_reason:
-                self.context.executor_chooser.record_duration(step.plan, choice, passing.rows[component.id], elapsed_ms)
+                self.context.executor_chooser.record_duration(
+                    step.plan, choice, exchange.rows[component.id], elapsed_ms
+                )
                 step_executors[component.id] = str(choice)
         if self.topology.dead_letters is not None:
-            self.topology.dead_letters.put(attempt, letter_rows(attempt, passing.letters, processed.tried_again))
+            self.topology.dead_letters.put(attempt, letter_rows(attempt, exchange.letters, processed.tried_again))
         self._make_durable()
-        for info, operator in passing.stateful:
+        for info, operator in exchange.stateful:
             try:
                 operator.pre_commit()
             except TaskFailed as failed:
                 raise error_of_tasks([(info, failed)]) from failed
         if self.context.scratch is not None:
-            self.context.scratch.remove(passing.scratch_files)
+            self.context.scratch.remove(exchange.scratch_files)
         for component_id, facts in states.items():
-            facts |= facts_of_write(self.states[component_id], passing.written.get(component_id))
-        edges = Counter(processed.edges) + passing.sent
-        letters = Counter(letter.exclusion.component for letter in passing.letters)
-        late_counts = Counter(processed.late_counts) + passing.late_counts
-        passing.counted.update(processed.counted)
-        return CommitReport(edges, states, letters, step_executors, late_counts, processed.executor, passing.counted)
+            facts |= facts_of_write(self.states[component_id], exchange.written_rows.get(component_id))
+        edges = Counter(processed.edges) + exchange.sent
+        letters = Counter(letter.exclusion.component for letter in exchange.letters)
+        late_counts = Counter(processed.late_counts) + exchange.late_counts
+        exchange.counted.update(processed.counted)
+        return CommitReport(edges, states, letters, step_executors, late_counts, processed.executor, exchange.counted)
 
     def _is_fed_before(self, component: str) -> bool:
         """Return whether a component had all tuples that do not come from steps in the processing phase."""
@@ -122,21 +124,21 @@ class CommitPhase:
         for state in self.states.values():
             state.mark_synced()
 
-    def _take_letters(self, passing: Passing) -> None:
-        for letter in passing.processed.tried_again:
+    def _take_letters(self, exchange: CommitExchange) -> None:
+        for letter in exchange.processed.tried_again:
             batch = batch_of_letter(self.program, letter)
             if isinstance(batch, str) or self._is_fed_before(letter.component):
                 continue
             grouping = subscription(self.program, letter)
             for task in range(self.program.bolts[letter.component].parallelism):
                 if takes_letters(grouping, task):
-                    passing.put(letter.component, task, ([batch], letter.source, letter.stream), batch.num_rows)
+                    exchange.put(letter.component, task, ([batch], letter.source, letter.stream), batch.num_rows)
 
 
-def _run_step(step: CommitStep, passing: Passing) -> StepExecutorChoice:
+def _run_step(step: CommitStep, exchange: CommitExchange) -> StepExecutorChoice:
     """Run a step. An error of a state gets the name of the component, which the state does not know."""
     try:
-        return step.run(passing)
+        return step.run(exchange)
     except NaiveTime as error:
         named = f"{step.component.id!r}: "
         if named in str(error):

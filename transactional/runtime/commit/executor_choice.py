@@ -40,8 +40,7 @@ class StepExecutorChoice:
 
 @dataclass(slots=True)
 class _StepRecord:
-    """What is recorded of one step: its milliseconds per tuple on the driver, and in a job without the job's fixed
-    cost."""
+    """Measurements of one step: its milliseconds per tuple on the driver, and in a job without the job's fixed cost."""
 
     driver: MovingMedian = field(default_factory=MovingMedian)
     job: MovingMedian = field(default_factory=MovingMedian)

@@ -25,7 +25,7 @@ from transactional.runtime.tasks.task_loop import Received
 Check = Callable[[Mapping[Any, Any]], None]
 Failures = list[tuple[TaskInfo, TaskFailed]]
 Inputs = Mapping[int, Callable[[], Received]]
-"""By task, a function that returns the task's tuples. It may be called several times."""
+"""Functions that return the tuples of each task. They may be called several times."""
 
 
 def find_faults(component: str, state: ReadState, info: TaskInfo, inputs: Inputs) -> Failures:

@@ -22,8 +22,8 @@ from transactional.model.letters import Exclusion
 from transactional.model.user_code.failures import TaskFailed
 from transactional.runtime.commit.changed_rows import changed_rows
 from transactional.runtime.commit.commit_task import CommitTask, emit_tables, with_state
+from transactional.runtime.commit.exchange import Addressed
 from transactional.runtime.commit.fault_finding import find_faults
-from transactional.runtime.commit.passing import Addressed
 from transactional.runtime.processing.split_rows import in_order
 from transactional.runtime.processing.staging import staged
 from transactional.runtime.tasks.emitting import Emitter

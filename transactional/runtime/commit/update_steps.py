@@ -24,7 +24,7 @@ from transactional.model.user_code.tuples import Key
 from transactional.runtime.commit.changed_rows import changed_rows, kinds_written
 from transactional.runtime.commit.commit_steps import CommitContext, CommitStep, error_of_tasks
 from transactional.runtime.commit.commit_task import emit_tables
-from transactional.runtime.commit.passing import Passing
+from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.step_tasks import ChangingWork, ClosingWork
 from transactional.runtime.processing.split_rows import in_order_of_tasks, inputs_of, read_tables, size_of
 from transactional.runtime.tasks.operator_factory import TaskInfo
@@ -57,87 +57,87 @@ class UpdateStep(CommitStep):
         self.aggregator = context.program.aggregators[component.id]
         self.emits = read_streams(component)
 
-    def _run_in_driver(self, passing: Passing) -> None:
-        if not (emitted := self.write(passing)):
+    def _run_in_driver(self, exchange: CommitExchange) -> None:
+        if not (emitted := self.write(exchange)):
             return
-        program, attempt, component = self.context.program, passing.attempt, self.component.id
+        program, attempt, component = self.context.program, exchange.attempt, self.component.id
         try:
             emitter = emit_tables(program, attempt, component, 0, emitted)
-            passing.pass_on(component, list(emitter.partials()), emitter.addressed())
+            exchange.pass_on(component, list(emitter.partials()), emitter.addressed())
         except TaskFailed as failed:
             raise error_of_tasks([(TaskInfo(program, attempt, 0, 1), failed)]) from failed
 
-    def write(self, passing: Passing) -> Mapping[str, pa.Table]:
+    def write(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
         """Write the state. Returns the emitted rows by stream."""
-        self.merge(passing, self.partials(passing))
+        self.merge(exchange, self.partials(exchange))
         return {}
 
-    def partials(self, passing: Passing) -> Partials:
+    def partials(self, exchange: CommitExchange) -> Partials:
         """Return all partial aggregates, of the processing phase and of steps."""
-        part = passing.part_of(self.component.id)
-        if from_steps := passing.partials.get(self.component.id):
+        part = exchange.part_of(self.component.id)
+        if from_steps := exchange.partials.get(self.component.id):
             part = replace(
                 part, table=self.aggregator.combine([part.table, *read_tables(from_steps, self.context.scratch)])
             )
-        if staged := passing.staged.get(self.component.id):
+        if staged := exchange.staged.get(self.component.id):
             part = replace(part, staged=[*part.staged, *staged])
         return part
 
-    def facts(self, passing: Passing) -> BatchFacts | None:
+    def facts(self, exchange: CommitExchange) -> BatchFacts | None:
         """Return the facts of the batch for this update."""
-        return passing.processed.facts_of(self.component.id)
+        return exchange.processed.facts_of(self.component.id)
 
-    def merge(self, passing: Passing, part: Partials) -> None:
+    def merge(self, exchange: CommitExchange, part: Partials) -> None:
         """Merge partial aggregates into the state."""
-        self.state.merge(passing.attempt, part)
-        passing.written[self.component.id] = part.table.num_rows + sum(file.rows for file in part.staged)
+        self.state.merge(exchange.attempt, part)
+        exchange.written_rows[self.component.id] = part.table.num_rows + sum(file.rows for file in part.staged)
 
 
 class ChangingStep(UpdateStep):
     """An update that emits its changes, or whose values only its aggregator can combine. New values are computed before
     they are merged."""
 
-    def write(self, passing: Passing) -> Mapping[str, pa.Table]:
+    def write(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
         """Merge the changed rows, and emit them."""
-        part, plan = self.partials(passing), self.plan
-        changed = changed_rows(self.state, passing.attempt, part.table, self.aggregator)
+        part, plan = self.partials(exchange), self.plan
+        changed = changed_rows(self.state, exchange.attempt, part.table, self.aggregator)
         if plan.in_order:
             changed = in_order_of_tasks(changed, plan.split_by, plan.tasks)
         if not can_combine_all(part.combine):
             part = Partials(kinds_written(part.combine), changed.select(part.table.column_names))
-        self.merge(passing, part)
+        self.merge(exchange, part)
         return {stream: changed for stream in self.emits if stream != CLOSED}
 
-    def _size(self, passing: Passing) -> tuple[int, int]:
-        rows, size_bytes = size_of(passing.partials_of(self.component.id))
-        passing.rows[self.component.id] += rows
+    def _size(self, exchange: CommitExchange) -> tuple[int, int]:
+        rows, size_bytes = size_of(exchange.partials_of(self.component.id))
+        exchange.rows[self.component.id] += rows
         return rows, size_bytes
 
-    def _work(self, passing: Passing) -> StepWork | None:
-        if (part := self._state_for_tasks(passing)) is None:
+    def _work(self, exchange: CommitExchange) -> StepWork | None:
+        if (part := self._state_for_tasks(exchange)) is None:
             return None
-        plan, waiting = self.plan, passing.partials_of(self.component.id)
+        plan, waiting = self.plan, exchange.partials_of(self.component.id)
         inputs = tuple(starmap(TaskInput, enumerate(inputs_of(waiting, plan.split_by, plan.tasks))))
-        return ChangingWork(passing.attempt, plan, part, passing.processed.facts, inputs, size_of(waiting)[0])
+        return ChangingWork(exchange.attempt, plan, part, exchange.processed.facts, inputs, size_of(waiting)[0])
 
-    def _write_parts(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
-        part = passing.part_of(self.component.id)
+    def _write_parts(self, exchange: CommitExchange, written: Sequence[WrittenPart]) -> None:
+        part = exchange.part_of(self.component.id)
         no_rows = part.table.slice(0, 0)
         rows = [
             done.rows.select(no_rows.schema.names).cast(no_rows.schema) for done in written if done.rows is not None
         ]
         files = [done.file for done in written if done.file is not None]
-        self.merge(passing, Partials(kinds_written(part.combine), pa.concat_tables([no_rows, *rows]), files))
+        self.merge(exchange, Partials(kinds_written(part.combine), pa.concat_tables([no_rows, *rows]), files))
 
 
 class ReplacingStep(UpdateStep):
     """An update of rows that depend on one another, such as windows that grow together. It computes which rows change
     and which are deleted, and puts them."""
 
-    def write(self, passing: Passing) -> Mapping[str, pa.Table]:
+    def write(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
         """Put the rows, and emit the changed ones, and also full windows if windows do not close by time."""
-        merged = self._put(passing.attempt, self.partials(passing).table, self.facts(passing))
-        passing.written[self.component.id] = merged.changed.num_rows + merged.removed.num_rows
+        merged = self._put(exchange.attempt, self.partials(exchange).table, self.facts(exchange))
+        exchange.written_rows[self.component.id] = merged.changed.num_rows + merged.removed.num_rows
         emitted = {stream: merged.changed for stream in self.emits if stream != CLOSED}
         if CLOSED in self.emits and merged.closed is not None:
             emitted[CLOSED] = merged.closed
@@ -172,38 +172,38 @@ class ClosingStep(UpdateStep):
         super().__init__(inside.plan, inside.component, inside.context)
         self.inside = inside
 
-    def write(self, passing: Passing) -> Mapping[str, pa.Table]:
+    def write(self, exchange: CommitExchange) -> Mapping[str, pa.Table]:
         """Close windows, then write the state."""
-        return {CLOSED: self._closing_windows(passing), **self.inside.write(passing)}
+        return {CLOSED: self._closing_windows(exchange), **self.inside.write(exchange)}
 
-    def _closing_windows(self, passing: Passing) -> pa.Table:
+    def _closing_windows(self, exchange: CommitExchange) -> pa.Table:
         """Return the windows that close in the transaction, with their rows before it. A replay reads the same rows,
         even if other facts close other windows."""
-        plan, facts = self.plan, self.facts(passing)
+        plan, facts = self.plan, self.facts(exchange)
         if (rows := self.update.closing(facts)) is None:
             return arrow_schema(self.update.closed_fields).empty_table()
-        closed = self.update.close_windows(self.state.rows_between(passing.attempt, *rows), facts)
+        closed = self.update.close_windows(self.state.rows_between(exchange.attempt, *rows), facts)
         return in_order_of_tasks(closed, plan.split_by, plan.tasks, self.update.window_key) if plan.in_order else closed
 
-    def _size(self, passing: Passing) -> tuple[int, int]:
-        rows = self.update.closing(self.facts(passing))
-        count = 0 if rows is None else self.state.count_between(passing.attempt, *rows)
-        passing.rows[self.component.id] += count
+    def _size(self, exchange: CommitExchange) -> tuple[int, int]:
+        rows = self.update.closing(self.facts(exchange))
+        count = 0 if rows is None else self.state.count_between(exchange.attempt, *rows)
+        exchange.rows[self.component.id] += count
         return count, count * CLOSING_BYTES
 
-    def _work(self, passing: Passing) -> StepWork | None:
-        plan, facts = self.plan, self.facts(passing)
-        part, rows = self._state_for_tasks(passing), self.update.closing(facts)
+    def _work(self, exchange: CommitExchange) -> StepWork | None:
+        plan, facts = self.plan, self.facts(exchange)
+        part, rows = self._state_for_tasks(exchange), self.update.closing(facts)
         if part is None:
             return None
         order, closer = self.update.window_key if plan.in_order else (), self.update.window_closer()
         assert rows is not None, "a step that closes no window is no job"
         assert closer is not None, "the update is split by key"
         inputs = tuple(TaskInput(task, ()) for task in range(plan.tasks))
-        return ClosingWork(passing.attempt, plan, part, facts, inputs, 0, rows, closer, order)
+        return ClosingWork(exchange.attempt, plan, part, facts, inputs, 0, rows, closer, order)
 
-    def _write_parts(self, passing: Passing, written: Sequence[WrittenPart]) -> None:
-        self.inside.write(passing)
+    def _write_parts(self, exchange: CommitExchange, written: Sequence[WrittenPart]) -> None:
+        self.inside.write(exchange)
 
 
 def _tuples(table: pa.Table) -> list[tuple[Any, ...]]:

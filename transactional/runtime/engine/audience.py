@@ -13,7 +13,7 @@ from transactional.runtime.engine.history.observing import Leading, Notice, Noti
 
 
 class Audience:
-    """All observers of one run. An observer only gets what its port in `history/observing.py` has methods for."""
+    """The observers of one run. An observer only gets what its port in `history/observing.py` has methods for."""
 
     def __init__(self, observers: Sequence[Observer], clock: Clock) -> None:
         self._observers, self._clock = observers, clock

@@ -116,7 +116,7 @@ class CostEstimate:
         self._keep_positive(size)
 
     def _keep_positive(self, size: int) -> None:
-        """No cost is negative: a deficit of one number is taken from the other."""
+        """Keep both numbers positive: a deficit of one is taken from the other."""
         if self.fixed_ms < 0:
             self.record_ms += self.fixed_ms / size if size else 0.0
             self.fixed_ms = 0.0

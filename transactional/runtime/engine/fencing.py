@@ -143,7 +143,7 @@ def _may_lack(
 
 
 def close_tables(topology: Topology) -> None:
-    """Close every committer's table."""
+    """Close the tables of all committers, whether or not they were opened."""
     for component in topology.committers:
         assert component.state is not None
         component.state.close()

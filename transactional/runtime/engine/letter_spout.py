@@ -80,7 +80,7 @@ class LetterSpout(Spout):
 
     @property
     def batch_records_max(self) -> int:
-        """`LETTERS_PER_TRANSACTION`, whatever `target_latency_ms` says."""
+        """The limit `LETTERS_PER_TRANSACTION`, whatever `target_latency_ms` says."""
         return LETTERS_PER_TRANSACTION
 
     def limit_batches(self, limit: BatchLimit) -> None:

@@ -1,4 +1,7 @@
-"""Messages that have failed as often as they may be retried, as dead letters: read once more, for their values."""
+"""Makes dead letters of messages that have failed as often as allowed, and messages of letters that are retried.
+
+A message has only its position, so it is read from the source once more for the values of the letter.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,23 @@ from transactional.topology.topology import Topology
 
 
 def letters_of_messages(topology: Topology, messages: Sequence[PendingMessage]) -> list[DeadLetter]:
-    """A letter for each message, from the spout, with its place in the source and the values of its tuple."""
+    """Return a dead letter of the spout for each message, with its position in the source and the values of its
+    tuple."""
     reader, spout = topology.spout.reader(), topology.spout_id
     return [
-        DeadLetter(Exclusion(spout, "", m.error), spout, DEFAULT_STREAM, values_to_json(_values(reader, m)))
-        for m in messages
+        DeadLetter(
+            Exclusion(spout, "", message.error), spout, DEFAULT_STREAM, values_to_json(_read_values(reader, message))
+        )
+        for message in messages
     ]
 
 
 def messages_of_letters(letters: Iterable[Letter]) -> tuple[PendingMessage, ...]:
-    """The messages that such letters are about, to be processed again. Raises `CorruptRecord`."""
+    """Return the messages of retried letters. Raises `CorruptRecord` for a letter without a position."""
     return tuple(parse_position(values_from_json(letter.values).get(MESSAGE), letter.error) for letter in letters)
 
 
-def _values(reader: PartitionReader, message: PendingMessage) -> dict[str, Any]:
+def _read_values(reader: PartitionReader, message: PendingMessage) -> dict[str, Any]:
     values: dict[str, Any] = {MESSAGE: format_position(message)}
     offsets = OffsetRange(message.offset, Offset(message.offset + 1))
     for batch in reader.read(message.partition, offsets):

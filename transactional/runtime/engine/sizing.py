@@ -58,7 +58,7 @@ STEP_MAX_OUT_OF_REACH: Final = 2
 RECORDS_PART_MIN: Final = 0.25
 """The share of its fixed cost that the records of a batch may add, whatever the target."""
 _RECORDS_MIN: Final = 100
-"""No batch is limited to fewer records, except by the spout itself."""
+"""Smallest limit, unless the spout's own limit is smaller."""
 _RECORDS_MAX: Final = 10**12
 """The limit if a record appears to cost nothing."""
 

@@ -191,7 +191,11 @@ def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) 
 def _partials(
     program: TaskProgram, items: Iterable[Item]
 ) -> tuple[dict[str, Partials], dict[str, list[pa.Table | SplitRows]]]:
-    """What was aggregated, combined; and what is not, from the first that was left split by key."""
+    """Combine the partial aggregates of each committer.
+
+    Returns the combined ones, and those that are not combined: all in order from the first that a task has split by
+    key.
+    """
     split = dict[str, list[pa.Table | SplitRows]]()
     tables: dict[str, list[pa.Table]] = {committer: [] for committer in program.aggregators}
     staged: dict[str, list[StagedFile]] = {committer: [] for committer in program.aggregators}

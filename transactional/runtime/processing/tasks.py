@@ -43,11 +43,7 @@ from transactional.runtime.tasks.items import (
     is_for_level,
     is_for_task,
 )
-from transactional.runtime.tasks.operator_factory import TaskInfo
-from transactional.runtime.tasks.operators import Operator
-from transactional.runtime.tasks.program import AttemptInput, TaskProgram
-from transactional.runtime.tasks.task_loop import Received, TaskLoop, run_through
-from transactional.runtime.tasks.trying_again import (
+from transactional.runtime.tasks.letter_retries import (
     batch_of_letter,
     new_letter,
     refused_letters,
@@ -55,6 +51,10 @@ from transactional.runtime.tasks.trying_again import (
     takes_letters,
     with_current_origin,
 )
+from transactional.runtime.tasks.operator_factory import TaskInfo
+from transactional.runtime.tasks.operators import Operator
+from transactional.runtime.tasks.program import AttemptInput, TaskProgram
+from transactional.runtime.tasks.task_loop import Received, TaskLoop, run_through
 from transactional.runtime.tasks.watching import Report, run_watched
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Stage, StageEdge
 from transactional.topology.topology import WorkPhase

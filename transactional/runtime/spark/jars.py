@@ -1,7 +1,7 @@
 """Jars that are downloaded once, checked against a lock, and cached: Delta's for Spark, Kafka's for a local broker.
 
-A fresh machine only has Python and Java. What is missing is downloaded with the Ivy that PySpark contains, compared
-with the SHA-256 in a lock file, and kept in the user's cache folder. Quieter and faster than `spark.jars.packages`,
+A fresh machine only has Python and Java. Missing jars are downloaded with the Ivy that PySpark contains, compared with
+the SHA-256 in a lock file, and kept in the user's cache folder. This is quieter and faster than `spark.jars.packages`,
 which queries every repository at every start. `python -m transactional.runtime.spark.jars NAME ORG:NAME:REVISION …`
 prints a new lock.
 """
@@ -38,8 +38,8 @@ class Java:
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One line of a lock: coordinates in a Maven repository, and the file's SHA-256 in hex. What is not a plain jar has
-    a classifier and an extension behind them."""
+    """One line of a lock: coordinates in a Maven repository, and the file's SHA-256 in hex. Other files than plain jars
+    also have a classifier and an extension."""
 
     organisation: str
     name: str
@@ -68,22 +68,23 @@ class JarSet:
     lock: Path
 
     def jars(self) -> tuple[Jar, ...]:
-        """The jars of the lock, in its order."""
+        """Return the jars of the lock, in its order."""
         lines = self.lock.read_text("utf-8").splitlines()
         return tuple(Jar(*line.split()) for line in lines if line and not line.startswith("#"))
 
     def folder(self) -> Path:
-        """Where the jars are cached: below `XDG_CACHE_HOME` if that is set, else below `~/.cache`."""
+        """Return the cache folder of the jars, below `XDG_CACHE_HOME` if that is set, otherwise below `~/.cache`."""
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return base / "transactional" / self.name
 
     def files(self, java: Java | None = None) -> list[Path]:
-        """The jars' files, downloaded if missing. Raises `ConfigError`, or `OperatingError` if that fails."""
+        """Return the jars' files, and download missing ones. Raises `ConfigError`, or `OperatingError` if that
+        fails."""
         jars, folder = self.jars(), self.folder()
         missing = [jar for jar in jars if not (folder / jar.file_name).is_file()]
         if missing:
             folder.mkdir(parents=True, exist_ok=True)
-            # Inside the cache, so that a finished file gets its place by one atomic rename.
+            # Inside the cache, so that a finished file is moved by one atomic rename.
             with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as workspace:
                 self._download(java or find_java(), missing, Path(workspace))
                 self.install(missing, Path(workspace, "libs"))
@@ -92,15 +93,15 @@ class JarSet:
     def install(self, jars: Iterable[Jar], downloaded: Path) -> None:
         """Check the `downloaded` files of `jars`, and move them into the folder, one atomic rename each.
 
-        Two processes that download concurrently put the same bytes into the same places. Raises OperatingError for a
-        file that is not the locked one; it is not installed.
+        Two processes that download concurrently write equal files. Raises `OperatingError` for a file that differs from
+        the locked one, which is not installed.
         """
         for jar in jars:
             source = downloaded / jar.file_name
-            seen = _sha256(source)
-            if seen != jar.sha256:
+            digest = _sha256(source)
+            if digest != jar.sha256:
                 raise OperatingError(
-                    f"{jar.file_name} was downloaded with SHA-256 {seen}, but {self.lock.name} says {jar.sha256}: "
+                    f"{jar.file_name} was downloaded with SHA-256 {digest}, but {self.lock.name} says {jar.sha256}: "
                     f"nothing of it was installed; check what is between this machine and Maven Central."
                 )
             source.replace(self.folder() / jar.file_name)
@@ -115,21 +116,21 @@ class JarSet:
 
 
 def find_java(path: str | None = None) -> Java:
-    """The Java to use: `path`, else the one of `JAVA_HOME`, else the first on the `PATH`.
+    """Return the Java to use: `path`, or the one of `JAVA_HOME`, or the first on the `PATH`.
 
-    Raises ConfigError if there is none, or it is too old.
+    Raises `ConfigError` if there is none, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
-    wanted = path or (str(Path(home, "bin", "java")) if home else "java")
-    found = shutil.which(wanted)
+    command = path or (str(Path(home, "bin", "java")) if home else "java")
+    executable = shutil.which(command)
     remedy = f"install Java {JAVA_OLDEST} or newer and set JAVA_HOME, or put it on the PATH"
-    if found is None:
-        raise ConfigError(f"Java {JAVA_OLDEST} or newer is needed, and there is none at {wanted!r}: {remedy}.")
-    version = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr.strip()
+    if executable is None:
+        raise ConfigError(f"Java {JAVA_OLDEST} or newer is needed, and there is none at {command!r}: {remedy}.")
+    version = subprocess.run([executable, "-version"], capture_output=True, text=True, check=False).stderr.strip()
     major = re.search(r'version "(\d+)', version)
     if major is None or int(major[1]) < JAVA_OLDEST:
-        raise ConfigError(f"Java {JAVA_OLDEST} or newer is needed, but {found} says {version!r}: {remedy}.")
-    return Java(found, version)
+        raise ConfigError(f"Java {JAVA_OLDEST} or newer is needed, but {executable} says {version!r}: {remedy}.")
+    return Java(executable, version)
 
 
 def make_lock(name: str, roots: Sequence[str], java: Java) -> str:
@@ -190,7 +191,7 @@ def _ivy_jar() -> Path:
 
 
 def tail(log: Path, *, start: int = 0, lines_max: int = 20) -> str:
-    """The last lines of a log file, looking no further back than the byte `start`."""
+    """Return the last lines of a log file, beginning no earlier than at the byte `start`."""
     with log.open("rb") as stream:
         stream.seek(start)
         text = stream.read().decode("utf-8", "replace")

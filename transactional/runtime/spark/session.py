@@ -1,4 +1,5 @@
-"""A `SparkSession` with settings for small, frequent batches. A user's own session is respected."""
+"""Creates a `SparkSession` with settings for small, frequent batches. The settings of a user's session are not
+changed."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ JVM_OPTIONS = (
     "-XX:InitiatingHeapOccupancyPercent=20",
     "-XX:-G1UseAdaptiveIHOP",
 )
-"""For the driver's JVM. One without HotSpot, or with another collector, ignores them."""
+"""Options of the driver's JVM. A JVM without HotSpot, or with another collector, ignores them."""
 DELTA_JARS = JarSet("delta-4.4.0", Path(__file__).with_name("delta.lock"))
 
 
@@ -38,11 +39,12 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> SparkSession:
-    """A classic SparkSession: the running one, with its own settings and `conf`, or a new one.
+    """Return a classic SparkSession: the running one, with its own settings and `conf`, or a new one.
 
-    In a new one `parallelism` sets the number of shuffle partitions; `conf` overrides any of the defaults below. What
-    its JVM prints is appended to `log`, or goes to stderr.
-    Raises `ConfigError` for a Spark Connect session, which has no job tags and no RDDs; and without Java.
+    In a new one `parallelism` sets the number of shuffle partitions, and `conf` overrides any of the defaults below.
+    The output of its JVM is appended to `log`, or goes to stderr.
+
+    Raises `ConfigError` for a Spark Connect session, which has no job tags and no RDDs, and if there is no Java.
     """
     # Executors would otherwise start whatever `python3` is on their path, and fail on imports.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -61,7 +63,7 @@ def spark_session(
 
 
 def require_classic(session: SparkSession) -> SparkSession:
-    """The session itself. Raises `ConfigError` if it is a Spark Connect session."""
+    """Return the session. Raises `ConfigError` if it is a Spark Connect session."""
     if not is_classic(session):
         raise ConfigError(
             "this is a Spark Connect session; transactions need a classic one, for job tags and RDDs: "
@@ -70,21 +72,21 @@ def require_classic(session: SparkSession) -> SparkSession:
     return session
 
 
-def _beside(name: str) -> Path:
+def _file(name: str) -> Path:
     return Path(__file__).with_name(name)
 
 
 def defaults(master: str, parallelism: int) -> dict[str, str]:
-    """The settings, each with its reason."""
+    """Return the default settings of a new session."""
     # Paths that may contain a space. Java's options are split at spaces, so that one has to be a URL; Hadoop takes
     # "%20" literally, so the other has to be written as it is.
-    logging, pools = _beside("log4j2.properties").as_uri(), f"file://{_beside('fairscheduler.xml')}"
+    logging, pools = _file("log4j2.properties").as_uri(), f"file://{_file('fairscheduler.xml')}"
     settings = {
         # Small fixed plans: replanning them at run time, or with 200 partitions, costs more than running them.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(parallelism),
         "spark.databricks.delta.snapshotPartitions": "2",
-        # The commit pool goes before the processing pool.
+        # The commit pool has priority over the processing pool.
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": pools,
         # A second copy of a task would read the source, and call user code, twice at the same time.

@@ -186,7 +186,7 @@ class Emitter(StormNames):
         return partial(self.streams[stream].keep, operator.component)
 
     def emit(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple."""
+        """Emit one tuple on a stream."""
         target = self._default if stream is DEFAULT_STREAM else self._stream(stream)
         if len(values) != target.width:
             target.refuse(values)
@@ -196,7 +196,7 @@ class Emitter(StormNames):
             target.flush()
 
     def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
-        """Emit many tuples."""
+        """Emit the tuples of a record batch or table on a stream."""
         target = self._stream(stream)
         target.flush()
         with guarding(self.component):

@@ -26,11 +26,11 @@ class ReadState(Protocol):
 
     @property
     def key(self) -> Schema:
-        """The key columns."""
+        """The columns of the state's key."""
 
     @property
     def values(self) -> Schema:
-        """The value columns."""
+        """The columns of the state's values."""
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """Return the values before the transaction of those keys that exist."""
@@ -53,23 +53,23 @@ class DeferredState:
         self.component = component
 
     def get(self, *key: object) -> Any:
-        """Raise `ConfigError`."""
+        """Raise `ConfigError`: the state can't be used yet."""
         self._refuse()
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Raise `ConfigError`."""
+        """Raise `ConfigError`: the state can't be used yet."""
         self._refuse()
 
     def put(self, key: object, value: object) -> None:
-        """Raise `ConfigError`."""
+        """Raise `ConfigError`: the state can't be used yet."""
         self._refuse()
 
     def delete(self, *key: object) -> None:
-        """Raise `ConfigError`."""
+        """Raise `ConfigError`: the state can't be used yet."""
         self._refuse()
 
     def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
-        """Raise `ConfigError`."""
+        """Raise `ConfigError`: the state can't be used yet."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

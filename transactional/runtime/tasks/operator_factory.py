@@ -19,6 +19,7 @@ from transactional.model.facts import BatchFacts
 from transactional.model.letters import Exclusion
 from transactional.model.reading import Lookups
 from transactional.runtime.tasks.emitting import Emitter
+from transactional.runtime.tasks.letter_retries import makes_letters
 from transactional.runtime.tasks.map_state import DeferredLookups, DeferredState
 from transactional.runtime.tasks.operators import (
     ArrowBatchOperator,
@@ -34,7 +35,6 @@ from transactional.runtime.tasks.operators import (
 from transactional.runtime.tasks.pickling import load_instance
 from transactional.runtime.tasks.program import BoltSpec, TaskProgram
 from transactional.runtime.tasks.stateful import KeyValues, StatefulOperator
-from transactional.runtime.tasks.trying_again import makes_letters
 from transactional.topology.bolts.bolts import BasicBolt, BatchBolt, BoltMetrics, MapState, TopologyContext
 from transactional.topology.bolts.following_bolt import FollowingBolt
 from transactional.topology.bolts.functions import BoltFunction, FunctionKind

@@ -266,7 +266,7 @@ class ArrowFunction(ArrowOperator):
         self.function = function
 
     def work(self, batch: pa.RecordBatch) -> None:
-        """Call the function once."""
+        """Call the function with a record batch, and emit its result."""
         self.emitter.emit_batch(self.function(batch))
 
 
@@ -274,12 +274,12 @@ class PassOn(Operator):
     """Replaces a DataFrame bolt, whose output Spark has computed: emits the batches that it receives."""
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
-        """Emit the record batch."""
+        """Emit the record batch that has arrived."""
         self.emitter.emit_batch(batch)
 
 
 class BasicOperator(TupleOperator):
-    """Runs a `BasicBolt`."""
+    """Runs a `BasicBolt`, one tuple at a time."""
 
     def __init__(self, component: str, emitter: Emitter, bolt: BasicBolt, context: TopologyContext) -> None:
         super().__init__(component, emitter)
@@ -337,7 +337,7 @@ class _Batchwise(Operator):
 
 
 class BatchOperator(_Batchwise, TupleOperator):
-    """Runs a `BatchBolt`."""
+    """Runs a `BatchBolt`, one tuple at a time."""
 
     def work(self) -> Callable[[Tuple], None]:
         """Return the function that passes the bolt a tuple."""
@@ -346,7 +346,7 @@ class BatchOperator(_Batchwise, TupleOperator):
 
 
 class ArrowBatchOperator(_Batchwise, ArrowOperator):
-    """Runs an `ArrowBatchBolt`."""
+    """Runs an `ArrowBatchBolt`, one record batch at a time."""
 
     def work(self, batch: pa.RecordBatch) -> None:
         """Pass the bolt the record batch."""
@@ -355,7 +355,7 @@ class ArrowBatchOperator(_Batchwise, ArrowOperator):
 
 
 class FollowingOperator(ArrowBatchOperator):
-    """Runs a `FollowingBolt`."""
+    """Runs a `FollowingBolt`, which follows messages."""
 
     def execute(self, batch: pa.RecordBatch, source: str, stream: str) -> None:
         """Feed the bolt the record batch. Unlike other operators, never search for the tuples at fault."""

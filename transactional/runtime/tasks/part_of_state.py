@@ -31,12 +31,12 @@ class PartOfState:
 
     @property
     def key(self) -> Schema:
-        """The key columns."""
+        """The columns of the state's key."""
         return self._state.key
 
     @property
     def values(self) -> Schema:
-        """The value columns."""
+        """The columns of the state's values."""
         return self._state.values
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
@@ -81,10 +81,10 @@ class PartOfState:
         tasks = task_of_rows(rows, self._split_by, self._task_count)
         for row in pc.indices_nonzero(pc.not_equal(tasks, self._task)).to_pylist()[:1]:
             task, key = tasks[row].as_py(), tuple(rows.column(name)[row].as_py() for name in self.key.names)
-            shown = key[0] if len(key) == 1 else key
+            shown_key = key[0] if len(key) == 1 else key
             raise NeedsDriver(
-                f"{self._component!r} used the key {shown!r} of its state in task {self._task} of "
+                f"{self._component!r} used the key {shown_key!r} of its state in task {self._task} of "
                 f"{self._task_count}; its tuples go to task {task}, which alone may use it where the tasks "
                 "run side by side",
-                f"it uses keys of its state that belong to other tasks, as {shown!r}",
+                f"it uses keys of its state that belong to other tasks, as {shown_key!r}",
             )

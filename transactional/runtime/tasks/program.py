@@ -213,7 +213,7 @@ class AttemptInput:
     letters: tuple[Letter, ...] = ()
     facts: BatchFacts | None = None
     again: tuple[tuple[tuple[PartitionId, OffsetRange], ...], ...] = ()
-    """By task of the spout, the messages outside of the batch's ranges that it reads once more."""
+    """Messages outside of the batch's ranges that are read once more, by task of the spout."""
     lookups: Lookups | None = None
     """The tables that bolts look up in the process that has them open."""
 

@@ -71,7 +71,7 @@ class TaskDone:
     failure: StepFailure | None = None
     elapsed_ms: float = 0.0
     rows_in_all: int = 0
-    """For a task that reads its rows itself: the number of rows that it has read for all tasks together."""
+    """The number of rows of all tasks together, as a task has read it that reads its rows itself."""
     late_counts: Mapping[str, int] = field(default_factory=dict)
     """Late tuples, by the component with the windows that have left them out."""
     counted: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -97,7 +97,7 @@ def counting(
         source = "relay"
     if passed:
         seen = MemoryMapState("word string", "seen long", table=MemoryTable("seen"))
-        made.set_stateful_bolt("relay", Passing(), 2, state=seen).fields_grouping("spout", "word")
+        made.set_stateful_bolt("relay", CommitExchange(), 2, state=seen).fields_grouping("spout", "word")
         source = "relay"
     state = WithoutZeroBytes("word string", "sum long", table=table)
     add = made.set_stateful_bolt if isinstance(bolt, StatefulBolt) else made.set_committer_bolt
@@ -121,7 +121,7 @@ def test_tuples_whose_values_a_state_refuses_are_set_aside(
     assert any("can't store the value in column 'word'" in error for error in errors)
 
 
-class Passing(StatefulBolt):
+class CommitExchange(StatefulBolt):
     """Passes its tuples on in the commit phase."""
 
     output = "word string, amount long"

@@ -50,7 +50,7 @@ class _Wiring:
 
     description: Mapping[str, Any]
     inputs: dict[str, list[tuple[str, str]]] = field(init=False)
-    """By bolt, the component and the stream of each of its inputs."""
+    """The component and the stream of each input of a bolt, by bolt."""
 
     def __post_init__(self) -> None:
         spout, *bolts = self.description["components"]
@@ -71,7 +71,7 @@ class _Wiring:
 
     def named_bolts_behind(self, bolt: str) -> set[str]:
         """Return the bolts with ids chosen by the user that a bolt's tuples reach."""
-        return {behind for behind in self._bolts_behind(bolt) if not _GENERATED_ID.match(behind)}
+        return {subscriber for subscriber in self._bolts_behind(bolt) if not _GENERATED_ID.match(subscriber)}
 
     def _bolts_behind(self, bolt: str) -> Iterator[str]:
         for subscriber, inputs in self.inputs.items():

@@ -58,7 +58,7 @@ class RunStarted:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RunStarted:
-        """The inverse of `to_json`."""
+        """Make the line from the JSON values of `to_json`."""
         stored = row["snapshot"]
         progress = Progress(
             TxId(parse_whole_number(stored["committed_txid"])),
@@ -93,7 +93,7 @@ class RewindLine:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RewindLine:
-        """The inverse of `to_json`."""
+        """Make the line from the JSON values of `to_json`."""
         fence_id, attempt_id = (
             AttemptId(parse_whole_number(row["fence_id"])),
             AttemptId(parse_whole_number(row["attempt_id"])),
@@ -170,7 +170,7 @@ class JournalWriter:
         sync([Path(self.storage_path), Path(self.storage_path).absolute().parent])
 
     def close(self) -> None:
-        """Close the journal's file."""
+        """Close the journal's file. Nothing can be written afterwards."""
         self._file.close()
 
     def _write_event(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
@@ -307,11 +307,11 @@ _READERS: Mapping[object, Callable[[Any], Any]] = {
     ),
     tuple[Exclusion, ...]: lambda value: tuple(Exclusion(*exclusion) for exclusion in value),
 }
-"""By the type of a field, the function that reads it from JSON values."""
+"""The function that reads a field from JSON values, by the field's type."""
 _WORDS: Mapping[str, tuple[type[Any], Mapping[str, Callable[[Any], Any]]]] = {
     name: (word, {field.name: _READERS[get_type_hints(word)[field.name]] for field in fields(word) if field.compare})
     for name, word in vars(protocol).items()
     if isinstance(word, type) and is_dataclass(word) and word.__module__ == protocol.__name__
 }
-"""By name, the class of each event and action with the readers of its fields. Reports are left out, because no decision
+"""The class of each event and action with the readers of its fields, by name. Reports are left out, because no decision
 depends on them. A field whose type has no reader is an error when this module is imported."""

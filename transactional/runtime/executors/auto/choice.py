@@ -29,7 +29,7 @@ changes."""
 BATCHES_BETWEEN: Final = 20
 """Number of batches after a change for which there is no other change."""
 FORGOTTEN_AFTER: Final = 2_000
-"""After this many batches the other executor is estimated again: it may have been busy when it was measured."""
+"""Number of batches after which the other executor is estimated again: it may have been busy when it was measured."""
 
 
 @dataclass(frozen=True, slots=True)

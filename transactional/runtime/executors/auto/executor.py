@@ -52,7 +52,7 @@ class GearedExecutor:
         self._ended_s = 0.0
 
     def open(self) -> None:
-        """Start the workers."""
+        """Start the workers. Spark is started when it is first needed."""
         self.workers.open()
         self._chooser.workers = self.workers.slots()
 

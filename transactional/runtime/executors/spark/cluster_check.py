@@ -60,7 +60,7 @@ def check_executors(context: SparkContext) -> None:
 
 
 def check_program(context: SparkContext, program: object) -> None:
-    """Have one worker unpickle the input of all tasks. Raises `ConfigError`: what is missing there never works."""
+    """Have one worker unpickle the program of all tasks. Raises `ConfigError` if that fails, as every attempt would."""
 
     def use(numbers: Iterable[int]) -> Iterator[str]:
         return iter([type(program).__name__ for _ in numbers])
@@ -77,26 +77,27 @@ def check_program(context: SparkContext, program: object) -> None:
 
 
 def check_folders(context: SparkContext, stagers: Mapping[str, Stager]) -> None:
-    """Have executors and the driver see what each other write where tables lie. Raises `ConfigError`."""
+    """Check that executors and the driver see each other's files in the folders of tables. Raises `ConfigError`."""
     for committer, stager in stagers.items():
         marks = [stager.write_mark(create=True)]
         try:
-            for _ in range(2):  # in the second job executors look for each other's
-                for host, mark, why in _marked(context, stager, marks):
+            for _ in range(2):  # in the second job executors look for each other's marks
+                for host, mark, problem in _write_marks(context, stager, marks):
                     if mark:
                         marks.append(mark)
-                    if why or stager.missing_marks(marks):
+                    if problem or stager.missing_marks(marks):
                         raise ConfigError(
-                            f"component {committer!r}: {why or f'what {host} writes is not seen by the driver'}. Tasks "
-                            "write large partial aggregates where the state's table lies: put it on storage that the "
-                            "driver and every executor mount at the same path, or set LogLayout(staged_bytes=None)"
+                            f"component {committer!r}: {problem or f'what {host} writes is not seen by the driver'}. "
+                            "Tasks write large partial aggregates where the state's table lies: put it on storage that "
+                            "the driver and every executor mount at the same path, or set LogLayout(staged_bytes=None)"
                         )
         finally:
             stager.remove_marks(marks)
 
 
-def _marked(context: SparkContext, stager: Stager, marks: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Host, the mark that it has left, and what is wrong there, of every task of a job."""
+def _write_marks(context: SparkContext, stager: Stager, marks: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Have every task of a job write a mark. Returns the host, the mark and the problem of each task, which may be
+    empty."""
 
     def mark(numbers: Iterable[int]) -> Iterator[tuple[str, str, str]]:
         for _ in numbers:
@@ -115,7 +116,7 @@ def _marked(context: SparkContext, stager: Stager, marks: Sequence[str]) -> list
 
 @contextmanager
 def _unlogged(context: SparkContext) -> Iterator[None]:
-    """Spark logs each failed task with pages of Java. What matters of it becomes the error's single line."""
+    """Silence Spark's logger, which logs each failed task with pages of Java. The error has the important line."""
     level = log_level(context)
     context.setLogLevel("OFF")
     try:

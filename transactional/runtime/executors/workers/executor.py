@@ -163,5 +163,5 @@ class WorkerExecutor:
         return self.pool.progress(attempt)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, and stop sending modules by value."""
         self._open.close()

@@ -119,7 +119,7 @@ class WorkerPool:
             return self._progress.get(attempt, 0)
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes. Those that work for an attempt are killed."""
         self._is_closed = True
         with self._changed:
             processes = [worker.process for worker in self._workers]

@@ -1,4 +1,4 @@
-"""`Passing`: the tuples and partial aggregates that components of one commit phase pass on to later ones.
+"""`CommitExchange`: the tuples and partial aggregates that components of one commit phase pass on to later ones.
 
 It is filled from the results of the processing phase, and then by each step, on the driver or from the items of a job.
 It also collects what the phase reports: counts, dead letters, and the files to remove.
@@ -35,7 +35,7 @@ Addressed = Iterable[tuple[StageEdge, int, list[pa.RecordBatch]]]
 
 
 @dataclass(slots=True)
-class Passing:
+class CommitExchange:
     """The tuples and partial aggregates that wait for components in one commit phase, and the phase's counts."""
 
     attempt: TransactionAttempt
@@ -57,25 +57,25 @@ class Passing:
     """Late tuples, by the component whose windows have left them out."""
     counted: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The bolts' own counters, by component and name."""
-    written: dict[str, int] = field(default_factory=dict)
+    written_rows: dict[str, int] = field(default_factory=dict)
     """Rows written to states, by component."""
     scratch_files: list[StagedBytes] = field(default_factory=list)
     """Data that tasks have staged for steps of this attempt. It is removed at the end."""
 
     @classmethod
-    def of(cls, attempt: TransactionAttempt, processed: Processed) -> Passing:
-        """Make the `Passing` that a commit phase begins with, from the results of the processing phase."""
-        passing = cls(attempt, processed, letters=list(processed.letters))
+    def from_processed(cls, attempt: TransactionAttempt, processed: Processed) -> CommitExchange:
+        """Make the `CommitExchange` that a commit phase begins with, from the results of the processing phase."""
+        exchange = cls(attempt, processed, letters=list(processed.letters))
         for tuples in processed.deferred:
-            data = tuples.batches if tuples.staged is None else tuples.staged
-            passing.put(tuples.target, tuples.task, (data, tuples.source, tuples.stream), tuples.rows)
+            content = tuples.batches if tuples.staged is None else tuples.staged
+            exchange.put(tuples.target, tuples.task, (content, tuples.source, tuples.stream), tuples.rows)
         for parts in processed.parts.values():
             if isinstance(parts, list | tuple):
-                passing.scratch_files += [part for part in parts if isinstance(part, StagedBytes)]
+                exchange.scratch_files += [part for part in parts if isinstance(part, StagedBytes)]
         for committer, split in processed.split.items():
             for partial in split:
-                passing.put_partial(committer, partial)
-        return passing
+                exchange.put_partial(committer, partial)
+        return exchange
 
     def put(self, target: str, task: int, waiting: WaitingTuples, rows: int) -> None:
         """Pass tuples on to a task of a bolt."""
@@ -116,27 +116,32 @@ class Passing:
 
     def take_items(self, items: Iterable[Item]) -> None:
         """Pass on the items of a task of a job."""
-        for item in items:
-            match item:
+        for task_item in items:
+            match task_item:
                 case TuplesToCommit():
-                    self.sent[item.source, item.stream, item.target] += item.rows
-                    self.put(item.target, item.task, (item.data, item.source, item.stream), item.rows)
+                    self.sent[task_item.source, task_item.stream, task_item.target] += task_item.rows
+                    self.put(
+                        task_item.target,
+                        task_item.task,
+                        (task_item.data, task_item.source, task_item.stream),
+                        task_item.rows,
+                    )
                 case PartialAggregates():
-                    self.put_partial(item.committer, table_from_ipc(item.data))
+                    self.put_partial(task_item.committer, table_from_ipc(task_item.data))
                 case SplitAggregates():
-                    self.put_partial(item.committer, item.rows)
+                    self.put_partial(task_item.committer, task_item.rows)
                 case StagedAggregates():
-                    self.staged.setdefault(item.committer, []).append(item.file)
+                    self.staged.setdefault(task_item.committer, []).append(task_item.file)
                 case SetAside():
-                    self.letters.append(item.letter)
+                    self.letters.append(task_item.letter)
                 case _:
-                    raise AssertionError(f"no task of a step sends {type(item).__name__}")
+                    raise AssertionError(f"no task of a step sends {type(task_item).__name__}")
 
 
-def _size_bytes(data: Sequence[pa.RecordBatch] | bytes | StagedBytes) -> int:
-    if isinstance(data, StagedBytes):
-        return data.size_bytes
-    if isinstance(data, bytes):
-        return len(data)
-    batches: Sequence[pa.RecordBatch] = data
+def _size_bytes(content: Sequence[pa.RecordBatch] | bytes | StagedBytes) -> int:
+    if isinstance(content, StagedBytes):
+        return content.size_bytes
+    if isinstance(content, bytes):
+        return len(content)
+    batches: Sequence[pa.RecordBatch] = content
     return sum(int(batch.nbytes) for batch in batches)
