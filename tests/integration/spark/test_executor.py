@@ -309,7 +309,7 @@ class Sent:
             self.ways += map(type, sent)
             return unpack(sent)
 
-        patch.setattr("transactional.runtime.executors.spark.executor.unpacked", noted)
+        patch.setattr("transactional.runtime.executors.spark.executor.unpack", noted)
 
 
 def test_what_tasks_send_by_files_arrives_and_the_files_go(
