@@ -17,7 +17,7 @@ from transactional.model.batch import BatchMetadata, Offset, OffsetRange, Partit
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import BatchFacts, LastSeen
 from transactional.operations.cli.output.status_json import read_open_windows
-from transactional.operations.cli.output.statuses import windows_lines
+from transactional.operations.cli.output.statuses import describe_open_windows
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing import MemoryCoordinatorStore
@@ -81,7 +81,7 @@ class World:
 
     def status(self) -> list[str]:
         [status] = self.store.status("tick")
-        return windows_lines({"tick": read_open_windows(self.store, status)})
+        return describe_open_windows({"tick": read_open_windows(self.store, status)})
 
 
 def starts(state: MemoryMapState) -> list[int]:

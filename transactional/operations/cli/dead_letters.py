@@ -14,7 +14,7 @@ import typer
 from transactional.model.config_sources import ResolvedConfig, load_config
 from transactional.model.errors import ConfigError
 from transactional.operations.cli.options import DEFAULT_STORE, Assignments, ConfigFile, StoreUrl, refuse_unused
-from transactional.operations.cli.output.lines import plain_line, print_table
+from transactional.operations.cli.output.lines import print_line, print_table
 from transactional.operations.loading import load_topology, open_existing_store
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _show_letters(topology: Topology, keys: list[LetterKey] | None, *, as_json: 
     rows = [row for row in all_letters(topology) if keys is None or (row["transaction"], row["number"]) in keys]
     if as_json:
         for row in rows:
-            plain_line(json.dumps(row))
+            print_line(json.dumps(row))
     else:
         print_table(letters_table(rows))
 
@@ -123,10 +123,10 @@ def _replay_letters(
             observers.append(opened.enter_context(closing(JournalWriter(journal))))
         driver = TopologyDriver(replaying, coordinator_store, executor, resolved, observers=observers)
         summary = driver.run()
-    plain_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
+    print_line(f"{summary.transactions} transactions of dead letters committed, the last is {summary.committed_txid}")
     if spout.returned:
         names = " ".join(f"{txid}:{number}" for txid, number in sorted(spout.returned))
-        plain_line(
+        print_line(
             f"{len(spout.returned)} stay where they are, for their transaction failed and none of them alone is at "
             f"fault: {names}"
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, refuse_unused
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.loading import load_topology, open_for_reading, open_store
 
 if TYPE_CHECKING:
@@ -43,32 +43,32 @@ def doctor(
 
     def say(line: str) -> None:
         if not as_json:
-            plain_line(line)
+            print_line(line)
 
     topology, repaired = load_topology(target), list[str]()
     with ExitStack() as opened:
         coordinator_store = opened.enter_context(closing(open_store(store))) if repair else None
         reader = coordinator_store or opened.enter_context(closing(open_for_reading(store)))
         findings = examine(topology, reader, store)
-        for line in _lines(findings, unexamined(topology)):
+        for line in _format_findings(findings, unexamined(topology)):
             say(line)
         if coordinator_store is not None and any(finding.can_repair for finding in findings):
             for text in carry_out(topology, coordinator_store, findings, journal):
                 repaired.append(text)
                 say(f"repaired: {text}")
             findings = examine(topology, coordinator_store, store)
-            for line in _lines(findings, []):
+            for line in _format_findings(findings, []):
                 say(f"still: {line}")
     problems = [finding for finding in findings if not finding.is_harmless]
     if as_json:
         report = {"is_well": not problems, "findings": list(map(asdict, findings)), "repaired": repaired}
-        plain_line(json.dumps({**report, "not_looked_at": unexamined(topology)}, indent=2))
+        print_line(json.dumps({**report, "not_looked_at": unexamined(topology)}, indent=2))
     say(f"{topology.id}: {f'{len(problems)} things are wrong' if problems else 'nothing is wrong'}")
     if problems:
         raise typer.Exit(1)
 
 
-def _lines(findings: Iterable[Diagnosis], not_looked_at: Iterable[str]) -> Iterator[str]:
+def _format_findings(findings: Iterable[Diagnosis], not_looked_at: Iterable[str]) -> Iterator[str]:
     for finding in findings:
         yield f"{finding.problem}: {finding.where}: {finding.what}"
         yield f"  {'with --repair' if finding.can_repair else 'to do'}: {finding.remedy}"

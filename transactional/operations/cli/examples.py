@@ -13,7 +13,7 @@ from rich.text import Text
 
 from transactional.model.errors import ConfigError
 from transactional.model.schema import did_you_mean
-from transactional.operations.cli.output.lines import plain_line, print_table
+from transactional.operations.cli.output.lines import print_line, print_table
 
 FOLDER = "examples"
 """The folder of the examples in a clone, in the wheel and of a copy, so that all import each other alike."""
@@ -38,7 +38,7 @@ def examples(
         raise ConfigError(f"there is no example {name!r}; there are: {', '.join(titles)}{did_you_mean(name, titles)}")
     for module in ("__init__", *_with_imports(name, sources)):
         _copy(Path(FOLDER, f"{module}.py"), sources[module])
-    plain_line(f"run it: python -m {FOLDER}.{name}")
+    print_line(f"run it: python -m {FOLDER}.{name}")
 
 
 def _read_sources() -> Mapping[str, str]:
@@ -68,4 +68,4 @@ def _copy(path: Path, text: str) -> None:
         raise ConfigError(f"{path} is there, and differs: give it another name, or delete it")
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, "utf-8")
-    plain_line(str(path))
+    print_line(str(path))

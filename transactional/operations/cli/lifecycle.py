@@ -13,7 +13,7 @@ import typer
 from transactional.core.store import DesiredState, TopologyStatus
 from transactional.model.errors import ConfigError
 from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, TopologyId, read_statuses
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.loading import open_existing_store
 
 
@@ -63,7 +63,7 @@ def _store_desired_state(
         if state is DesiredState.KILLED and not status.is_leased:
             raise ConfigError(f"topology {topology_id!r} is not running: there is nothing to kill")
         store.desire(topology_id, state, wait_ms=wait_ms)
-    plain_line(f"{topology_id} is now {state.value}: {consequence} ({_reader_of_request(status)})")
+    print_line(f"{topology_id} is now {state.value}: {consequence} ({_reader_of_request(status)})")
 
 
 def _reader_of_request(status: TopologyStatus) -> str:

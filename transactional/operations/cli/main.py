@@ -42,8 +42,8 @@ from transactional.operations.cli.options import (
     read_statuses,
     refuse_unused,
 )
-from transactional.operations.cli.output.ending import end, leave, leave_unexpectedly, show_warnings_briefly
-from transactional.operations.cli.output.lines import first_line, plain_line, print_table
+from transactional.operations.cli.output.ending import end, exit_with_traceback, leave, show_warnings_briefly
+from transactional.operations.cli.output.lines import first_line, print_line, print_table
 from transactional.operations.cli.output.status_json import (
     attempt_json,
     read_awaited_partitions,
@@ -54,11 +54,11 @@ from transactional.operations.cli.output.status_json import (
     status_json,
 )
 from transactional.operations.cli.output.statuses import (
-    letters_lines,
+    describe_dead_letters,
+    describe_maintenance_failures,
+    describe_open_windows,
+    describe_troubles,
     print_statuses,
-    troubles_of,
-    upkeep_lines,
-    windows_lines,
 )
 from transactional.operations.cli.query import query, read
 from transactional.operations.cli.reset import reset
@@ -74,7 +74,7 @@ def _print_version(is_requested: bool | None) -> None:  # noqa: FBT001 (typer ca
     if is_requested:
         from transactional.runtime.engine.history.run_history import installed_version
 
-        plain_line(f"transactional {installed_version()}")
+        print_line(f"transactional {installed_version()}")
         raise typer.Exit
 
 
@@ -146,7 +146,7 @@ def run(
         )
         coordinator_store = stack.enter_context(closing(open_store(store)))
         if ui:
-            stack.enter_context(console_of_run(topology, store, None, plain_line))
+            stack.enter_context(console_of_run(topology, store, None, print_line))
         if master != "none":
             refuse_early(topology, coordinator_store)
         driver = TopologyDriver(
@@ -188,23 +188,23 @@ def status(
         for current in statuses:
             name = current.topology_id
             facts = steps[name], waits[name], processing[name], windows[name], upkeep[name], set_aside[name]
-            plain_line(json.dumps(status_json(current, *facts)))
+            print_line(json.dumps(status_json(current, *facts)))
         return
     print_statuses(statuses)
-    for line in (*troubles_of(statuses, retries), *upkeep_lines(upkeep)):
-        plain_line(line)
+    for line in (*describe_troubles(statuses, retries), *describe_maintenance_failures(upkeep)):
+        print_line(line)
     for topology, executor in processing.items():
         if ": " in executor:
-            plain_line(f"{topology}: the last transaction was processed {executor}")
+            print_line(f"{topology}: the last transaction was processed {executor}")
     for topology, executors in steps.items():
         for component, executor in executors.items():
             if ": " in executor:  # there is no reason before anything is measured
-                plain_line(f"{topology}: step {component} of the last transaction: {executor}")
+                print_line(f"{topology}: step {component} of the last transaction: {executor}")
     for topology, partitions in waits.items():
         if partitions:
-            plain_line(f"{topology}: windows wait for {format_awaited(partitions)}, no record yet")
-    for line in [*windows_lines(windows), *letters_lines(set_aside)]:
-        plain_line(line)
+            print_line(f"{topology}: windows wait for {format_awaited(partitions)}, no record yet")
+    for line in [*describe_open_windows(windows), *describe_dead_letters(set_aside)]:
+        print_line(line)
 
 
 @app.command()
@@ -223,13 +223,13 @@ def txns(
         attempts = reader.attempts(topology_id, limit=limit)
     if as_json:
         for record in attempts:
-            plain_line(json.dumps(attempt_json(record)))
+            print_line(json.dumps(attempt_json(record)))
         return
     print_attempts(attempts)
     for record in attempts if errors else ():
         if record.error:
             error = escape_controls(record.error)
-            plain_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {error}")
+            print_line(f"\nattempt {record.attempt} {record.phase}{' in' * (record.phase == FAILED)} {error}")
 
 
 class Format(StrEnum):
@@ -260,9 +260,9 @@ def describe(
         case Format.TEXT:
             print_table(components_tree(topology))
         case Format.MERMAID:
-            plain_line(draw_mermaid(topology))
+            print_line(draw_mermaid(topology))
         case Format.JSON:
-            plain_line(json.dumps(describe_topology(topology), indent=2))
+            print_line(json.dumps(describe_topology(topology), indent=2))
 
 
 for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
@@ -285,19 +285,19 @@ def main() -> None:
     """Entry point. Exit code 0 on success; an error of the framework is one line on stderr, and its own exit code."""
     show_warnings_briefly()
     try:
-        _work()
+        _run_command()
     except SystemExit as ended:
         end(ended.code)
 
 
-def _work() -> None:
+def _run_command() -> None:
     try:
         app()
     except TransactionalError as error:
         sys.stderr.write(f"{error.code}: {first_line(first_line_with_location(error))}\n")
         leave(error)
     except Exception as error:
-        leave_unexpectedly(error)
+        exit_with_traceback(error)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import typer
 from transactional.model.errors import ConfigError
 from transactional.model.schema import did_you_mean
 from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.loading import load_topology
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:TOPOLOGY", help="A Topology, or a function that returns one.")]
@@ -76,7 +76,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     from transactional.operations.queries.texts import to_json_value
 
     for row in rows:
-        plain_line(json.dumps(to_json_value(row), ensure_ascii=False))
+        print_line(json.dumps(to_json_value(row), ensure_ascii=False))
 
 
 def _print_txid(txid: int) -> None:

@@ -10,7 +10,7 @@ import typer
 from transactional.core.store.rules import check_free_to_reset
 from transactional.model.errors import ConfigError
 from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, TopologyId, read_statuses
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.loading import open_existing_store
 from transactional.runtime.engine.clock import SystemClock
 
@@ -31,8 +31,8 @@ def reset(
         attempts = len(coordinator_store.attempts(topology_id, limit=10_000))
         subject = f"topology {topology_id!r}: committed up to transaction {status.committed_txid}, {attempts} attempts"
         if not yes:
-            plain_line(f"{subject} would be deleted; its tables would not be touched. Pass --yes to do it")
+            print_line(f"{subject} would be deleted; its tables would not be touched. Pass --yes to do it")
             return
         if not coordinator_store.reset(topology_id):
             raise ConfigError(f"topology {topology_id!r} is no longer in the store")
-        plain_line(f"{subject} were deleted; its tables were not touched: delete them, or give it other ones")
+        print_line(f"{subject} were deleted; its tables were not touched: delete them, or give it other ones")

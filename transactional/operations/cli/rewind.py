@@ -16,7 +16,7 @@ from transactional.model.attempt import TxId
 from transactional.model.errors import ConfigError
 from transactional.model.schema import did_you_mean
 from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl, read_statuses, refuse_unused
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.loading import load_topology, open_existing_store
 
 
@@ -50,14 +50,14 @@ def rewind(
         txid = _txid_of(coordinator_store, topology.id, to_txid, to_savepoint)
         if not yes:
             for line in plan_rewind(topology, coordinator_store, txid).lines():
-                plain_line(line)
-            plain_line("nothing was changed. Pass --yes to do it")
+                print_line(line)
+            print_line("nothing was changed. Pass --yes to do it")
             return
         owner = f"transactional rewind {socket.gethostname()}:{os.getpid()}"
         journal_writer = None if journal is None else opened.enter_context(closing(JournalWriter(journal)))
         for line in carry_out(topology, coordinator_store, txid, owner=owner, journal=journal_writer).lines():
-            plain_line(line)
-        plain_line(f"done: the next run begins with transaction {txid + 1}")
+            print_line(line)
+        print_line(f"done: the next run begins with transaction {txid + 1}")
 
 
 def savepoint(
@@ -85,11 +85,11 @@ def savepoint(
         [status] = read_statuses(coordinator_store, topology.id)
         if name is None:
             for stored in coordinator_store.savepoints(topology.id):
-                plain_line(f"{stored.name}: transaction {stored.txid}, noted at {_format_time(stored.noted_at_ms)}")
+                print_line(f"{stored.name}: transaction {stored.txid}, noted at {_format_time(stored.noted_at_ms)}")
         elif drop:
             if not coordinator_store.drop_savepoint(topology.id, name):
                 raise _no_such_savepoint(coordinator_store, topology.id, name)
-            plain_line(f"savepoint {name!r} of topology {topology.id!r} is dropped")
+            print_line(f"savepoint {name!r} of topology {topology.id!r} is dropped")
         else:
             target_txid = TxId(status.committed_txid if txid is None else txid)
             plan_rewind(topology, coordinator_store, target_txid)
@@ -97,7 +97,7 @@ def savepoint(
                 raise ConfigError(
                     f"transaction {target_txid} of topology {topology.id!r} is no longer known to the store"
                 )
-            plain_line(f"savepoint {name!r} of topology {topology.id!r}: transaction {target_txid}")
+            print_line(f"savepoint {name!r} of topology {topology.id!r}: transaction {target_txid}")
 
 
 def _txid_of(store: CoordinatorStore, topology_id: str, txid: int | None, name: str | None) -> TxId:

@@ -12,7 +12,7 @@ from types import FrameType
 from transactional.core.machine.protocol import Action, Event
 from transactional.model.plumbing.garbage import keep_what_is_loaded
 from transactional.operations.cli.output.display import Display
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.cli.output.logs import Logs
 from transactional.operations.cli.output.standby import StandbyReporter
 from transactional.operations.launch.running import metrics_of_run
@@ -62,12 +62,12 @@ def make_observers(
     if standby and logs is None:
         observers.append(StandbyReporter(topology.id))
     if metrics is not None:
-        observers += stack.enter_context(metrics_of_run(topology, metrics, _report_metrics if logs else plain_line))
+        observers += stack.enter_context(metrics_of_run(topology, metrics, _report_metrics if logs else print_line))
     observers += stack.enter_context(tracing(topology.id))
-    return [*observers, Settling()]
+    return [*observers, LoadedObjectsFreezer()]
 
 
-class Settling:
+class LoadedObjectsFreezer:
     """An observer that excludes everything loaded so far from garbage collections, once a run has been set up."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def choose_spark_log(path: Path | None, logs: Logs | None) -> Path | None:
 def print_summary(summary: RunSummary, logs: Logs | None) -> None:
     """Print how many transactions a run has committed, unless the run is logged."""
     if logs is None:
-        plain_line(
+        print_line(
             f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
             f"{summary.failures} attempts failed"
         )

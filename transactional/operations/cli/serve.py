@@ -10,7 +10,7 @@ import typer
 from transactional.model.errors import ConfigError
 from transactional.model.names import DISTRIBUTION
 from transactional.operations.cli.options import DEFAULT_STORE, Host, HostNames, StoreUrl, TokenFile
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.loading import load_topology
 
 
@@ -35,19 +35,19 @@ def serve(
         from transactional.operations.queries.client import QueryClient
         from transactional.operations.queries.serving import application
         from transactional.operations.queries.slots import QuestionSlots
-        from transactional.operations.web.guard import access_of
+        from transactional.operations.web.guard import make_access
         from transactional.operations.web.server import Address, bind, serve_alone, url_of
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error}: serving needs more packages: pip install '{DISTRIBUTION}[ui]'") from error
 
     address = Address(host, port)
-    access = access_of(address, token_file, host_name or (), server="the server of queries")
+    access = make_access(address, token_file, host_name or (), server="the server of queries")
     topology = load_topology(target)
     if not topology.queries:
         raise ConfigError(f"topology {topology.id!r} has no query: declare one with @topology.query('name', 'fields')")
     with QueryClient(topology, store) as client, closing(bind(address, server="the server of queries")) as listening:
         if not address.is_loopback:
-            plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
-        plain_line(f"queries are answered at {url_of(listening)}drpc/, for requests with")
-        plain_line(f"Authorization: Bearer {access.token}" if token_file is None else "the token of the token file")
+            print_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
+        print_line(f"queries are answered at {url_of(listening)}drpc/, for requests with")
+        print_line(f"Authorization: Bearer {access.token}" if token_file is None else "the token of the token file")
         serve_alone(application(client, access, QuestionSlots(timeout_s)), listening)

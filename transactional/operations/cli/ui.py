@@ -19,7 +19,7 @@ from transactional.operations.cli.options import (
     read_statuses,
     refuse_unused,
 )
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.console.needs import require_console
 from transactional.operations.loading import load_topology, open_existing_store, open_for_reading
 from transactional.runtime.engine.clock import SystemClock
@@ -65,11 +65,11 @@ def ui(
         raise ConfigError(f"{topology_id} is for --out, which writes its page; without --out all topologies are shown")
     from transactional.operations.console.app import Console, application
     from transactional.operations.console.rendering import load_templates
-    from transactional.operations.web.guard import access_of
+    from transactional.operations.web.guard import make_access
     from transactional.operations.web.server import Address, bind, serve_alone, url_of
 
     address = Address(host, port)
-    access = access_of(address, token_file, host_name or ())
+    access = make_access(address, token_file, host_name or ())
     topologies = {topology.id: topology for topology in map(load_topology, app or ())}
     with ExitStack() as opened:
         reader = opened.enter_context(closing(open_for_reading(store)))
@@ -78,19 +78,19 @@ def ui(
         listening = opened.enter_context(closing(bind(address)))
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
         if not address.is_loopback:
-            plain_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
+            print_line("warning: there is no TLS: anyone on the way can read the token; put a reverse proxy before it")
         load_templates()
         if token_file is None:
-            plain_line(f"the console is at {url_of(listening, access.token)}")
+            print_line(f"the console is at {url_of(listening, access.token)}")
         else:
-            plain_line(f"the console is at {url_of(listening)}?token=TOKEN, with the token of {token_file}")
+            print_line(f"the console is at {url_of(listening)}?token=TOKEN, with the token of {token_file}")
         console = Console(reader, access, writable=writable, topologies=topologies, store_url=store)
         serve_alone(application(console), listening)
 
 
 def _write_page(store: str, topology_id: str | None, page_file: Path) -> None:
     """Write the overview of a topology as one file that needs nothing else."""
-    from transactional.operations.console.export import exported
+    from transactional.operations.console.export import render_page_file
 
     with closing(open_for_reading(store)) as reader:
         statuses = read_statuses(reader, topology_id)
@@ -100,9 +100,9 @@ def _write_page(store: str, topology_id: str | None, page_file: Path) -> None:
                 f"--out writes the page of one topology, and the store has: {ids}; name one: transactional ui ID --out "
                 f"{page_file}"
             )
-        page = exported(reader, statuses[0], SystemClock().wall_ms())
+        page = render_page_file(reader, statuses[0], SystemClock().wall_ms())
     try:
         page_file.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{page_file} can't be written: {error.strerror}") from error
-    plain_line(f"{page_file} has the overview of {statuses[0].topology_id}, {len(page) // 1024} KB")
+    print_line(f"{page_file} has the overview of {statuses[0].topology_id}, {len(page) // 1024} KB")

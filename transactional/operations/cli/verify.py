@@ -14,7 +14,7 @@ import typer
 from transactional.model.errors import ConfigError, OperatingError
 from transactional.model.plumbing.redaction import redacted_reason
 from transactional.operations.cli.options import DEFAULT_STORE, StoreUrl
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 from transactional.operations.loading import load_topology, open_for_reading
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def verify(
     components = {checked.component for checked in tables}
     notes = [text for component, text in unknown.items() if component not in components]
     report = replace(report, notes=(*report.notes, *notes))
-    plain_line(json.dumps(_as_json(report), indent=2) if as_json else "\n".join(_lines(topology_id, report)))
+    print_line(json.dumps(_as_json(report), indent=2) if as_json else "\n".join(_format_report(topology_id, report)))
     if not report.is_exact:
         raise typer.Exit(1)
 
@@ -164,7 +164,7 @@ def _with_counts(tables: list[AnyTable], counts: Mapping[str, str]) -> list[AnyT
     return [replace(table, counts=counts.get(table.component, table.counts)) for table in tables]
 
 
-def _lines(topology_id: str, report: Report) -> Iterable[str]:
+def _format_report(topology_id: str, report: Report) -> Iterable[str]:
     yield from map(str, report.findings)
     listed = len(report.findings)
     total = sum(report.counts.values())

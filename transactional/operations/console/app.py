@@ -272,7 +272,7 @@ class Pages:
         sent_version: object = None
         while not await request.is_disconnected():
             try:
-                version = await run_in_threadpool(views.version, self._store, topology_id, self._now_ms())
+                version = await run_in_threadpool(views.read_version, self._store, topology_id, self._now_ms())
                 # The first event is always sent: something may have changed since the page was loaded.
                 events = _CHANGED if version != sent_version else ""
                 sent_version = version
@@ -316,7 +316,7 @@ class Pages:
     ) -> Response:
         began_s = time.thread_time()
         status, now_ms = self._status(request), self._now_ms()
-        values = views.of_status(self._store, status, now_ms, self._form_key)
+        values = views.status_values(self._store, status, now_ms, self._form_key)
         page = self._page(template, status, **{**values, **view(self._store, status, now_ms)})
         self._page_s = time.thread_time() - began_s
         return page

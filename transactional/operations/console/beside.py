@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from transactional.core.store import StoreReader
 from transactional.operations.console.app import Console, application
-from transactional.operations.web.guard import access_of
+from transactional.operations.web.guard import make_access
 from transactional.operations.web.server import Address, bind, bind_or_take_any_port, serving_in_thread, url_of
 from transactional.topology.topology import Topology
 
@@ -23,7 +23,7 @@ def console_beside(
     those of `transactional ui`: they are read from the store. Raises `ConfigError` if it can't listen at `address`.
     """
     with closing(bind_or_take_any_port(Address()) if address is None else bind(address)) as listening, closing(reader):
-        access = access_of(address or Address(), None, ())
+        access = make_access(address or Address(), None, ())
         access = replace(access, cookie=f"transactional-{listening.getsockname()[1]}")
         report(f"the console is at {url_of(listening, access.token)}")
         topologies = {topology.id: topology}

@@ -13,7 +13,7 @@ from transactional.operations.console.rendering import STATIC, render
 _LINK = re.compile(r'(<a\b[^>]*?) href="/[^"]*"')
 
 
-def exported(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
+def render_page_file(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
     """The page. Links to other pages are left out: there is no console where it is read."""
     style = (STATIC / "console.css").read_text(encoding="utf-8")
     page = render(
@@ -22,6 +22,6 @@ def exported(store: StoreReader, status: TopologyStatus, now_ms: int) -> str:
         made_at=format_date_time(now_ms),
         statuses=(),
         current=None,
-        **{**views.of_status(store, status, now_ms), **views.topology(store, status, now_ms, history=History())},
+        **{**views.status_values(store, status, now_ms), **views.topology(store, status, now_ms, history=History())},
     )
     return _LINK.sub(r"\1", page)

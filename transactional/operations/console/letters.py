@@ -28,7 +28,7 @@ class LettersTable:
     problem: str = ""
 
 
-def with_letters(set_aside: RecentLetters) -> list[tuple[AttemptTimes, int, str]]:
+def count_letters_by_transaction(set_aside: RecentLetters) -> list[tuple[AttemptTimes, int, str]]:
     """Return the newest transactions with dead letters, each with their number, and the numbers by component."""
     newest = set_aside.attempts[:TRANSACTIONS_MAX]
     return [(attempt, letters_in(attempt.details), letters_by_component(attempt.details)) for attempt in newest]
@@ -42,7 +42,7 @@ def letters_by_component(details: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{component} {number}" for component, number in sorted(by_component.items()))
 
 
-def table_of(topology: Topology | None) -> LettersTable | None:
+def read_letters_table(topology: Topology | None) -> LettersTable | None:
     """Read a topology's table of dead letters. None if its code is not known here, or it has no such table."""
     if topology is None or topology.dead_letters is None:
         return None

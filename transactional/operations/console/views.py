@@ -28,7 +28,12 @@ from transactional.operations.console.drawing import charts
 from transactional.operations.console.drawing.staircase import bars_of, draw_staircase
 from transactional.operations.console.findings import Examination, find_notices
 from transactional.operations.console.history import History
-from transactional.operations.console.letters import TRANSACTIONS_MAX, letters_by_component, table_of, with_letters
+from transactional.operations.console.letters import (
+    TRANSACTIONS_MAX,
+    count_letters_by_transaction,
+    letters_by_component,
+    read_letters_table,
+)
 from transactional.operations.console.slugs import slug_of
 from transactional.topology.topology import Topology
 
@@ -61,7 +66,7 @@ def home(store: StoreReader, now_ms: int) -> View:
     return {"statuses": statuses, "cards": cards, "title": "Topologies"}
 
 
-def of_status(store: StoreReader, status: TopologyStatus, now_ms: int, form_key: str | None = None) -> View:
+def status_values(store: StoreReader, status: TopologyStatus, now_ms: int, form_key: str | None = None) -> View:
     """Return what every page of a topology shows of its status. `form_key` is the key that forms have to send back, or
     None if pages have no forms."""
     retry = retry_at_stop(store, status)
@@ -79,11 +84,11 @@ def _duration_and_kind(attempt: AttemptTimes, now_ms: int) -> tuple[float, str]:
 def topology(store: StoreReader, status: TopologyStatus, now_ms: int, *, history: History, span: str = "") -> View:
     """Return the values of the overview of a topology. The charts cover `span`, a key of `SPANS`; by default they are
     of the present run's last attempts."""
-    overview = reading.overview_of(store, status)
+    overview = reading.read_overview(store, status)
     status, recent = overview.status, overview.recent
     run_attempts = attempts_of_run(recent, status.run)
     graph = make_graph(overview.described, tuples_by_edge(run_attempts))
-    partitions, waits = reading.partitions_of(store, status)
+    partitions, waits = reading.read_partitions(store, status)
     times = event_times_of(run_attempts)
     return {
         "status": status,
@@ -125,21 +130,21 @@ def _draw_charts(series: Series | None) -> list[charts.Chart]:
         return []
     phases = {phase: series.spent(phase) for phase in ("planning", "processing", "waiting", "committing")}
     drawn = [
-        charts.area("Records per second", series, series.rates, "Records per second over time", "rate"),
-        charts.stack("Latency by phase, ms", series, phases, "Mean latency by phase over time"),
+        charts.make_area_chart("Records per second", series, series.rates, "Records per second over time", "rate"),
+        charts.make_stack_chart("Latency by phase, ms", series, phases, "Mean latency by phase over time"),
     ]
     if any(slot.lag is not None for slot in series.slots):
-        drawn.append(charts.area("Lag, records", series, series.lags, "Lag over time", "lag"))
+        drawn.append(charts.make_area_chart("Lag, records", series, series.lags, "Lag over time", "lag"))
     if any(slot.behind_ms is not None for slot in series.slots):
         words = "Watermark behind the newest event over time"
-        drawn.append(charts.area("Watermark lag, s", series, series.behind_s, words, "watermark"))
+        drawn.append(charts.make_area_chart("Watermark lag, s", series, series.behind_s, words, "watermark"))
     return drawn
 
 
 def attempts(store: StoreReader, status: TopologyStatus, older_than: AttemptId | None, phase: str) -> View:
     """Return the values of a page of the list of attempts, which begins before an attempt and has one phase."""
     phase_filter = phase if phase in PHASES else ""
-    page = reading.attempts_page(store, status.topology_id, older_than=older_than, phases=PHASES[phase_filter][1])
+    page = reading.read_attempts_page(store, status.topology_id, older_than=older_than, phases=PHASES[phase_filter][1])
     return {
         "title": f"Attempts of {status.topology_id}",
         "tab": "attempts",
@@ -154,7 +159,7 @@ def attempts(store: StoreReader, status: TopologyStatus, older_than: AttemptId |
 
 def transaction(store: StoreReader, status: TopologyStatus, txid: TxId, now_ms: int) -> View | None:
     """Return the values of the page of a transaction, or None if the store has no attempt at it."""
-    history = reading.transaction_of(store, status.topology_id, txid)
+    history = reading.read_transaction(store, status.topology_id, txid)
     if not history.attempts:
         return None
     previous = history.previous
@@ -191,7 +196,7 @@ def _has_waited(attempt: AttemptTimes, previous: AttemptTimes) -> bool:
 
 def partitions(store: StoreReader, status: TopologyStatus, page: int) -> View:
     """Return the values of a page of the partitions."""
-    rows, waits = reading.partitions_of(store, status)
+    rows, waits = reading.read_partitions(store, status)
     pages = max(1, -(-len(rows) // PARTITIONS_OF_PAGE))
     page = min(page, pages)
     return {
@@ -239,11 +244,11 @@ def letters(store: StoreReader, status: TopologyStatus, known_topology: Topology
     return {
         "title": f"Dead letters of {status.topology_id}",
         "tab": "letters",
-        "by_transaction": with_letters(set_aside),
+        "by_transaction": count_letters_by_transaction(set_aside),
         "set_aside": set_aside,
         "shown_max": TRANSACTIONS_MAX,
         "is_known": known_topology is not None,
-        "table": table_of(known_topology),
+        "table": read_letters_table(known_topology),
     }
 
 
@@ -260,7 +265,7 @@ def doctor(
     }
 
 
-def version(store: StoreReader, topology_id: str, now_ms: int) -> object:
+def read_version(store: StoreReader, topology_id: str, now_ms: int) -> object:
     """Return a value that differs whenever a page may have something new, and while a run is in progress every ten
     seconds: pages show how long ago things happened."""
     status = next(iter(store.status(topology_id)), None)

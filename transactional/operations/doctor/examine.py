@@ -36,7 +36,7 @@ def examine(topology: Topology, store: StoreReader, store_url: str | None = None
     With `store_url` the store's own rows are checked, too. States that can't be examined are skipped: `unexamined`
     lists them.
     """
-    status = status_of(topology, store)
+    status = read_status(topology, store)
     if status is None or store_url is None:
         return [*examine_tables(topology, store, status), *examine_source(topology, store, status)]
     diagnoses = [*examine_store(topology, store, store_url), *examine_tables(topology, store, status)]
@@ -46,7 +46,7 @@ def examine(topology: Topology, store: StoreReader, store_url: str | None = None
     return [*diagnoses, *examine_source(topology, store, status)]
 
 
-def status_of(topology: Topology, store: StoreReader) -> TopologyStatus | None:
+def read_status(topology: Topology, store: StoreReader) -> TopologyStatus | None:
     """Return the status of a topology in the store, or None if the store does not know it."""
     return next(iter(store.status(topology.id)), None)
 
@@ -54,7 +54,7 @@ def status_of(topology: Topology, store: StoreReader) -> TopologyStatus | None:
 def examine_tables(topology: Topology, store: StoreReader, status: TopologyStatus | None) -> list[Diagnosis]:
     """Return what is wrong with the tables. Raises `OperatingError` if the storage of one does not respond."""
     diagnoses: list[Diagnosis] = []
-    for table in tables_of(topology):
+    for table in examine_states(topology):
         table_diagnoses = list(table.examined.diagnoses())
         if not any(diagnosis.problem in UNREADABLE for diagnosis in table_diagnoses):
             table_diagnoses += _examine_version(table, topology, store, status)
@@ -86,7 +86,7 @@ def unexamined(topology: Topology) -> list[str]:
     return [component for component, address in addresses if address is None or not address.uri]
 
 
-def tables_of(topology: Topology) -> list[Table]:
+def examine_states(topology: Topology) -> list[Table]:
     """Examine the tables of a topology's committers as they are now. Raises `OperatingError`."""
     states = [(committer.id, committer.state) for committer in topology.committers if committer.state is not None]
     examinations = [(component, state.examine(topology.id, component)) for component, state in states]

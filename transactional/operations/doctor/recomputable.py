@@ -84,7 +84,7 @@ def _pair_keys_with_values(
     return zip(keys, batch.select(sorted(fields)).to_pylist() if fields else [{}] * batch.num_rows, strict=True)
 
 
-def windows_of(topology: Topology) -> Iterator[RecomputedWindowTable]:
+def find_window_tables(topology: Topology) -> Iterator[RecomputedWindowTable]:
     """Yield the time windows of a topology whose tuples get their windows from a known step."""
     for component in topology.components:
         update = component.bolt
@@ -95,7 +95,12 @@ def windows_of(topology: Topology) -> Iterator[RecomputedWindowTable]:
             step, is_of_commit_phase = step_and_phase
             columns, unknown_columns = _computable_columns(update)
             yield RecomputedWindowTable(
-                component, update, step.time, Recomputed(_rules(update, columns)), is_of_commit_phase, unknown_columns
+                component,
+                update,
+                step.time,
+                Recomputed(_window_rules(update, columns)),
+                is_of_commit_phase,
+                unknown_columns,
             )
 
 
@@ -111,7 +116,7 @@ def _window_step_of(topology: Topology, component: Component) -> tuple[AssignPan
     return (steps[-1], not is_early) if steps and isinstance(steps[-1], AssignPanes | AssignSessions) else None
 
 
-def expiring_rows_of(topology: Topology) -> Iterator[RecomputedExpiringRows]:
+def find_expiring_tables(topology: Topology) -> Iterator[RecomputedExpiringRows]:
     """Yield the tables whose rows expire, and all of whose columns can be computed."""
     for component in topology.committers:
         expiry = expiry_of(component)
@@ -148,7 +153,7 @@ def _computable_columns(update: WindowedUpdate | SessionUpdate) -> tuple[dict[st
     ]
 
 
-def _rules(update: WindowedUpdate | SessionUpdate, columns: Mapping[str, tuple[str, str | None]]) -> WindowRules:
+def _window_rules(update: WindowedUpdate | SessionUpdate, columns: Mapping[str, tuple[str, str | None]]) -> WindowRules:
     if isinstance(update, SessionUpdate):
         sessions = update.window.sessions
         return WindowRules(0, 1, columns, sessions.gap_us, sessions.longest_us)

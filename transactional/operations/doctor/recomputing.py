@@ -20,8 +20,8 @@ from transactional.operations.doctor.recomputable import (
     RecomputedExpiringRows,
     RecomputedWindowTable,
     columns_of_copy,
-    expiring_rows_of,
-    windows_of,
+    find_expiring_tables,
+    find_window_tables,
 )
 from transactional.operations.doctor.replaying import Replay, expiry_of, reduce_to
 from transactional.runtime.engine.fencing import close_tables
@@ -61,8 +61,8 @@ class _Recomputing:
 
     def __init__(self, topology: Topology, joined: Mapping[str, int], findings: Findings) -> None:
         self.topology, self.joined, self.findings = topology, joined, findings
-        self.windows = list(windows_of(topology))
-        self.expiring = list(expiring_rows_of(topology))
+        self.windows = list(find_window_tables(topology))
+        self.expiring = list(find_expiring_tables(topology))
         self.compared = {table.component.id for table in self.windows if not table.unknown_columns}
         self.compared |= {table.component.id for table in self.expiring}
         self.compared |= {

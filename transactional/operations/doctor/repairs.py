@@ -20,7 +20,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import ConfigError, StoreMismatch
 from transactional.model.names import joining_of
-from transactional.operations.doctor.examine import Table, tables_of
+from transactional.operations.doctor.examine import Table, examine_states
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.fencing import committed_by
 from transactional.runtime.engine.history.journal import RewindLine, RunStarted, read_journal
@@ -105,13 +105,13 @@ def repair(
     `StoreMismatch` if a repair would not be right; what was done before that is kept.
     """
     repairs_done: list[str] = []
-    tables = {table.component: table for table in tables_of(topology)}
+    tables = {table.component: table for table in examine_states(topology)}
     repairable = [finding for finding in findings if finding.can_repair]
     if torn_tables := [finding for finding in repairable if finding.problem is Problem.TABLE_TORN]:
         # Only the table's other files show which further repairs it needs.
         with _hold_lease(topology, store):
             repairs_done += [tables[finding.component].examined.repair(finding) for finding in torn_tables]
-        tables = {table.component: table for table in tables_of(topology)}
+        tables = {table.component: table for table in examine_states(topology)}
         repairable = [finding for finding in repairable if finding not in torn_tables]
     if any(finding.problem in (Problem.STORE_WIPED, Problem.TABLE_AHEAD) for finding in repairable):
         if journal is None:
@@ -119,7 +119,7 @@ def repair(
                 "the store can only catch up with the tables if the batches are known: pass the journal of the "
                 "runs, with --journal FILE"
             )
-        repairs_done.append(take_over(topology, store, list(tables.values()), Journal.read(journal)))
+        repairs_done.append(restore_store(topology, store, list(tables.values()), Journal.read(journal)))
     table_findings = [
         finding for finding in repairable if finding.problem not in (Problem.STORE_WIPED, Problem.TABLE_AHEAD)
     ]
@@ -156,7 +156,7 @@ def _acquire_lease(topology: Topology, store: CoordinatorStore) -> Lease:
 # --- the store ----------------------------------------------------------------------------------------------------
 
 
-def take_over(topology: Topology, store: CoordinatorStore, tables: Sequence[Table], journal: Journal) -> str:
+def restore_store(topology: Topology, store: CoordinatorStore, tables: Sequence[Table], journal: Journal) -> str:
     """Commit the tables' transaction in the store, with the batches in the journal, and return what was done.
 
     Each step but counting is one that a coordinator makes, and is refused like one. After a crash in the middle the

@@ -17,9 +17,9 @@ def refuse_early(topology: Topology, store: CoordinatorStore) -> None:
 
     Nothing is checked while another process runs the topology, because tables and store change meanwhile.
     """
-    from transactional.operations.doctor.examine import examine_tables, status_of
+    from transactional.operations.doctor.examine import examine_tables, read_status
 
-    status = status_of(topology, store)
+    status = read_status(topology, store)
     if status is not None and status.is_leased:
         return
     try:

@@ -190,11 +190,11 @@ def console_of_run(
 
     require_console()
     from transactional.operations.console.beside import console_beside
-    from transactional.operations.web.server import address_of
+    from transactional.operations.web.server import parse_address
 
     with closing(open_store(store)) as new_store:
         new_store.desired("")  # the run is about to make its tables; whoever looks first may be earlier
-    bind_address = None if address is None else address_of(address)
+    bind_address = None if address is None else parse_address(address)
     with console_beside(open_beside_writer(store), bind_address, topology, report, store_url=store):
         yield
 

@@ -13,7 +13,7 @@ from transactional.core.store import StoreReader
 from transactional.model.attempt import TxId
 from transactional.operations.loading import check_topology, open_for_reading
 from transactional.operations.queries.pinning import Tables
-from transactional.operations.queries.showing import view_of
+from transactional.operations.queries.showing import notebook_view
 from transactional.topology.topology import Topology
 
 
@@ -36,7 +36,7 @@ class Snapshot(Mapping[str, pa.Table]):
         return len(self._tables.readers)
 
     def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
-        return view_of({f"{name} as of transaction {self.txid}": table for name, table in self.items()})
+        return notebook_view({f"{name} as of transaction {self.txid}": table for name, table in self.items()})
 
 
 class AsOf(AbstractContextManager[Snapshot]):

@@ -32,7 +32,7 @@ from transactional.model.facts import BatchFacts, StaticVersion
 from transactional.model.schema import did_you_mean
 from transactional.operations.loading import check_topology, open_for_reading
 from transactional.operations.queries.pinning import Tables
-from transactional.operations.queries.showing import view_of
+from transactional.operations.queries.showing import notebook_view
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.topology.streams.questions import make_batch
@@ -56,7 +56,7 @@ class Answer(Sequence[Mapping[str, Any]]):
         return f"Answer(txid={self.txid}, {self.table.to_pylist()})"
 
     def _repr_mimebundle_(self, **_: Any) -> Mapping[str, str]:
-        return view_of({f"as of transaction {self.txid}": self.table})
+        return notebook_view({f"as of transaction {self.txid}": self.table})
 
 
 class QueryClient:

@@ -12,7 +12,7 @@ ROWS_MAX = 20
 """The number of rows of a table that a notebook shows."""
 
 
-def view_of(tables: Mapping[str, pa.Table]) -> dict[str, str]:
+def notebook_view(tables: Mapping[str, pa.Table]) -> dict[str, str]:
     """Return tables, which are given by title, in the types of content that notebooks know."""
     titled_rows = [_first_rows(title, table) for title, table in tables.items()]
     return {"text/html": tables_to_html(titled_rows), "text/plain": tables_to_text(titled_rows)}

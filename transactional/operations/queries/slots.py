@@ -59,7 +59,7 @@ class QuestionSlots:
     async def _run_in_thread(self, work: _Work[T]) -> T:
         outcome, is_given_up = Future[T](), threading.Event()
         outcome.set_running_or_notify_cancel()
-        thread = threading.Thread(target=_work_for, args=(outcome, work, is_given_up), name="question", daemon=True)
+        thread = threading.Thread(target=_run_work, args=(outcome, work, is_given_up), name="question", daemon=True)
         thread.start()
         try:
             return await asyncio.wrap_future(outcome)
@@ -70,7 +70,7 @@ class QuestionSlots:
             raise
 
 
-def _work_for(outcome: Future[T], work: _Work[T], is_given_up: threading.Event) -> None:
+def _run_work(outcome: Future[T], work: _Work[T], is_given_up: threading.Event) -> None:
     try:
         outcome.set_result(work(is_given_up.is_set))
     except BaseException as error:

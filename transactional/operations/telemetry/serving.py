@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from transactional.operations.telemetry.guarded_observer import GuardedObserver
 from transactional.operations.telemetry.health import Health
 from transactional.operations.telemetry.metrics import Metrics
-from transactional.operations.telemetry.softly import Softly
 from transactional.operations.web.connections import ConnectionLimits
-from transactional.operations.web.server import address_of, bind, serving_in_thread, url_of
+from transactional.operations.web.server import bind, parse_address, serving_in_thread, url_of
 from transactional.runtime.engine.history.observing import Observer
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def serving_metrics(
     metrics, health = Metrics(topology_id, components, is_traced=is_traced), Health()
     answers = _Answers(metrics.registry, health)
     with (
-        closing(bind(address_of(address, server="metrics"), server="metrics")) as listening,
+        closing(bind(parse_address(address, server="metrics"), server="metrics")) as listening,
         serving_in_thread(answers, listening, name="metrics", limits=_LIMITS),
     ):
-        yield [Softly(metrics, "metrics"), health], f"{url_of(listening)}metrics"
+        yield [GuardedObserver(metrics, "metrics"), health], f"{url_of(listening)}metrics"

@@ -12,8 +12,8 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 from transactional.model.names import DISTRIBUTION
+from transactional.operations.telemetry.guarded_observer import GuardedObserver
 from transactional.operations.telemetry.run_log import LOGGER
-from transactional.operations.telemetry.softly import Softly
 from transactional.runtime.engine.history.observing import Observer
 
 if TYPE_CHECKING:
@@ -61,18 +61,18 @@ def tracing(topology_id: str, environ: Mapping[str, str] = os.environ) -> Iterat
         yield []
         return
     complaints = logging.getLogger("opentelemetry")
-    seldom = _Seldom()
+    rate_limit = _RateLimit()
     for handler in _with_descendants(complaints):
-        handler.addFilter(seldom)
+        handler.addFilter(rate_limit)
     try:
-        yield [Softly(traces, "traces")]
+        yield [GuardedObserver(traces, "traces")]
     finally:
         # An exporter may hang; the end of a run does not wait for it for long.
         closing = threading.Thread(target=traces.close, name="traces", daemon=True)
         closing.start()
         closing.join(FLUSH_S)
         for handler in _with_descendants(complaints):
-            handler.removeFilter(seldom)
+            handler.removeFilter(rate_limit)
 
 
 def make_exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
@@ -102,7 +102,7 @@ def _with_descendants(parent: logging.Logger) -> list[logging.Logger]:
     return [parent, *(logger for logger in descendants if isinstance(logger, logging.Logger))]
 
 
-class _Seldom(logging.Filter):
+class _RateLimit(logging.Filter):
     """Lets one complaint through a minute: an exporter that is down has one for each batch of spans."""
 
     def __init__(self) -> None:

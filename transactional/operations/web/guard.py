@@ -53,7 +53,7 @@ class Access:
     cookie: str = "transactional"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hosts", frozenset(map(name_of, self.hosts)))
+        object.__setattr__(self, "hosts", frozenset(map(normalize_host, self.hosts)))
 
     def is_token(self, text: str) -> bool:
         """Return whether a text is the token, in a time that does not depend on where they differ."""
@@ -65,7 +65,7 @@ class Access:
         return hmac.new(self.token.encode(), b"transactional console form", hashlib.sha256).hexdigest()
 
 
-def access_of(
+def make_access(
     address: Address, token_file: Path | None, host_names: Collection[str], *, server: str = "the console"
 ) -> Access:
     """Return the token and the host names to accept; `server` is the name of the server in messages.
@@ -79,7 +79,7 @@ def access_of(
         )
     token = secrets.token_urlsafe(24) if token_file is None else _read_token(token_file)
     for name in host_names:
-        if not name_of(name) or set(name) & set("/@ "):
+        if not normalize_host(name) or set(name) & set("/@ "):
             raise ConfigError(
                 f"{name!r} is no host name: pass it as it stands in an address, such as topologies.example"
             )
@@ -125,7 +125,7 @@ class Guard:
     def _refuse_or_redirect(self, scope: Scope) -> Response | None:
         """Return a refusal, or a redirect for a token in the address. None if the request has access."""
         headers = Headers(scope=scope)
-        if name_of(headers.get("host", "")) not in self._access.hosts:
+        if normalize_host(headers.get("host", "")) not in self._access.hosts:
             return PlainTextResponse(
                 "This server was not started for this host name; --host-name NAME adds one.\n", 421
             )
@@ -154,7 +154,7 @@ class Guard:
         return answer
 
 
-def name_of(host: str) -> str:
+def normalize_host(host: str) -> str:
     """Return the name in a Host header or of a host that an operator names: without port, in lower case, IPv6 as
     browsers write it."""
     name, colon, port = host.rpartition(":")

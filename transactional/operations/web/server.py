@@ -42,7 +42,7 @@ class Address:
             return self.host == "localhost"
 
 
-def address_of(text: str, *, server: str = "the console") -> Address:
+def parse_address(text: str, *, server: str = "the console") -> Address:
     """Parse `127.0.0.1:8787`, `[::1]:8787`, or `:0` for any free port; `server` is the name of the server in messages.
 
     Raises `ConfigError`.

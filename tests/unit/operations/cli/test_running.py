@@ -84,7 +84,7 @@ def test_collections_of_garbage_leave_out_what_a_run_has_loaded_once_it_leads(
 def test_a_standby_settles_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     settled = list[str]()
     monkeypatch.setattr(running, "keep_what_is_loaded", lambda: settled.append("loaded"))
-    settling, lease = running.Settling(), Lease("words", Epoch(1), "me", Progress(), AttemptId(1))
+    settling, lease = running.LoadedObjectsFreezer(), Lease("words", Epoch(1), "me", Progress(), AttemptId(1))
     settling.notice(0, StandingBy())
     assert settled == ["loaded"]
     settling.notice(9, Leading(lease, None))

@@ -441,16 +441,16 @@ def test_the_pages_are_the_same_from_a_database(tmp_path: Path) -> None:
 
 def test_a_version_differs_when_anything_is_new() -> None:
     past = Past().begin().committed()
-    from transactional.operations.console.views import version
+    from transactional.operations.console.views import read_version
 
     now_ms = past.clock.wall_ms
-    seen = [version(past.store, "words", now_ms())]
+    seen = [read_version(past.store, "words", now_ms())]
     for change in (past.committed, past.retried, lambda: past.fail(past.issue()), past.taken_over, past.end):
         change()
-        seen.append(version(past.store, "words", now_ms()))
+        seen.append(read_version(past.store, "words", now_ms()))
     assert len({str(each) for each in seen}) == len(seen)
-    assert version(past.store, "words", now_ms()) == seen[-1]
-    assert version(past.store, "nobody", now_ms()) is None
+    assert read_version(past.store, "words", now_ms()) == seen[-1]
+    assert read_version(past.store, "nobody", now_ms()) is None
 
 
 def test_a_status_read_earlier_includes_what_was_committed_since() -> None:

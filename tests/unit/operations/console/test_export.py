@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.unit.operations.console.stores import HOSTILE, Past
 from tests.unit.operations.console.test_app import Reader
-from transactional.operations.console.export import exported
+from transactional.operations.console.export import render_page_file
 
 
 def written(past: Past) -> str:
     [status] = past.store.status(past.topology_id)
-    return exported(past.store, status, past.clock.wall_ms())
+    return render_page_file(past.store, status, past.clock.wall_ms())
 
 
 def test_a_file_has_the_diagrams_and_loads_nothing() -> None:

@@ -18,8 +18,8 @@ from transactional.core.store.rules import state_of
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.core.store.troubles import retry_at_stop
 from transactional.model.attempt import TxId
-from transactional.operations.cli.output.statuses import troubles_of
-from transactional.operations.console.export import exported
+from transactional.operations.cli.output.statuses import describe_troubles
+from transactional.operations.console.export import render_page_file
 from transactional.operations.console.findings import find_notices
 from transactional.operations.launch.running import run_topology
 
@@ -72,7 +72,7 @@ def test_a_retry_of_a_run_that_somebody_has_ended_is_no_alarm(how: EndedHow) -> 
     past.end(RunEnd(how))
     words = f"ransaction 2 was being retried (attempt 1 of 2) when the run was {how.value}"
     [status] = past.store.status("words")
-    assert troubles_of([status], {"words": retry_at_stop(past.store, status)}) == [
+    assert describe_troubles([status], {"words": retry_at_stop(past.store, status)}) == [
         f"words: t{words}: processing: ValueError: no"
     ]
     [notice] = find_notices(past.store, status, past.clock.wall_ms())
@@ -82,7 +82,7 @@ def test_a_retry_of_a_run_that_somebody_has_ended_is_no_alarm(how: EndedHow) -> 
         assert words in text_of(page)
         assert "ailing" not in text_of(page), path
         assert 'class="trouble"' not in page, path
-    assert words in text_of(exported(past.store, status, past.clock.wall_ms()))
+    assert words in text_of(render_page_file(past.store, status, past.clock.wall_ms()))
 
 
 @pytest.mark.parametrize("end", [None, RunEnd(EndedHow.FAILED, "TX406", "retries exhausted")])
@@ -97,7 +97,9 @@ def test_a_run_that_has_ended_by_itself_while_it_was_failing_is_one(end: RunEnd 
     assert "It was failing since" in text_of(page)
     assert 'class="trouble"' in page
     [status] = past.store.status("words")
-    assert troubles_of([status], {"words": retry_at_stop(past.store, status)})[0].startswith("words has been failing")
+    assert describe_troubles([status], {"words": retry_at_stop(past.store, status)})[0].startswith(
+        "words has been failing"
+    )
 
 
 @pytest.mark.parametrize(("attempts", "words"), [(1, "attempt 1 of 2"), (2, "attempt 2 of 2"), (3, "attempt 3")])

@@ -22,7 +22,7 @@ from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import StoreUnavailable
 from transactional.model.names import DEAD_LETTERS
 from transactional.operations.cli.output.status_json import status_json
-from transactional.operations.cli.output.statuses import letters_lines
+from transactional.operations.cli.output.statuses import describe_dead_letters
 
 
 def text_of(page: str) -> str:
@@ -87,7 +87,7 @@ def test_the_number_of_letters_is_one_wherever_it_stands() -> None:
     assert "Transactions with dead letters 162 set aside, last 162 transactions · the newest 100" in letters
     [status] = past.store.status("words")
     set_aside = set_aside_of(past.store, status)
-    assert letters_lines({"words": set_aside}) == [
+    assert describe_dead_letters({"words": set_aside}) == [
         "words: 162 tuples set aside, last 162 transactions; `transactional deadletters` shows them"
     ]
     assert status_json(status, {}, set_aside=set_aside)["dead_letters"] == 162

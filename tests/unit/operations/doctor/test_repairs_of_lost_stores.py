@@ -20,7 +20,7 @@ from transactional.errors import ConfigError, StoreMismatch
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.batch import EMPTY_BATCH
 from transactional.operations.doctor.examine import Table
-from transactional.operations.doctor.repairs import Journal, take_over
+from transactional.operations.doctor.repairs import Journal, restore_store
 from transactional.operations.launch.running import make_executor, run_topology
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.testing import MemoryCoordinatorStore
@@ -171,7 +171,7 @@ def test_a_transaction_that_two_attempts_have_left_in_tables_is_not_taken_over(
     tables = [Table(name, ExaminedTable(name, name, attempt_id)) for name, attempt_id in each]
     journal = Journal({AttemptId(number): (TxId(1), EMPTY_BATCH) for number in (2, 3)})
     with pytest.raises(StoreMismatch, match="they hold transaction 1 as two attempts wrote it"):
-        take_over(Patient(tmp_path).topology(), MemoryCoordinatorStore(), tables, journal)
+        restore_store(Patient(tmp_path).topology(), MemoryCoordinatorStore(), tables, journal)
 
 
 def dying(patient: Patient, after: int) -> bool:

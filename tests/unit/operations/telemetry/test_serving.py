@@ -10,7 +10,7 @@ import pytest
 
 from transactional.errors import ConfigError
 from transactional.operations.telemetry.serving import serving_metrics
-from transactional.operations.web.server import Address, address_of
+from transactional.operations.web.server import Address, parse_address
 
 
 def get(url: str, path: str = "", **headers: str) -> tuple[int, str, str]:
@@ -51,14 +51,14 @@ def test_another_machines_address_is_one_clear_line() -> None:
 
 
 def test_ipv6_has_brackets() -> None:
-    assert address_of("[::1]:9464") == Address("::1", 9464)
-    assert address_of("metrics.example:0") == Address("metrics.example", 0)
+    assert parse_address("[::1]:9464") == Address("::1", 9464)
+    assert parse_address("metrics.example:0") == Address("metrics.example", 0)
 
 
 @pytest.mark.parametrize("text", ["", "9464", "host:", "host:port", "::1:9464", "host:65536", "host:-1", "[::1]"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        address_of(text)
+        parse_address(text)
 
 
 def test_a_client_that_says_nothing_keeps_nobody_waiting() -> None:

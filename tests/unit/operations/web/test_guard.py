@@ -10,7 +10,7 @@ import pytest
 from tests.unit.operations.console.browsing import BASE, TOKEN, browser, stranger
 from tests.unit.operations.console.stores import Past
 from transactional.errors import ConfigError
-from transactional.operations.web.guard import HEADERS, Access, Guard, access_of
+from transactional.operations.web.guard import HEADERS, Access, Guard, make_access
 from transactional.operations.web.server import Address
 
 
@@ -73,7 +73,7 @@ def test_our_names_are_known_on_any_port(past: Past, host: str) -> None:
     ],
 )
 def test_a_further_name_is_known_with_or_without_a_port(past: Past, added: str, host: str) -> None:
-    client = stranger(past, access=access_of(Address(), None, [added]))
+    client = stranger(past, access=make_access(Address(), None, [added]))
     assert client.get("/", headers={"host": host}).status_code == 401
     assert client.get("/", headers={"host": "evil.example:8443"}).status_code == 421
 
@@ -81,7 +81,7 @@ def test_a_further_name_is_known_with_or_without_a_port(past: Past, added: str, 
 @pytest.mark.parametrize("added", ["", ":8443", "https://topologies.example", "me@topologies.example", "two names"])
 def test_what_is_no_host_name_is_refused_at_the_start(added: str) -> None:
     with pytest.raises(ConfigError, match="is no host name"):
-        access_of(Address(), None, [added])
+        make_access(Address(), None, [added])
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "none", None])

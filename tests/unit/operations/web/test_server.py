@@ -14,7 +14,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from transactional.errors import ConfigError
-from transactional.operations.web.guard import access_of
+from transactional.operations.web.guard import make_access
 from transactional.operations.web.server import (
     Address,
     WebServer,
@@ -27,7 +27,7 @@ from transactional.operations.web.server import (
 
 
 def test_the_token_is_new_with_each_start() -> None:
-    tokens = {access_of(Address(), None, ()).token for _ in range(9)}
+    tokens = {make_access(Address(), None, ()).token for _ in range(9)}
     assert len(tokens) == 9
     assert min(map(len, tokens)) >= 32
 
@@ -35,17 +35,17 @@ def test_the_token_is_new_with_each_start() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "console.example"])
 def test_others_need_a_token_of_the_operators_own(host: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pass --token-file"):
-        access_of(Address(host), None, ())
+        make_access(Address(host), None, ())
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
-    access = access_of(Address(host), file, ["Console.Example"])
+    access = make_access(Address(host), file, ["Console.Example"])
     assert access.token == "0123456789abcdef"
     assert "console.example" in access.hosts
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_this_machine_alone_needs_none(host: str) -> None:
-    assert access_of(Address(host), None, ()).token
+    assert make_access(Address(host), None, ()).token
 
 
 @pytest.mark.parametrize("content", [b"short", b"", b"0123456789 abcdef", b"\xff" * 20, "ä".encode() * 20])
@@ -53,9 +53,9 @@ def test_a_token_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None
     file = tmp_path / "token"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="token file"):
-        access_of(Address(), file, ())
+        make_access(Address(), file, ())
     with pytest.raises(ConfigError, match="can't be read"):
-        access_of(Address(), tmp_path / "none", ())
+        make_access(Address(), tmp_path / "none", ())
 
 
 def test_a_port_that_is_taken_is_one_clear_line() -> None:
@@ -85,7 +85,7 @@ def test_another_port_is_taken_only_if_the_usual_one_is_in_use(monkeypatch: pyte
 
 
 def test_the_address_to_open_has_the_token() -> None:
-    access = access_of(Address(), None, ())
+    access = make_access(Address(), None, ())
     with bind(Address(port=0)) as listening:
         port = listening.getsockname()[1]
         assert url_of(listening, access.token) == f"http://127.0.0.1:{port}/?token={access.token}"
@@ -95,8 +95,8 @@ def test_the_address_to_open_has_the_token() -> None:
 def test_an_address_is_known_as_browsers_write_it(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
-    assert "[2001:db8::1]" in access_of(Address("2001:DB8:0::0:1"), file, ()).hosts
-    assert "[::1]" in access_of(Address("0:0:0:0:0:0:0:1"), None, ()).hosts
+    assert "[2001:db8::1]" in make_access(Address("2001:DB8:0::0:1"), file, ()).hosts
+    assert "[::1]" in make_access(Address("0:0:0:0:0:0:0:1"), None, ()).hosts
 
 
 def test_a_server_that_nobody_asks_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

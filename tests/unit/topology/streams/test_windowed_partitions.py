@@ -17,7 +17,7 @@ from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import Listing
 from transactional.operations.cli.output.status_json import read_awaited_partitions, status_json
-from transactional.operations.console.data.reading import partitions_of
+from transactional.operations.console.data.reading import read_partitions
 from transactional.operations.console.history import History
 from transactional.operations.console.views import topology as topology_page
 from transactional.runtime.engine.driver import TopologyDriver
@@ -230,7 +230,7 @@ def test_what_is_waited_for_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     assert status_json(status, {}, read_awaited_partitions(world.store, status))["windows_wait_for"] == {
         "s/memory[1]": "no answer"
     }
-    assert partitions_of(world.store, status)[1] == "s/memory[1] (no answer)"
+    assert read_partitions(world.store, status)[1] == "s/memory[1] (no answer)"
     assert topology_page(world.store, status, NOON_MS, history=History())["waits"] == "s/memory[1] (no answer)"
     world.spout.set_disabled(1, disabled=False)
     world.rows[1].append(row("b", 0))

@@ -33,7 +33,7 @@ from transactional.model.attempt import TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.config_sources import Setting, SourcedValue
 from transactional.model.plumbing.redaction import without_login
-from transactional.operations.cli.output.lines import first_line, plain_console, plain_line, print_table
+from transactional.operations.cli.output.lines import first_line, make_plain_console, print_line, print_table
 from transactional.runtime.engine.clock import SystemClock
 from transactional.runtime.engine.history.timeline import Moment, Timeline
 from transactional.topology.describing import describe_in_lines
@@ -54,7 +54,7 @@ REQUESTS: Mapping[type[Event], str] = {
 def print_header(topology: Topology, store: str, master: str) -> None:
     """Print on a terminal which topology runs where, and how it is stopped."""
     if sys.stdout.isatty():
-        plain_line(f"{topology.id}: store {without_login(store)}, master {master}; Ctrl-C stops it")
+        print_line(f"{topology.id}: store {without_login(store)}, master {master}; Ctrl-C stops it")
 
 
 def components_tree(topology: Topology) -> Tree:
@@ -88,7 +88,7 @@ RECENT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class TimeInFlight:
     """When a transaction was in flight, and how many rows it has committed."""
 
     began_ms: int
@@ -96,7 +96,7 @@ class Spell:
     rows: int
 
 
-def rows_per_second(spells: Iterable[Spell]) -> int:
+def rows_per_second(spells: Iterable[TimeInFlight]) -> int:
     """Return the rate while at least one of these transactions was in flight: waiting for a source does not count."""
     busy_ms, until_ms, rows = 0, 0, 0
     for spell in sorted(spells, key=lambda spell: spell.began_ms):
@@ -110,13 +110,13 @@ class Display:
     """An observer of the driver: shows transactions in flight, rows per second and lag while the topology runs."""
 
     def __init__(self, topology: Topology, console: Console | None = None) -> None:
-        self._topology, self._console = topology, console or plain_console()
+        self._topology, self._console = topology, console or make_plain_console()
         self._timeline = Timeline()
         self._live: Live | None = None
         self._stopping = False
         self._failed: TxId | None = None
         """The transaction that failed last, until one is committed: a replay may come empty, which is worth a line."""
-        self._recent = deque[Spell](maxlen=RECENT)
+        self._recent = deque[TimeInFlight](maxlen=RECENT)
 
     def __enter__(self) -> Display:
         if self._console.is_terminal:
@@ -156,7 +156,7 @@ class Display:
                 self._failed = None
                 flight = self._timeline.find(attempt)
                 began_ms = flight.issued.wall_ms if flight else at_ms
-                self._recent.append(Spell(began_ms, at_ms, batch.record_count or 0))
+                self._recent.append(TimeInFlight(began_ms, at_ms, batch.record_count or 0))
                 took = f" in {at_ms - began_ms} ms" if flight else ""
                 took += f", {flight.limit}" if flight and flight.limit else ""
                 self._print_line(
@@ -176,7 +176,7 @@ class Display:
         if self._live is not None:
             self._live.console.print(Text(text), soft_wrap=True)
         else:
-            plain_line(text)
+            print_line(text)
 
     def _flights_table(self, at_ms: int) -> Table:
         table = Table("txid", "attempt", "phase", "offsets", "in phase", box=None)
@@ -208,15 +208,15 @@ def _format_value(setting_value: SourcedValue) -> str:
 
 def print_attempts(attempts: Sequence[AttemptRecord]) -> None:
     """Print attempts as wide as the screen: on a narrow one, errors are below the table, each on its own line."""
-    if not sys.stdout.isatty() or plain_console().width >= WIDE:
+    if not sys.stdout.isatty() or make_plain_console().width >= WIDE:
         print_table(attempts_table(attempts))
         return
     print_table(narrow_attempts_table(attempts))
     for record in attempts:
         if record.error:
-            plain_line(f"{record.attempt} {first_line(record.error)}")
+            print_line(f"{record.attempt} {first_line(record.error)}")
         if messages := _count_messages(record):
-            plain_line(f"{record.attempt} messages: {messages}")
+            print_line(f"{record.attempt} messages: {messages}")
 
 
 def narrow_attempts_table(attempts: Sequence[AttemptRecord]) -> Table:

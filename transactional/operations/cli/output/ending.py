@@ -31,7 +31,7 @@ def end(code: str | int | None) -> NoReturn:
     raise SystemExit(code)
 
 
-def leave_unexpectedly(error: BaseException) -> NoReturn:
+def exit_with_traceback(error: BaseException) -> NoReturn:
     """End the process with an error that is none of the framework's, with its traceback."""
     sys.stderr.write(without_login(f"{traceback_text(error)}\n"))
     sys.stderr.flush()

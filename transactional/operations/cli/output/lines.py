@@ -13,13 +13,13 @@ from transactional.model.plumbing.redaction import escape_controls
 WIDTH_MAX = 10_000
 
 
-def plain_line(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line on stdout, without colors or wrapping."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def plain_console(width: int | None = None) -> Console:
+def make_plain_console(width: int | None = None) -> Console:
     """A console that shows texts unchanged: an error may contain what rich would interpret as markup or emoji."""
     return Console(width=width, markup=False, emoji=False, highlight=False)
 
@@ -27,12 +27,12 @@ def plain_console(width: int | None = None) -> Console:
 def print_table(table: Table | Tree) -> None:
     """Print a table or a tree; if stdout is not a terminal, as wide as necessary, and without trailing blanks."""
     if sys.stdout.isatty():
-        plain_console().print(table)
+        make_plain_console().print(table)
         return
-    console = plain_console(WIDTH_MAX)
+    console = make_plain_console(WIDTH_MAX)
     with console.capture() as printed:
         console.print(table)
-    plain_line("\n".join(line.rstrip() for line in printed.get().splitlines()))
+    print_line("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def first_line(text: str | None) -> str:

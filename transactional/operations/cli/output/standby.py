@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from transactional.core.machine.protocol import Action, Event
 from transactional.core.store.progress import Progress
 from transactional.model.config import TopologyConfig
-from transactional.operations.cli.output.lines import plain_line
+from transactional.operations.cli.output.lines import print_line
 
 
 class StandbyReporter:
@@ -15,11 +15,11 @@ class StandbyReporter:
 
     def __init__(self, topology_id: str) -> None:
         self.topology_id = topology_id
-        plain_line(f"standing by for topology {topology_id}: leads as soon as nobody else does")
+        print_line(f"standing by for topology {topology_id}: leads as soon as nobody else does")
 
     def begin(self, at_ms: int, progress: Progress, config: TopologyConfig, **details: object) -> None:
         """The lease has been taken, and every table is fenced."""
-        plain_line(f"leading topology {self.topology_id} from transaction {progress.committed_txid + 1} on")
+        print_line(f"leading topology {self.topology_id} from transaction {progress.committed_txid + 1} on")
 
     def __call__(self, at_ms: int, event: Event, actions: Sequence[Action]) -> None:
         """Later events are printed by other observers."""

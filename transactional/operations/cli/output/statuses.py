@@ -13,7 +13,7 @@ from transactional.core.store import TopologyStatus
 from transactional.core.store.history import EndedHow
 from transactional.core.store.rules import state_of
 from transactional.core.store.set_aside import RecentLetters
-from transactional.operations.cli.output.lines import WIDTH_MAX, first_line, plain_console, plain_line, print_table
+from transactional.operations.cli.output.lines import WIDTH_MAX, first_line, make_plain_console, print_line, print_table
 from transactional.operations.cli.output.status_json import UnclosedWindows
 from transactional.runtime.engine.clock import SystemClock
 
@@ -41,7 +41,7 @@ def statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None
 def print_statuses(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> None:
     """Print the topologies of a store as wide as the screen: if not all columns have room, names and owners are below
     the table, a line for each topology."""
-    console, table = plain_console(), statuses_table(statuses, now_ms)
+    console, table = make_plain_console(), statuses_table(statuses, now_ms)
     needed = console.measure(table, options=console.options.update_width(WIDTH_MAX)).maximum
     if not sys.stdout.isatty() or needed <= console.width:
         print_table(table)
@@ -50,7 +50,7 @@ def print_statuses(statuses: Sequence[TopologyStatus], now_ms: int | None = None
     for status in statuses:
         name = f"name {status.name}" if status.name not in (None, status.topology_id) else ""
         if name_and_owner := ", ".join(filter(None, [name, f"owner {status.owner}" if status.owner else ""])):
-            plain_line(f"{status.topology_id}: {name_and_owner}")
+            print_line(f"{status.topology_id}: {name_and_owner}")
 
 
 def narrow_statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None = None) -> Table:
@@ -65,7 +65,7 @@ def narrow_statuses_table(statuses: Sequence[TopologyStatus], now_ms: int | None
     return table
 
 
-def troubles_of(
+def describe_troubles(
     statuses: Sequence[TopologyStatus], retries_at_stop: Mapping[str, str | None] = MappingProxyType({})
 ) -> list[str]:
     """Return a line for each topology that is failing, whose last run ended with an error, or that was taken back.
@@ -90,7 +90,7 @@ def troubles_of(
     return lines
 
 
-def upkeep_lines(upkeep: Mapping[str, Mapping[str, str]]) -> list[str]:
+def describe_maintenance_failures(upkeep: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return a line for each committer whose table can't be maintained; the reasons are by topology and committer."""
     return [
         f"{topology}: the table of {component} is not maintained, and others may not be able to open it: "
@@ -100,7 +100,7 @@ def upkeep_lines(upkeep: Mapping[str, Mapping[str, str]]) -> list[str]:
     ]
 
 
-def letters_lines(set_asides: Mapping[str, RecentLetters]) -> list[str]:
+def describe_dead_letters(set_asides: Mapping[str, RecentLetters]) -> list[str]:
     """Return a line for each topology whose last transactions have set tuples aside."""
     return [
         f"{topology}: {letters.letters} tuple{'' if letters.letters == 1 else 's'} set aside, {letters.scope}; "
@@ -110,7 +110,7 @@ def letters_lines(set_asides: Mapping[str, RecentLetters]) -> list[str]:
     ]
 
 
-def windows_lines(windows: Mapping[str, Mapping[str, UnclosedWindows]]) -> list[str]:
+def describe_open_windows(windows: Mapping[str, Mapping[str, UnclosedWindows]]) -> list[str]:
     """Return a line for each component with windows that may be open: until when, and what they wait for."""
     return [
         f"{topology}: windows of {component} are open, the last until {_format_time(open_windows.last_end_ms)}: "

@@ -10,7 +10,7 @@ from typing import Final
 from transactional.core.store import AttemptTimes
 from transactional.model.drawing.formats import DASH, format_count, format_duration, format_time_of_day
 from transactional.operations.console.data.figures import committed_of, event_time_in
-from transactional.operations.console.data.tiles import Tile, ago
+from transactional.operations.console.data.tiles import Tile, format_age
 
 UNKNOWN: Final = "not known yet"
 
@@ -103,6 +103,6 @@ def _time_and_age(at_ms: int | None, now_ms: int) -> tuple[str, str]:
     """Return a time, and how long ago it was, or how far it is ahead of the clock."""
     if at_ms is None:
         return DASH, UNKNOWN
-    return format_time_of_day(at_ms)[:8], f"in {format_duration(at_ms - now_ms)}" if at_ms > now_ms else ago(
+    return format_time_of_day(at_ms)[:8], f"in {format_duration(at_ms - now_ms)}" if at_ms > now_ms else format_age(
         at_ms, now_ms
     )

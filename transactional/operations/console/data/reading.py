@@ -51,7 +51,7 @@ class Overview:
         return states_of(self.status, self.newest)
 
 
-def overview_of(store: StoreReader, status: TopologyStatus) -> Overview:
+def read_overview(store: StoreReader, status: TopologyStatus) -> Overview:
     """Read the newest attempts and the last runs of a topology."""
     recent = store.times(status.topology_id, limit=RECENT)
     return Overview(add_later_commits(status, recent), recent, store.runs(status.topology_id, limit=20))
@@ -80,7 +80,7 @@ class AttemptPage:
     older: AttemptId | None
 
 
-def attempts_page(
+def read_attempts_page(
     store: StoreReader, topology_id: str, *, older_than: AttemptId | None, phases: Sequence[str]
 ) -> AttemptPage:
     """Read one page of attempts."""
@@ -101,13 +101,13 @@ class Transaction:
         return [times_of(record) for record in self.attempts]
 
 
-def transaction_of(store: StoreReader, topology_id: str, txid: TxId) -> Transaction:
+def read_transaction(store: StoreReader, topology_id: str, txid: TxId) -> Transaction:
     """Read the attempts at a transaction, and the commit of the one before it."""
     previous = [times_of(record) for record in store.attempts_at(topology_id, TxId(txid - 1))] if txid > 1 else []
     return Transaction(store.attempts_at(topology_id, txid), next(iter(committed_of(previous)), None))
 
 
-def partitions_of(store: StoreReader, status: TopologyStatus) -> tuple[list[PartitionRow], str]:
+def read_partitions(store: StoreReader, status: TopologyStatus) -> tuple[list[PartitionRow], str]:
     """Read the partitions as of the last transaction commit, and the text that names those without a record for which
     windows waited."""
     records = store.attempts_at(status.topology_id, status.committed_txid) if status.committed_txid else []

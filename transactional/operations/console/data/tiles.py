@@ -71,7 +71,7 @@ def tiles_of(status: TopologyStatus, recent: Sequence[AttemptTimes], now_ms: int
     committed = committed_of(attempts)
     took = [phases_of(attempt).total or 0 for attempt in committed[:_LATENCY_OF]]
     return [
-        Tile("committed transactions", format_count(status.committed_txid), ago(status.committed_at_ms, now_ms)),
+        Tile("committed transactions", format_count(status.committed_txid), format_age(status.committed_at_ms, now_ms)),
         _rate_tile(status, committed, now_ms),
         Tile(
             "latency, median",
@@ -90,7 +90,7 @@ def letters_tiles(set_aside: RecentLetters) -> list[Tile]:
     return [Tile("dead letters", format_count(set_aside.letters), set_aside.scope, link="letters")]
 
 
-def ago(at_ms: int | None, now_ms: int) -> str:
+def format_age(at_ms: int | None, now_ms: int) -> str:
     """Return how long ago a commit was, or its date and time if that is more than a day."""
     if at_ms is None:
         return "nothing committed yet"

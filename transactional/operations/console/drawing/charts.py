@@ -50,12 +50,12 @@ class Chart:
     plot_json: str
 
 
-def area(words: str, series: Series, values: Sequence[float], label: str, kind: str) -> Chart:
+def make_area_chart(words: str, series: Series, values: Sequence[float], label: str, kind: str) -> Chart:
     """Return a chart of one figure over time, as a filled line."""
     return Chart(words, draw_area(series, values, label, kind), _plot_as_json(series, {kind: values}, stacked=False))
 
 
-def stack(words: str, series: Series, layers: Mapping[str, Sequence[float]], label: str) -> Chart:
+def make_stack_chart(words: str, series: Series, layers: Mapping[str, Sequence[float]], label: str) -> Chart:
     """Return a chart of figures that add up, over time, as stacked bars."""
     return Chart(words, draw_stack(series, layers, label), _plot_as_json(series, layers, stacked=True))
 

@@ -53,14 +53,14 @@ from transactional.model.config_sources import Setting, SourcedValue
 from transactional.operations.cli.output.display import (
     RECENT,
     Display,
-    Spell,
+    TimeInFlight,
     attempts_table,
     narrow_attempts_table,
     rows_per_second,
     settings_table,
 )
-from transactional.operations.cli.output.lines import first_line, plain_console, print_table
-from transactional.operations.cli.output.statuses import print_statuses, statuses_table, troubles_of
+from transactional.operations.cli.output.lines import first_line, make_plain_console, print_table
+from transactional.operations.cli.output.statuses import describe_troubles, print_statuses, statuses_table
 from transactional.runtime.engine.clock import SystemClock
 from transactional.testing import ManualClock
 
@@ -191,7 +191,17 @@ def test_rows_per_second_are_those_of_the_last_transactions(capsys: pytest.Captu
 
 
 def test_the_time_of_transactions_in_flight_at_once_counts_once() -> None:
-    assert rows_per_second([Spell(0, 100, 10), Spell(50, 150, 10), Spell(60, 90, 10), Spell(1_000, 1_050, 10)]) == 200
+    assert (
+        rows_per_second(
+            [
+                TimeInFlight(0, 100, 10),
+                TimeInFlight(50, 150, 10),
+                TimeInFlight(60, 90, 10),
+                TimeInFlight(1_000, 1_050, 10),
+            ]
+        )
+        == 200
+    )
     assert rows_per_second([]) == 0
 
 
@@ -257,7 +267,7 @@ def test_statuses(capsys: pytest.CaptureFixture[str]) -> None:
         ["words", "deploy-7", "not running", "0", "-", "-", "inactive", "-", "1"],
         ["gone", "deploy-7", "failed", "0", "-", "-", "inactive", "-", "1"],
     ]
-    assert troubles_of(statuses) == [
+    assert describe_troubles(statuses) == [
         f"orders has been failing since {day} at transaction 8: planning: TX301 no broker answers",
         "gone: its last run ended 2023-11-14 22:14:20 with TX406: the topic is gone",
     ]
@@ -371,7 +381,7 @@ def test_attempts_fit_into_80_columns() -> None:
     record = AttemptRecord(
         longest, "processing", BATCH, 12_345_678, 0, 99_999, 199_998, 299_997, 399_996, "TX302 " * 99
     )
-    console = plain_console(80)
+    console = make_plain_console(80)
     with console.capture() as captured:
         console.print(narrow_attempts_table([record]))
     head, line = captured.get().splitlines()

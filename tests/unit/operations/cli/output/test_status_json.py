@@ -20,7 +20,7 @@ from transactional.operations.cli.output.status_json import (
     read_step_executors,
     status_json,
 )
-from transactional.operations.cli.output.statuses import upkeep_lines
+from transactional.operations.cli.output.statuses import describe_maintenance_failures
 from transactional.operations.telemetry.metrics import Metrics
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.history.journal import JournalWriter, read_journal
@@ -99,7 +99,7 @@ def test_a_table_that_is_not_maintained() -> None:
     assert status_json(status, {}, upkeep=read_maintenance_failures(store, topology.id))[
         "maintenance_failing"
     ].keys() == {"count"}
-    [line] = upkeep_lines({topology.id: {"count": said}})
+    [line] = describe_maintenance_failures({topology.id: {"count": said}})
     assert line.endswith("open it: maintenance has failed 3 times in a row: No space left on device")
     sample = 'transactional_state_maintenance_failing{component="count",topology="words"} 1.0'
     assert sample in generate_latest(metrics.registry).decode()

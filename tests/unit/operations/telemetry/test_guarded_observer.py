@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.drivers import World
-from transactional.operations.telemetry.softly import Softly
+from transactional.operations.telemetry.guarded_observer import GuardedObserver
 
 
 class Broken:
@@ -35,7 +35,7 @@ class Broken:
 @pytest.mark.parametrize("after", [1, 2, 3, 9])
 def test_an_observer_that_fails_is_notified_no_more(after: int, caplog: pytest.LogCaptureFixture) -> None:
     broken = Broken(after)
-    summary = World().run(observers=[Softly(broken, "metrics")])
+    summary = World().run(observers=[GuardedObserver(broken, "metrics")])
     assert (summary.failures, summary.transactions > 0) == (0, True)
     assert broken.calls == after
     assert [record.getMessage() for record in caplog.records] == [
@@ -45,5 +45,5 @@ def test_an_observer_that_fails_is_notified_no_more(after: int, caplog: pytest.L
 
 def test_an_observer_of_events_alone_needs_nothing_else() -> None:
     seen: list[Any] = []
-    World().run(observers=[Softly(lambda at_ms, event, actions: seen.append(event), "events")])
+    World().run(observers=[GuardedObserver(lambda at_ms, event, actions: seen.append(event), "events")])
     assert seen

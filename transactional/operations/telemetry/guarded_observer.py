@@ -1,4 +1,4 @@
-"""`Softly`: an observer that may fail without harm to the run. Metrics and traces are worth no transaction."""
+"""`GuardedObserver`: an observer that may fail without harm to the run. Metrics and traces are worth no transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transactional.runtime.engine.history.observing import Notice, NoticeObserve
 _log: Final = logging.getLogger(__name__)
 
 
-class Softly:
+class GuardedObserver:
     """Notifies another observer until its first error, which is logged; `name` names the observer in the log."""
 
     def __init__(self, observer: Observer, name: str) -> None:
