@@ -36,11 +36,11 @@ from transactional.topology.windowing import Windowing, check_windows
 from transactional.topology.windows.event_times import event_time, has_time
 from transactional.topology.windows.windowed import WindowedBolt
 from transactional.topology.windows.windows import CountWindow, Window
-from transactional.topology.wiring import check_id, check_parallelism, check_states, checked_spout, wire
+from transactional.topology.wiring import check_id, check_parallelism, check_spout, check_states, wire
 
 
 def _view(topology: Topology) -> Mapping[str, str]:
-    """What notebooks show of a topology; nobody else has to load what draws it."""
+    """Return what notebooks show of a topology. The import is here, so that nobody else has to load the drawing."""
     from transactional.topology.describing import notebook_view
 
     return notebook_view(topology)
@@ -48,10 +48,10 @@ def _view(topology: Topology) -> Mapping[str, str]:
 
 @dataclass(slots=True)
 class BoltDeclarer(NamesOfBuilders):
-    """Returned by `set_bolt`: declares what the bolt subscribes to. Each call adds an input and returns the declarer.
+    """Declares what a bolt subscribes to. `set_bolt` returns it; each call adds an input and returns the declarer.
 
-    `source` is the spout or a bolt, `stream` one of its streams. Raises `ConfigError` for a stream that is already
-    subscribed to; `build` reports all other mistakes.
+    `source` is the spout or a bolt, `stream` one of its streams. A call raises `ConfigError` for a stream that the bolt
+    subscribes to already; `build` reports all other mistakes.
     """
 
     id: str
@@ -61,51 +61,53 @@ class BoltDeclarer(NamesOfBuilders):
     inputs: list[Grouping] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     place: str | None = field(default_factory=caller_location)
-    """Where the user declares it, as `FILE:LINE`: messages of `build` name it."""
+    """The place of the declaration as `FILE:LINE`, for messages of `build`."""
 
     def reading(self, *reads: str) -> BoltDeclarer:
-        """Declare whose states the bolt looks up in `finish_batch`, which then runs in the commit phase: ids of
-        committers, for the values after the transaction; `before(id)` for those before it."""
+        """Declare the states that the bolt looks up in `finish_batch`, which then runs in the commit phase.
+
+        The id of a committer stands for its values after the transaction, `previous_state(id)` for those before it.
+        """
         self.reads += [read for read in reads if read not in self.reads]
         return self
 
     def shuffle_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Tuples are distributed evenly; if both sides have the same parallelism they stay in their task."""
+        """Distribute tuples evenly. If both sides have the same parallelism, tuples stay in their task."""
         return self._add(Grouping(GroupingKind.SHUFFLE, source, stream=stream))
 
     def local_or_shuffle_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Tuples stay in their task if both sides have the same parallelism, otherwise they are distributed evenly."""
+        """Keep tuples in their task if both sides have the same parallelism, else distribute them evenly."""
         return self._add(Grouping(GroupingKind.LOCAL_OR_SHUFFLE, source, stream=stream))
 
     def none_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """It does not matter how tuples are distributed. As in Storm, that is a shuffle."""
+        """Distribute tuples in any way. As in Storm, this is a shuffle."""
         return self._add(Grouping(GroupingKind.NONE, source, stream=stream))
 
     def fields_grouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Tuples with equal values in `fields` go to the same task."""
+        """Send tuples with equal values in `fields` to the same task."""
         return self._add(Grouping(GroupingKind.FIELDS, source, self._names("fields_grouping", source, fields), stream))
 
     def partial_key_grouping(self, source: str, *fields: str, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Tuples with equal values in `fields` go to one of two tasks, the less loaded one: for skewed keys."""
+        """Send tuples with equal values in `fields` to one of two tasks, the less loaded one. For skewed keys."""
         names = self._names("partial_key_grouping", source, fields)
         return self._add(Grouping(GroupingKind.PARTIAL_KEY, source, names, stream))
 
     def all_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Every task gets every tuple."""
+        """Send every tuple to every task."""
         return self._add(Grouping(GroupingKind.ALL, source, stream=stream))
 
     def global_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """All tuples go to task 0."""
+        """Send all tuples of the stream to task 0."""
         return self._add(Grouping(GroupingKind.GLOBAL, source, stream=stream))
 
     def direct_grouping(self, source: str, *, stream: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """The emitting bolt chooses the task of each tuple, with `collector.emit_direct`."""
+        """Let the emitting bolt choose the task of each tuple, with `collector.emit_direct`."""
         return self._add(Grouping(GroupingKind.DIRECT, source, stream=stream))
 
     def custom_grouping(
         self, source: str, grouping: CustomStreamGrouping, *, stream: str = DEFAULT_STREAM
     ) -> BoltDeclarer:
-        """`grouping` chooses the tasks of each tuple."""
+        """Let `grouping` choose the tasks of each tuple."""
         if not isinstance(grouping, CustomStreamGrouping):
             raise ConfigError(
                 f"bolt {self.id!r}: custom_grouping({source!r}, …) takes an instance of a CustomStreamGrouping; "
@@ -124,7 +126,7 @@ class BoltDeclarer(NamesOfBuilders):
         return fields
 
     def _add(self, grouping: Grouping) -> BoltDeclarer:
-        if any(known.origin == grouping.origin for known in self.inputs):
+        if any(existing.origin == grouping.origin for existing in self.inputs):
             stream = "" if grouping.stream == DEFAULT_STREAM else f"stream {grouping.stream!r} of "
             raise ConfigError(f"bolt {self.id!r} subscribes to {stream}{grouping.source!r} twice")
         self.inputs.append(grouping)
@@ -134,10 +136,10 @@ class BoltDeclarer(NamesOfBuilders):
 class TransactionalTopologyBuilder(NamesOfBuilders):
     """Builds a transactional topology.
 
-    `topology_id` is the name under which progress is stored: a topology started again under the same id continues where
-    it ended. `parallelism` is the number of tasks that read the spout's partitions. `set_spout` adds further spouts.
-    Times without a time zone, from your code, are taken for times in the zone `naive_times` ("UTC", "Europe/Berlin");
-    without it they end the run with `NaiveTime`.
+    `topology_id` is the name under which progress is stored: a topology that starts again under the same id continues
+    where it ended. `parallelism` is the number of tasks that read the spout's partitions. `set_spout` adds further
+    spouts. Times without a time zone, from your code, are read in the zone `naive_times` ("UTC", "Europe/Berlin").
+    Without `naive_times` they end the run with `NaiveTime`.
     """
 
     def __init__(
@@ -149,11 +151,11 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         *,
         naive_times: str | None = None,
     ) -> None:
-        self._begin(topology_id, naive_times)
+        self._prepare_empty(topology_id, naive_times)
         self.set_spout(spout_id, spout, parallelism)
 
-    def _begin(self, topology_id: str, naive_times: str | None) -> None:
-        """Without a spout."""
+    def _prepare_empty(self, topology_id: str, naive_times: str | None) -> None:
+        """Prepare a builder that has no spout yet."""
         check_id("topology", topology_id)
         check_naive_times(topology_id, naive_times)
         self.naive_times = naive_times
@@ -163,35 +165,35 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         self._provider: str | None = None
         self.event_times: dict[str, EventTime] = {}
         self._default_time: EventTime | None = None
-        """Of every stream with its field that has no time of its own."""
+        """The event time of every stream that has its field and no time of its own."""
 
     def set_spout(self, spout_id: str, spout: Spout | SpoutMaker, parallelism: int = 1) -> None:
-        """Add a spout, whose partitions `parallelism` tasks read.
+        """Add a spout, whose partitions are read by `parallelism` tasks.
 
-        Bolts subscribe to each spout by its id. Several are read in the same transactions: each has a batch of every
-        spout that has something new. Raises `ConfigError` for an object that is not a spout, for an id that is used,
-        and for one of several spouts that has several streams.
+        Bolts subscribe to each spout by its id. All spouts share the transactions: each batch has the new records of
+        every spout. Raises `ConfigError` for an object that is not a spout, for an id that is used, and for one of
+        several spouts that has several streams.
         """
         check_id("spout", spout_id)
         check_parallelism(spout_id, parallelism)
         self._check_unused(spout_id)
         if self.spout_id and spout_id == DEFAULT_STREAM:
             raise ConfigError(f"spout id {spout_id!r} is the name of a stream; only the first spout may have it")
-        self._spouts.add(spout_id, checked_spout(spout_id, spout, parallelism), parallelism)
+        self._spouts.add(spout_id, check_spout(spout_id, spout, parallelism), parallelism)
 
     @property
     def spout_id(self) -> str:
-        """The id of the first spout; "" as long as there is none."""
+        """The id of the first spout. Empty as long as there is none."""
         return self._spouts.first
 
     @property
     def spout(self) -> Spout:
-        """The spout; several as one."""
-        return self._spouts.as_one()
+        """The spout of the topology, which combines several into one."""
+        return self._spouts.combined_spout()
 
     @property
     def parallelism(self) -> int:
-        """The number of tasks that read; of several spouts the largest."""
+        """The number of tasks that read: of several spouts, the largest."""
         return self._spouts.tasks
 
     def set_bolt(
@@ -206,7 +208,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         self._check_new("bolt", bolt_id, bolt)
         refuse_stateful("bolt", bolt_id, bolt)
         refuse_update(bolt_id, bolt)
-        return self._declare(bolt_id, self._as_bolt(bolt_id, bolt, output), parallelism, None)
+        return self._declare(bolt_id, self._check_bolt(bolt_id, bolt, output), parallelism, None)
 
     def set_committer_bolt(
         self,
@@ -224,7 +226,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         self._check_new("committer bolt", bolt_id, bolt)
         refuse_stateful("committer bolt", bolt_id, bolt)
         if isinstance(bolt, BatchBolt | ArrowBatchBolt):
-            return self._declare(bolt_id, bolt, parallelism, self._given_state(bolt_id, state))
+            return self._declare(bolt_id, bolt, parallelism, self._require_state(bolt_id, state))
         check_is_update(bolt_id, bolt)
         if state is not None:
             raise ConfigError(f"committer bolt {bolt_id!r} has its own state; omit state=…")
@@ -261,13 +263,13 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         late: str | None = None,
         state: State | None = None,
     ) -> BoltDeclarer:
-        """Add a bolt that is called with windows of tuples, each when it closes (Storm's `withWindow`).
+        """Add a bolt that is called with windows of tuples, each when it closes, as Storm's `withWindow`.
 
-        `window` is `tumbling(…)`, `sliding(…)` or `count(…)`; tuples with other values in the fields `key` are in
-        windows apart. `time` is the field with the event time, which the spout's stream has too (`set_event_time`), and
-        `late` the stream of the bolt, which it declares, for tuples that come when their windows have closed. It has
-        one task, in the driver. Its state, or that of the option `state_provider`, keeps the tuples of open windows.
-        Raises `ConfigError`.
+        `window` is `tumbling(…)`, `sliding(…)` or `count(…)`. Tuples with different values in the fields `key` are in
+        separate windows. `time` is the field with the event time, which the spout's stream has too (`set_event_time`).
+        `late` is the stream of the bolt, declared by it, for tuples that come when their windows have closed. The bolt
+        has one task, in the driver. Its state, or that of the option `state_provider`, keeps the tuples of open
+        windows. Raises `ConfigError`.
         """
         self._check_new("windowed bolt", bolt_id, bolt)
         windowing = Windowing.from_declaration(f"windowed bolt {bolt_id!r}", bolt, window, key, time, late)
@@ -278,12 +280,12 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         return self._declare(bolt_id, windowing, 1, state)
 
     def set_dead_letters(self, state: State) -> None:
-        """Set tuples aside on which a bolt fails `attempts_max` times, instead of stopping with its error.
+        """Set tuples aside if a bolt fails on them `attempts_max` times, instead of ending the run with its error.
 
-        `state` is a `DeadLetterTable`. Such a tuple is skipped from then on, wherever it occurs in this batch, and
-        written to the table with the transaction commit, once. An error that can't be attributed to a single tuple (in
-        `finish_batch`, in a bolt on DataFrames, in a spout) stops the topology anyway. Raises `ConfigError` for a state
-        of another shape.
+        `state` is a `DeadLetterTable`. Such a tuple is skipped from then on, wherever it occurs in the batch, and
+        written to the table once, with the transaction commit. An error that can't be attributed to a single tuple (in
+        `finish_batch`, in a bolt on DataFrames, in a spout) still ends the run. Raises `ConfigError` for a state of
+        another shape.
         """
         check_dead_letters(state)
         if DEAD_LETTERS in self._bolts:
@@ -299,38 +301,39 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         max_ahead: Any = "1 hour",
         stream: str | None = None,
     ) -> None:
-        """Name the field of the spout, a timestamp, that says when something happened.
+        """Name the timestamp field of the spout that says when something happened.
 
-        A tuple may be older than the newest one of its partition by `max_delay` without being late. A partition without
-        a record for `idle_after` is waited for no longer (None: it always is; but for a minute only as long as it has
-        had none). A time further ahead of the clock than `max_ahead` (None: no limit) makes nothing else late. Of
-        several spouts `stream` is the id of one; without it, the call is for all that have the field and are not named
-        in a call of their own, also for those that are set later. Raises `ConfigError`.
+        A tuple may be `max_delay` older than the newest one of its partition without being late. Windows stop waiting
+        for a partition that has had no record for `idle_after`. With None they always wait, but for a partition that
+        never had a record only a minute. A time that is more than `max_ahead` ahead of the clock makes no other tuple
+        late; with None there is no such limit. `stream` is the id of one of several spouts. Without it, the call is for
+        all spouts that have the field and no call of their own, even if they are set later. Raises `ConfigError`.
         """
-        outputs, how = outputs_of(self.spout), (field, max_delay, idle_after, max_ahead)
+        outputs, arguments = outputs_of(self.spout), (field, max_delay, idle_after, max_ahead)
         if stream is None:
             having = (name for name, fields in outputs.items() if has_time(fields, field))
             example = next(having, DEFAULT_STREAM)
-            self._default_time = event_time(self._stream_shown(example), outputs[example], *how)
+            self._default_time = event_time(self._stream_text(example), outputs[example], *arguments)
             return
         stream = DEFAULT_STREAM if stream == self.spout_id else stream
         if stream not in outputs:
             raise ConfigError(
                 f"spout {self.spout_id!r} has no stream {stream!r}; its streams are: {', '.join(outputs)}"
             )
-        self.event_times[stream] = event_time(self._stream_shown(stream), outputs[stream], *how)
+        self.event_times[stream] = event_time(self._stream_text(stream), outputs[stream], *arguments)
 
-    def _stream_shown(self, stream: str) -> str:
+    def _stream_text(self, stream: str) -> str:
         return f"spout {self.spout_id!r}" if stream == DEFAULT_STREAM else f"stream {stream!r}"
 
     def _all_event_times(self) -> dict[str, EventTime]:
-        """By stream; a call of its own goes before that for all, and this before what the spout says itself."""
+        """Return the event time of each stream.
+
+        A call for one stream has priority over a call for all, and this over the spout's own declaration.
+        """
         default = self._default_time
-        having = (
-            name for name, fields in outputs_of(self.spout).items() if default and has_time(fields, default.field)
-        )
-        of_all = {name: default for name in having if default}
-        return {**self.spout.event_times, **of_all, **self.event_times}
+        names = (name for name, fields in outputs_of(self.spout).items() if default and has_time(fields, default.field))
+        default_times = {name: default for name in names if default}
+        return {**self.spout.event_times, **default_times, **self.event_times}
 
     def build(
         self,
@@ -339,31 +342,31 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         options: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> Topology:
-        """Check everything that can be checked without running anything, and freeze it.
+        """Check everything that can be checked without running anything, and return the frozen topology.
 
         `options` are passed to every bolt as `TopologyContext.options`. `config` sets options of `TopologyConfig`; they
-        override those of the environment and of the configuration file. Raises `ConfigError`; a combination of spout
-        and state that is not exactly once is a `WeakerGuaranteeWarning`, or with `strict` an error.
+        override those of the environment and of the configuration file. Raises `ConfigError`. If spout and state
+        together are not exactly once, it warns with `WeakerGuaranteeWarning`, or raises with `strict`.
         """
         provider = self._provide_states(config or {})
-        components = wire(self.spout_id, self.spout, self._wired(self._bolts))
-        topology = self._frozen(components, options, config, state_provider=provider)
+        components = wire(self.spout_id, self.spout, self._with_resolved_inputs(self._bolts))
+        topology = self._make_topology(components, options, config, state_provider=provider)
         check_states(topology, strict=strict)
         check_windows(topology)
         return topology
 
     def build_query(self) -> Topology:
-        """A topology without states, for questions from outside. Raises `ConfigError`."""
-        return self._frozen(wire(self.spout_id, self.spout, self._bolts), None, None)
+        """Return a topology without states, for questions from outside. Raises `ConfigError`."""
+        return self._make_topology(wire(self.spout_id, self.spout, self._bolts), None, None)
 
-    def _wired(self, bolts: Mapping[str, BoltDeclarer]) -> dict[str, BoltDeclarer]:
-        """The bolts, with subscriptions to the component that reads all spouts."""
+    def _with_resolved_inputs(self, bolts: Mapping[str, BoltDeclarer]) -> dict[str, BoltDeclarer]:
+        """Return the bolts, with subscriptions to the component that reads all spouts."""
         return {
-            bolt_id: replace(each, inputs=[self._spouts.resolved(grouping) for grouping in each.inputs])
-            for bolt_id, each in bolts.items()
+            bolt_id: replace(declarer, inputs=[self._spouts.resolve(grouping) for grouping in declarer.inputs])
+            for bolt_id, declarer in bolts.items()
         }
 
-    def _frozen(
+    def _make_topology(
         self,
         components: tuple[Component, ...],
         options: Mapping[str, Any] | None,
@@ -386,12 +389,13 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         )
 
     def _provide_states(self, config: Mapping[str, Any]) -> str | None:
-        """Give stateful bolts that were given no state one of the configured provider, which is returned if needed."""
-        without = [declarer for declarer in self._bolts.values() if isinstance(declarer.bolt, StatefulBolt)]
-        without = [declarer for declarer in without if declarer.state is None]
-        if without:
+        """Give stateful bolts without a state one of the configured provider. Returns the provider, if it was
+        needed."""
+        declarers = [declarer for declarer in self._bolts.values() if isinstance(declarer.bolt, StatefulBolt)]
+        declarers = [declarer for declarer in declarers if declarer.state is None]
+        if declarers:
             self._provider = load_config(config).config.state_provider
-        for declarer in without:
+        for declarer in declarers:
             assert isinstance(declarer.bolt, StatefulBolt)
             declarer.state = state_of_provider(self._provider, self.topology_id, declarer.id, declarer.bolt.state)
             if isinstance(declarer.bolt, Windowing):
@@ -399,13 +403,13 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         return self._provider
 
     @staticmethod
-    def _check_new(what: str, bolt_id: str, bolt: Any) -> None:
-        check_id(what, bolt_id)
+    def _check_new(kind: str, bolt_id: str, bolt: Any) -> None:
+        check_id(kind, bolt_id)
         if isinstance(bolt, type):
-            raise ConfigError(f"{what} {bolt_id!r} is the class {bolt.__name__}; pass an instance: {bolt.__name__}(…)")
+            raise ConfigError(f"{kind} {bolt_id!r} is the class {bolt.__name__}; pass an instance: {bolt.__name__}(…)")
 
     @staticmethod
-    def _given_state(bolt_id: str, state: State | None) -> State:
+    def _require_state(bolt_id: str, state: State | None) -> State:
         if state is None:
             raise ConfigError(
                 f"committer bolt {bolt_id!r} has no state: pass state=…, for example {STATE_EXAMPLE}. The state is "
@@ -416,7 +420,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
         return state
 
     @staticmethod
-    def _as_bolt(bolt_id: str, bolt: Any, output: str | None) -> Bolt | BoltFunction:
+    def _check_bolt(bolt_id: str, bolt: Any, output: str | None) -> Bolt | BoltFunction:
         if isinstance(bolt, WindowedBolt):
             raise ConfigError(f"bolt {bolt_id!r} is a WindowedBolt: add it with set_windowed_bolt")
         if isinstance(bolt, BasicBolt | BatchBolt | ArrowBatchBolt):
@@ -428,7 +432,7 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
                 f"bolt {bolt_id!r} is a {type(bolt).__name__}; it must be a BasicBolt, BatchBolt, ArrowBatchBolt or "
                 "a function"
             )
-        return BoltFunction.of(bolt_id, bolt, output)
+        return BoltFunction.from_function(bolt_id, bolt, output)
 
     def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: State | None) -> BoltDeclarer:
         check_parallelism(bolt_id, parallelism)

@@ -1,4 +1,4 @@
-"""`DeclaredSpouts`: the spouts of a builder, declared one by one. To its bolts each is a component of its own."""
+"""`DeclaredSpouts`: the spouts of a builder. To its bolts, each spout is a component of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transactional.model.groupings import DEFAULT_STREAM, Grouping
 
 
 class DeclaredSpouts:
-    """The spouts of a builder of bolts, in the order in which they are declared."""
+    """The spouts of a builder of bolts, in the order in which they were declared."""
 
     def __init__(self) -> None:
         self._spouts: dict[str, Spout] = {}
@@ -21,7 +21,7 @@ class DeclaredSpouts:
         return spout_id in self._spouts
 
     def add(self, spout_id: str, spout: Spout, tasks: int) -> None:
-        """Another one. Raises `ConfigError` for a spout of several streams that is not the only one."""
+        """Add a spout. Raises `ConfigError` for a spout of several streams that is not the only one."""
         spouts = {**self._spouts, spout_id: spout}
         SeveralSpouts(spouts)
         self._spouts = spouts
@@ -29,24 +29,24 @@ class DeclaredSpouts:
 
     @property
     def first(self) -> str:
-        """The id of the component that reads all of them; "" as long as there is none."""
+        """The id of the component that reads all spouts. Empty as long as there is none."""
         return next(iter(self._spouts), "")
 
     @property
     def tasks(self) -> int:
-        """Of that component: as many as the spout with the most of them."""
+        """The number of tasks of that component: the largest number of a spout."""
         return max(self._tasks.values(), default=1)
 
-    def as_one(self) -> Spout:
-        """The spout of the topology. The only one stays as it is, and so do the names of its partitions."""
+    def combined_spout(self) -> Spout:
+        """Return the spout of the topology. A single one stays as it is, with the names of its partitions."""
         return self._spouts[self.first] if len(self._spouts) == 1 else SeveralSpouts(self._spouts, self._tasks)
 
     def stream_of(self, spout_id: str) -> str | None:
         """The stream that another spout than the first has; None for the first, and for what is no spout."""
         return spout_id if spout_id in self._spouts and spout_id != self.first else None
 
-    def resolved(self, grouping: Grouping) -> Grouping:
-        """A subscription to a spout, as one to its stream of the component that reads all."""
+    def resolve(self, grouping: Grouping) -> Grouping:
+        """Turn a subscription to a spout into one to its stream of the component that reads all spouts."""
         stream = self.stream_of(grouping.source)
         if stream is None:
             return grouping

@@ -1,4 +1,4 @@
-"""The state of a committer or of a stateful bolt, as it is declared."""
+"""The state of a committer or of a stateful bolt, as a program declares it, and the errors for wrong declarations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from transactional.model.schema import Schema
 from transactional.topology.bolts.stateful import StatefulBolt
 
 STATE_EXAMPLE = "state=DeltaMapState('tables/totals', key='name string', values='total long')"
-"""For messages."""
+"""An example of a state, for messages."""
 UPDATES = (
     '`{0}(…).count()`, `.sum("amount")`, or `.aggregate(amount=Last("amount"))` for the newest value of a field '
     "(`from state import Last`)"
 )
-"""For messages: the updates of a class of states."""
+"""Examples of updates of a class of states, for messages."""
 
 
 def check_is_update(bolt_id: str, bolt: object) -> None:
-    """Raise `ConfigError` for a committer that is no update of a state, and no bolt."""
+    """Raise `ConfigError` for a committer that is neither an update of a state nor a bolt."""
     if isinstance(bolt, State):
         raise ConfigError(
             f"committer bolt {bolt_id!r} is a state, which does not say what becomes of its row when a tuple comes: "
@@ -48,17 +48,17 @@ def refuse_update(bolt_id: str, bolt: object) -> None:
         raise ConfigError(f"bolt {bolt_id!r} updates a state: add it with set_committer_bolt")
 
 
-def check_is_state(what: str, bolt_id: str, state: Any) -> None:
-    """Raise `ConfigError` for what is not a state."""
+def check_is_state(kind: str, bolt_id: str, state: Any) -> None:
+    """Raise `ConfigError` unless the argument is a state."""
     if not isinstance(state, State):
         raise ConfigError(
-            f"{what} {bolt_id!r}: state=… is a {type(state).__name__}, which is not a state; pass for "
+            f"{kind} {bolt_id!r}: state=… is a {type(state).__name__}, which is not a state; pass for "
             f"example {STATE_EXAMPLE.removeprefix('state=')}"
         )
 
 
 def check_deletes(bolt_id: str, state: State) -> None:
-    """Let a state delete keys. Raises `ConfigError` if it can't."""
+    """Allow a state to delete keys. Raises `ConfigError` if it can't."""
     try:
         state.allow_deletes()
     except ConfigError as error:
@@ -66,10 +66,10 @@ def check_deletes(bolt_id: str, state: State) -> None:
         raise type(error)(text) from error
 
 
-def refuse_stateful(what: str, bolt_id: str, bolt: object) -> None:
-    """Raise `ConfigError` for a stateful bolt that is added as something else."""
+def refuse_stateful(kind: str, bolt_id: str, bolt: object) -> None:
+    """Raise `ConfigError` for a stateful bolt that is added by another method."""
     if isinstance(bolt, StatefulBolt):
-        raise ConfigError(f"{what} {bolt_id!r} is a StatefulBolt: add it with set_stateful_bolt")
+        raise ConfigError(f"{kind} {bolt_id!r} is a StatefulBolt: add it with set_stateful_bolt")
 
 
 def declared_columns(bolt_id: str, text: str) -> tuple[Schema, Schema]:
@@ -87,7 +87,7 @@ def declared_columns(bolt_id: str, text: str) -> tuple[Schema, Schema]:
 
 
 def state_of_provider(provider: str | None, topology_id: str, bolt_id: str, text: str) -> State:
-    """The state of a bolt that was given none. Raises `ConfigError`."""
+    """Return the state of a bolt that was given none. Raises `ConfigError`."""
     if provider is None:
         raise ConfigError(
             f"stateful bolt {bolt_id!r} has no state: pass state=…, for example {STATE_EXAMPLE}, or set the option "
@@ -106,7 +106,7 @@ def state_of_provider(provider: str | None, topology_id: str, bolt_id: str, text
 
 
 def bind_declared(bolt_id: str, text: str, state: State) -> None:
-    """Fix the columns of a state to those that its bolt declares. Raises `ConfigError` where they are others."""
+    """Set the columns of a state to those that its bolt declares. Raises `ConfigError` if it has other ones."""
     key, values = declared_columns(bolt_id, text)
     try:
         state.bind(key, values)

@@ -58,24 +58,20 @@ def naming(declared: Declared) -> Iterator[None]:
         raise type(error)(f"{text} ({declared.place})") from None
 
 
-def check_id(what: str, value: Any) -> None:
-    """Raise `ConfigError` unless the id can be part of the names of tables and Spark jobs."""
-    if (
-        not isinstance(value, str)
-        or not value
-        or not all(character.isalnum() or character in "-_." for character in value)
-    ):
-        raise ConfigError(f"{what} id {value!r} must be made of letters, digits and - _ .")
+def check_id(kind: str, id_: Any) -> None:
+    """Raise `ConfigError` unless an id can be part of the names of tables and Spark jobs."""
+    if not isinstance(id_, str) or not id_ or not all(character.isalnum() or character in "-_." for character in id_):
+        raise ConfigError(f"{kind} id {id_!r} must be made of letters, digits and - _ .")
 
 
 def check_parallelism(component_id: str, parallelism: int) -> None:
-    """Raise `ConfigError` unless it is a number of tasks."""
+    """Raise `ConfigError` unless the argument is a number of tasks."""
     if type(parallelism) is not int or parallelism < 1:
         raise ConfigError(f"{component_id!r}: parallelism is a number of tasks, at least 1; got {parallelism!r}")
 
 
-def checked_spout(spout_id: str, spout: Any, parallelism: int) -> Spout:
-    """The spout, or the one that a contract turns itself into. Raises `ConfigError` for anything else."""
+def check_spout(spout_id: str, spout: Any, parallelism: int) -> Spout:
+    """Return the spout, or the one that a spout contract turns itself into. Raises `ConfigError` for anything else."""
     if isinstance(spout, type):
         raise ConfigError(f"spout {spout_id!r} is the class {spout.__name__}; pass an instance: {spout.__name__}(…)")
     if hasattr(spout, "as_spout"):
@@ -91,8 +87,10 @@ def checked_spout(spout_id: str, spout: Any, parallelism: int) -> Spout:
 def wire(
     spout_id: str, spout: Spout, bolts: Mapping[str, Declared], *, is_followed: bool = False
 ) -> tuple[Component, ...]:
-    """The components, each after those that it reads from; `is_followed` if the spout's tuples carry hidden fields.
-    Raises `ConfigError`."""
+    """Return the components, each after those that it reads from. Raises `ConfigError`.
+
+    `is_followed` is true if the tuples of the spout carry hidden fields.
+    """
     spouts = spout.streams or (spout_id,)
     return _Wiring(spout_id, spouts, outputs_of(spout, is_followed=is_followed), bolts).components()
 
@@ -133,15 +131,15 @@ def check_states(topology: Topology, *, strict: bool) -> None:
 
 
 def _check_order(topology: Topology, committer: Component) -> None:
-    """Raise `ConfigError` if a replay with another number of tasks might make other tuples for a state that keeps what
-    the attempt before has written."""
+    """Raise `ConfigError` if a replay with another number of tasks might give a state other tuples, which keeps those
+    of an earlier attempt."""
     assert committer.state is not None
     if committer.state.kind is StateKind.OPAQUE:
         return
-    known = {component.id: component for component in topology.components}
+    components_by_id = {component.id: component for component in topology.components}
     above, todo = set[str](), [committer.id]
     while todo:
-        component = known.get(todo.pop())
+        component = components_by_id.get(todo.pop())
         if component is None or component.id in above:
             continue
         above.add(component.id)
@@ -179,13 +177,13 @@ class _Wiring:
 
     def components(self) -> tuple[Component, ...]:
         built = list[Component]()
-        for declared in self._in_order():
+        for declared in self._sorted_bolts():
             with naming(declared):
                 built.append(self._build_one(declared))
         self._check_direct()
         return tuple(built)
 
-    def _in_order(self) -> list[Declared]:
+    def _sorted_bolts(self) -> list[Declared]:
         ordered: dict[str, Declared] = {}
         for bolt_id, declared in self.bolts.items():
             with naming(declared):
@@ -200,10 +198,10 @@ class _Wiring:
             return
         for grouping in self.bolts[bolt_id].inputs:
             if grouping.source != self.spout_id and grouping.source not in self.bolts:
-                known = [*self.spouts, *self.bolts]
+                names = [*self.spouts, *self.bolts]
                 raise ConfigError(
                     f"bolt {bolt_id!r} subscribes to {grouping.source!r}, which is not a component of this topology; "
-                    f"its components are: {', '.join(known)}{did_you_mean(grouping.source, known)}"
+                    f"its components are: {', '.join(names)}{did_you_mean(grouping.source, names)}"
                 )
             if grouping.source in self.bolts:
                 with naming(self.bolts[grouping.source]):
@@ -213,7 +211,7 @@ class _Wiring:
         ordered[bolt_id] = self.bolts[bolt_id]
 
     def _visit_read(self, bolt_id: str, read: str, ordered: dict[str, Declared], path: tuple[str, ...]) -> None:
-        """What is looked up after a transaction is written first."""
+        """Visit a committer whose state is looked up: after a transaction, it is written first."""
         committer, is_before = split_lookup_name(read)
         if committer not in self.bolts or self.bolts[committer].state is None:
             raise ConfigError(f"bolt {bolt_id!r} looks up the state of {committer!r}, which is no committer")
@@ -277,10 +275,10 @@ class _Wiring:
         return {stream: parse_output(declared.id, text) for stream, text in self._texts(bolt).items()}
 
     def _new_values(self, declared: Declared, update: PersistentAggregate) -> dict[str, Schema]:
-        """A state's update emits the rows that it has changed, to those who subscribe."""
+        """Return the fields of the changed rows that a state's update emits, if a component subscribes to them."""
         assert declared.state is not None
         key, values = declared.state.key, declared.state.values
-        groupings = [grouping for other in self.bolts.values() for grouping in other.inputs]
+        groupings = [grouping for different in self.bolts.values() for grouping in different.inputs]
         streams = {grouping.stream for grouping in groupings if grouping.source == declared.id}
         row, old = Schema((*key, *values)), (Field(old_name(f.name), f.type) for f in values)
         outputs = {DEFAULT_STREAM: update.computed.fields(row) if DEFAULT_STREAM in streams else Schema(())}
@@ -325,7 +323,7 @@ class _Wiring:
             )
 
     def _check_direct(self) -> None:
-        """A stream is either emitted directly to chosen tasks, or distributed by groupings, but not both."""
+        """Raise `ConfigError` if a stream is both emitted directly to chosen tasks and distributed by groupings."""
         kinds: dict[tuple[str, str], bool] = {}
         for declared in self.bolts.values():
             for grouping in declared.inputs:

@@ -1,4 +1,8 @@
-"""The kinds of bolt that a user writes: per tuple, per batch, on Arrow data; and the objects passed to them."""
+"""The kinds of bolts that a user writes: per tuple, per batch, on Arrow data; and the objects that are passed to them.
+
+A bolt is a prototype, which is copied for each task of each attempt. So it keeps nothing from one batch to the next:
+what must last belongs in a state.
+"""
 
 from __future__ import annotations
 
@@ -22,38 +26,38 @@ if TYPE_CHECKING:
     from transactional.model.reading import Lookups
 
 COUNTERS_MAX: Final = 100
-"""How many counters a component may have: each of them is a time series for as long as a run lasts."""
+"""The largest number of counters of a component. Each is a time series for as long as a run lasts."""
 _NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
 
 
 class OutputCollector(Protocol):
-    """Receives what a bolt emits, on its default stream or another one declared in `streams`."""
+    """Receives the tuples that a bolt emits, on its default stream or another one declared in `streams`."""
 
     def emit(self, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple: a value for each field of the stream, in order."""
+        """Emit a tuple, with a value for each field of the stream, in order."""
 
     def emit_batch(self, batch: pa.RecordBatch | pa.Table, *, stream: str = DEFAULT_STREAM) -> None:
         """Emit many tuples at once, as Arrow columns named like the stream's fields."""
 
     def emit_direct(self, component: str, task: int, *values: object, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
+        """Emit a tuple to one task, counted from 0, of a bolt that has subscribed with `direct_grouping`."""
 
 
 class MapState(Protocol):
-    """Key → values, as a committer bolt sees its state in `finish_batch`.
+    """The keys and values of a state, as a committer bolt sees them in `finish_batch`.
 
     Reads return the state before this transaction, plus what this attempt has put. Puts become visible with the
     transaction commit, all or none of them. A timestamp without a time zone is in UTC.
     """
 
     def get(self, *key: object) -> Any:
-        """The value of one key: None if it does not exist, a tuple if the state has several value columns.
+        """Return the value of one key: None if it does not exist, a tuple if the state has several value columns.
 
         `get("a", 1)` and `get(("a", 1))` read the same key.
         """
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """The values of several keys, in order, read at once."""
+        """Return the values of several keys, in order, in one read."""
 
     def put(self, key: object, value: object) -> None:
         """Set the value of one key."""
@@ -62,11 +66,11 @@ class MapState(Protocol):
         """Delete one key, whether or not it exists. The state needs `deletes=True`."""
 
     def multi_update(self, keys: Sequence[Key], update: Callable[[Any], Any]) -> list[Any]:
-        """Set each key to `update(its value)`; return the new values."""
+        """Set each key to `update(its value)`, and return the new values."""
 
 
 class BoltCounter:
-    """A number of a bolt's that only grows."""
+    """A counter of a bolt, which only grows."""
 
     __slots__ = ("_metrics", "_name")
 
@@ -74,7 +78,7 @@ class BoltCounter:
         self._metrics, self._name = metrics, name
 
     def increment(self, by: int = 1) -> None:
-        """Add to it. Raises `ConfigError` for what is no whole number, or negative."""
+        """Add a number to the counter. Raises `ConfigError` unless it is a whole number that is not negative."""
         if not _is_growth(by):
             raise ConfigError(
                 f"{self._metrics.component!r} increments its counter {self._name!r} by {by!r}; a counter only "
@@ -86,8 +90,8 @@ class BoltCounter:
 class BoltMetrics(NamesOfMetrics):
     """The counters of a bolt in one task of one attempt.
 
-    What is counted until `finish_batch` returns counts with the transaction commit. What a failed attempt has counted
-    is dropped.
+    Counts until the end of `finish_batch` become visible with the transaction commit. The counts of a failed attempt
+    are dropped.
     """
 
     def __init__(self, component: str = "") -> None:
@@ -95,7 +99,8 @@ class BoltMetrics(NamesOfMetrics):
         self.counts = Counter[str]()
 
     def counter(self, name: str) -> BoltCounter:
-        """The counter of this name, which begins at 0. A name is a word of the program, not a value of the data.
+        """Return the counter with this name, which begins at 0. A name is a word of the program, not a value of the
+        data.
 
         Raises `ConfigError` for a name that is not a letter and then at most 63 letters, digits, `_`, `.` and `-`, and
         for more than 100 names.
@@ -124,8 +129,11 @@ def _is_name(name: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopologyContext(StormNames):
-    """What a task of a bolt knows about itself. `options` is the mapping passed to `build()`; `subscribers` maps each
-    bolt that subscribes to this one to its number of tasks, for `emit_direct`."""
+    """The surroundings of a bolt in one task: ids, numbers of tasks, options.
+
+    `options` is the mapping passed to `build()`. `subscribers` has, for `emit_direct`, each bolt that subscribes to
+    this one with its number of tasks.
+    """
 
     topology_id: str
     component_id: str
@@ -136,21 +144,20 @@ class TopologyContext(StormNames):
     """The state of a committer bolt; usable in `finish_batch` only. None for any other bolt."""
     subscribers: Mapping[str, int] = field(default_factory=dict)
     batch: BatchFacts | None = None
-    """The facts of the batch, the same whenever it is replayed as recorded; None for a batch that was recorded by a
-    version without them."""
+    """The facts of the batch, which are the same in every replay. None for a batch that was recorded without them."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """Shared by the bolts that run in the same task of the same attempt."""
+    """A mapping that bolts in the same task of the same attempt share."""
     lookups: Lookups | None = None
-    """How the states that the bolt reads are looked up, by the id of the committer; usable in `finish_batch` only."""
+    """The look-ups of the states that the bolt reads, by the id of the committer. Usable in `finish_batch` only."""
     metrics: BoltMetrics = field(default_factory=BoltMetrics, compare=False)
-    """What the bolt counts itself: `metrics.counter("parsed").increment()`."""
+    """The counters of the bolt: `metrics.counter("parsed").increment()`."""
 
 
 class Bolt:
-    """Base of the bolts that are classes. An instance passed to the builder is a prototype: each task of each attempt
-    uses a fresh copy of it.
+    """The base of bolts that are classes. An instance passed to the builder is a prototype: each task of each attempt
+    uses a copy.
 
-    `output` declares the emitted fields in Spark's DDL; a bolt that emits nothing leaves it empty. `streams` declares
+    `output` declares the emitted fields in Spark's DDL; it is empty for a bolt that emits nothing. `streams` declares
     the fields of additional streams by name.
     """
 
@@ -163,14 +170,14 @@ class Bolt:
 
 
 class BasicBolt(Bolt, ABC):
-    """Processes one tuple at a time and is not aware of batches."""
+    """Processes one tuple at a time, without knowledge of batches."""
 
     def prepare(self, context: TopologyContext) -> None:
-        """Called once per task and attempt, before the first tuple."""
+        """Prepare for a batch. Called once per task and attempt, before the first tuple."""
 
     @abstractmethod
     def execute(self, tuple: Tuple, collector: OutputCollector) -> None:
-        """Process one tuple."""
+        """Process one tuple, and emit any number of tuples to `collector`."""
 
 
 class BatchBolt(Bolt, ABC):
@@ -181,15 +188,15 @@ class BatchBolt(Bolt, ABC):
 
     @abstractmethod
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        """Called once, before the first tuple of the batch; also if there is none."""
+        """Prepare for a batch. Called once, before the first tuple, even if there is none."""
 
     @abstractmethod
     def execute(self, tuple: Tuple) -> None:
-        """Process one tuple."""
+        """Process one tuple of the batch that has reached this task."""
 
     @abstractmethod
     def finish_batch(self) -> None:
-        """Called once, after the last tuple of the batch; also if there was none."""
+        """Finish the batch. Called once, after the last tuple, even if there was none."""
 
 
 class ArrowBatchBolt(Bolt, ABC):
@@ -200,11 +207,11 @@ class ArrowBatchBolt(Bolt, ABC):
 
     @abstractmethod
     def prepare(self, context: TopologyContext, collector: OutputCollector, attempt: TransactionAttempt) -> None:
-        """Called once, before the first record batch; also if there is none."""
+        """Prepare for a batch. Called once, before the first record batch, even if there is none."""
 
     @abstractmethod
     def execute_batch(self, batch: pa.RecordBatch) -> None:
-        """Process some tuples of the batch: columns named like the fields of the upstream component."""
+        """Process some tuples of the batch, in columns named like the fields of the upstream component."""
 
     def finish_batch(self) -> None:
-        """Called once, after the last record batch; also if there was none."""
+        """Finish the batch. Called once, after the last record batch, even if there was none."""

@@ -17,7 +17,7 @@ from transactional.model.schema import Schema
 
 
 class FunctionKind(Enum):
-    """What a function receives and what it returns.
+    """The kinds of functions, by what a function receives and what it returns.
 
     TUPLE: a `Tuple` → None (dropped), a tuple of values or the `Tuple` itself, or an iterable of such.
     ARROW: a `pyarrow.RecordBatch` → a `RecordBatch` or `Table`.
@@ -44,15 +44,15 @@ _SPARK_TYPE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class BoltFunction:
-    """A function with its kind and declared output."""
+    """A function as a bolt, with its kind and its declared output."""
 
     function: Callable[..., Any]
     kind: FunctionKind
     output: Schema
 
     @classmethod
-    def of(cls, bolt_id: str, function: Callable[..., Any], output: str | None) -> BoltFunction:
-        """Read kind and output from the function's annotations. Raises `ConfigError` if they are insufficient."""
+    def from_function(cls, bolt_id: str, function: Callable[..., Any], output: str | None) -> BoltFunction:
+        """Make a bolt of a function, by its annotations. Raises `ConfigError` if they are insufficient."""
         kind = _kind_of(bolt_id, function)
         declared = output if output is not None else annotated_output(f"bolt {bolt_id!r}", function)
         if declared is None:
@@ -100,7 +100,7 @@ def _only_parameter(bolt_id: str, function: Callable[..., Any]) -> inspect.Param
 
 
 def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations, resolved; none if they contain names that only type checkers see."""
+    """Return the annotations, resolved; none if they contain names that only type checkers see."""
     while isinstance(function, functools.partial):
         function = function.func
     try:
@@ -114,12 +114,12 @@ def _type_name(annotation: Any) -> str:
     return text.strip("'\"").rsplit(".", 1)[-1]
 
 
-def annotated_output(what: str, function: Callable[..., Any]) -> str | None:
-    """The fields of a NamedTuple that is, or is inside, the function's return annotation. `what` is for messages."""
+def annotated_output(label: str, function: Callable[..., Any]) -> str | None:
+    """Return the fields of a NamedTuple that is, or is inside, the return annotation. `label` is for messages."""
     for candidate in _parts(_hints_of(function).get("return")):
         if hasattr(candidate, "_fields"):
             fields = typing.get_type_hints(candidate)
-            return ", ".join(f"`{name}` {_spark_type(what, name, type_)}" for name, type_ in fields.items())
+            return ", ".join(f"`{name}` {_spark_type(label, name, type_)}" for name, type_ in fields.items())
     return None
 
 
@@ -129,9 +129,9 @@ def _parts(annotation: Any) -> Iterator[Any]:
         yield from _parts(argument)
 
 
-def _spark_type(what: str, field: str, annotation: Any) -> str:
+def _spark_type(label: str, field: str, annotation: Any) -> str:
     arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
-    inner = [_spark_type(what, field, argument) for argument in arguments]
+    inner = [_spark_type(label, field, argument) for argument in arguments]
     match typing.get_origin(annotation), inner:
         case (typing.Union | types.UnionType, [only]):
             return only
@@ -142,6 +142,6 @@ def _spark_type(what: str, field: str, annotation: Any) -> str:
         case _ if _type_name(annotation) in _SPARK_TYPE_OF:
             return _SPARK_TYPE_OF[_type_name(annotation)]
     raise ConfigError(
-        f"{what}: field {field!r} is annotated as {_type_name(annotation)}, which has no Spark type; "
+        f"{label}: field {field!r} is annotated as {_type_name(annotation)}, which has no Spark type; "
         "pass output='name type, …'"
     )

@@ -11,15 +11,14 @@ from transactional.topology.bolts.bolts import Bolt, OutputCollector, TopologyCo
 
 
 class KeyValueState(Protocol):
-    """Key → value, as a `StatefulBolt` sees its state: as it was before this transaction, with what this attempt has
-    put since.
+    """The keys and values of a state, as a `StatefulBolt` sees them.
 
-    A key is the value of the key column, or a tuple if there are several; a value likewise. A timestamp without a time
-    zone is in UTC.
+    They are as before this transaction, with what this attempt has put since. A key is the value of the key column, or
+    a tuple if there are several; likewise a value. A timestamp without a time zone is in UTC.
     """
 
     def get(self, key: object, default: Any = None) -> Any:
-        """The value of a key; `default` if the key does not exist."""
+        """Return the value of a key; `default` if the key does not exist."""
 
     def put(self, key: object, value: object) -> None:
         """Set the value of a key."""
@@ -28,43 +27,51 @@ class KeyValueState(Protocol):
         """Delete a key, and return its value; None if it does not exist. The state needs `deletes=True`."""
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with their values, in order of the keys. Reads the whole table."""
+        """Iterate over all keys with their values, in the order of the keys. Reads the whole table."""
 
     def __contains__(self, key: object) -> bool:
-        """Whether a key exists."""
+        """Return whether a key exists in the state."""
 
 
 class StatefulBolt(Bolt, ABC):
-    """Processes one tuple at a time, and may read and write its state while doing so (Storm's `IStatefulBolt`).
+    """Processes one tuple at a time, and may read and write its state while doing so, as Storm's `IStatefulBolt`.
 
     It runs in the commit phase, one transaction at a time, in txid order. Each task of each attempt uses a fresh copy
-    of the instance passed to the builder: what is to last belongs in the state. `state` declares the state's columns,
-    such as `word string -> count long`.
+    of the instance that was passed to the builder: what must last belongs in the state. `state` declares the state's
+    columns, such as `word string -> count long`.
     """
 
     state: ClassVar[str] = ""
     collector: OutputCollector
 
     def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
-        """Called once per task and attempt, first. Keeps the collector as `self.collector`."""
+        """Prepare for an attempt. Called once per task, first; keeps the collector as `self.collector`."""
         self.collector = collector
 
     @abstractmethod
     def init_state(self, state: KeyValueState) -> None:
-        """Called once per task and attempt, before the first tuple."""
+        """Receive the state. Called once per task and attempt, before the first tuple."""
 
     @abstractmethod
     def execute(self, tuple: Tuple) -> None:
-        """Process one tuple."""
+        """Process one tuple, with reads and writes of the state."""
 
     def pre_prepare(self, txid: int) -> None:
-        """Called once after the last tuple of the batch, also if there was none: the state is about to be written. May
-        still emit and put."""
+        """Finish the batch: the state is about to be written. It may still emit and put.
+
+        Called once after the last tuple, even if there was none.
+        """
 
     def pre_commit(self, txid: int) -> None:
-        """Called when the states of all bolts are written, right before the transaction commit: at least once per
-        transaction, again if the transaction commit itself fails. An exception fails the attempt."""
+        """React to the states of all bolts being written, right before the transaction commit.
+
+        Called at least once per transaction: again if the transaction commit itself fails. An exception fails the
+        attempt.
+        """
 
     def pre_rollback(self, txid: int) -> None:
-        """Called before `init_state` if an earlier attempt at this transaction had written the state: what it has
-        written is about to be replaced."""
+        """React to a rollback: an earlier attempt at this transaction has written the state, which is about to be
+        replaced.
+
+        Called before `init_state`.
+        """

@@ -46,7 +46,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         ackers: int = 1,
         naive_times: str | None = None,
     ) -> None:
-        self._begin(topology_id, naive_times)
+        self._prepare_empty(topology_id, naive_times)
         self.guarantee, self.ackers = _parse_guarantee(guarantee), ackers
         if type(ackers) is not int or ackers < 0:
             raise ConfigError(f"ackers is a number of tasks, or 0 for none; got {ackers!r}")
@@ -80,7 +80,7 @@ class TopologyBuilder(TransactionalTopologyBuilder):
             if output is not None:
                 raise ConfigError(f"bolt {bolt_id!r}: {type(bolt).__name__} declares its own output; omit output=…")
             return self._declare(bolt_id, bolt, parallelism, None)
-        checked_bolt = self._as_bolt(bolt_id, bolt, output)
+        checked_bolt = self._check_bolt(bolt_id, bolt, output)
         is_function = isinstance(checked_bolt, BoltFunction) and checked_bolt.kind is FunctionKind.TUPLE
         if not is_function and not isinstance(checked_bolt, BasicBolt):
             kind = (
@@ -120,13 +120,13 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         if not self._bolts:
             raise ConfigError(f"topology {self.topology_id!r} has no bolt, so it would have no effect: add set_bolt(…)")
         self._check_spout()
-        declared = {bolt_id: self._running(each) for bolt_id, each in self._wired(self._bolts).items()}
+        declared = {bolt_id: self._running(each) for bolt_id, each in self._with_resolved_inputs(self._bolts).items()}
         if self._follows:
             inputs = [Grouping(GroupingKind.FIELDS, bolt_id, ("root",), ACK_STREAM) for bolt_id in declared]
             declared[ACKER] = BoltDeclarer(ACKER, Acker(), self.ackers, None, inputs)
         components = wire(self.spout_id, self.spout, declared, is_followed=self._follows)
         followed = {"guarantee": self.guarantee, "follows_messages": self._follows}
-        topology = self._frozen(components, options, config, **followed)
+        topology = self._make_topology(components, options, config, **followed)
         check_states(topology, strict=strict)
         _connect(topology)
         return topology

@@ -30,7 +30,7 @@ from transactional.topology.streams.windowed_joins import JoinedWindows, WindowO
 from transactional.topology.topology import Topology
 from transactional.topology.windows.event_times import event_time as declared_time
 from transactional.topology.windows.windows import Window
-from transactional.topology.wiring import check_id, check_parallelism, checked_spout
+from transactional.topology.wiring import check_id, check_parallelism, check_spout
 
 F = TypeVar("F", bound=Callable[[Stream], Stream])
 
@@ -85,7 +85,7 @@ class TridentTopology(NamesOfStreams):
             raise ConfigError(
                 f"new_stream: {name!r} is taken; the streams of the topology are: {', '.join(self._spouts)}"
             )
-        checked = checked_spout(name, spout, self.parallelism)
+        checked = check_spout(name, spout, self.parallelism)
         self._spouts[name] = spout
         self._make_spout(self.parallelism)
         first = next(iter(self._spouts))
@@ -102,7 +102,7 @@ class TridentTopology(NamesOfStreams):
 
     def _make_spout(self, tasks: int) -> Spout:
         """Return the spout of the topology, which reads the spouts of all streams."""
-        return SeveralSpouts({name: checked_spout(name, spout, tasks) for name, spout in self._spouts.items()})
+        return SeveralSpouts({name: check_spout(name, spout, tasks) for name, spout in self._spouts.items()})
 
     def merge(self, *streams: Stream) -> Stream:
         """Merge several streams, which must have the same fields."""
