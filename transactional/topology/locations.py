@@ -59,7 +59,7 @@ def table_of(state: State) -> str:
         # In a database the name identifies the table.
         path = real_path(state.storage_path)
         return path if state.owns_folder else f"{path} {identity.get('table', '')}"
-    return str(sorted((name, value) for name, value in identity.items() if name != "kind"))
+    return str(sorted((name, text) for name, text in identity.items() if name != "kind"))
 
 
 def table_locations(topology: Topology) -> list[Location]:
@@ -73,12 +73,12 @@ def table_locations(topology: Topology) -> list[Location]:
 
 def check_locations(topology: Topology, store: object = None, observers: Sequence[object] = ()) -> None:
     """Raise `ConfigError` if a table, the store or an observer's file is inside the folder of a committer's table."""
-    others = [
+    candidates = [
         ("the coordinator's store", store),
         *(("an observer's file, such as the journal,", observer) for observer in observers),
     ]
     tables = table_locations(topology)
-    files = [Location(owner, path) for owner, other in others if (path := _path_of(other)) is not None]
+    files = [Location(owner, path) for owner, candidate in candidates if (path := _path_of(candidate)) is not None]
     for table in tables:
         if table.is_table:
             _check_folder(topology.id, table, [*tables, *files])

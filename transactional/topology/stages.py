@@ -68,7 +68,7 @@ class StagePlan:
 
     @property
     def depth(self) -> int:
-        """The number of levels."""
+        """The number of levels of the topology."""
         return 1 + max(stage.level for stage in self.stages)
 
     def level(self, number: int) -> tuple[Stage, ...]:

@@ -296,7 +296,7 @@ class Windowing(StatefulBolt, Windowed, LateCounter):
 
     def _window_text(self, window: TupleWindow) -> str:
         times = "" if window.start is None else f" [{window.start}, {window.end})"
-        key = ", ".join(f"{name}={value!r}" for name, value in zip(self.key, window.key, strict=True))
+        key = ", ".join(f"{name}={part!r}" for name, part in zip(self.key, window.key, strict=True))
         count = len(window.tuples)
         return f"the window{times}{' of ' if key else ''}{key}, which has {count} tuple{'' if count == 1 else 's'}"
 

@@ -119,8 +119,8 @@ class BoltMetrics(NamesOfMetrics):
         return BoltCounter(self, name)
 
 
-def _is_growth(by: object) -> bool:
-    return isinstance(by, int) and by >= 0
+def _is_growth(number: object) -> bool:
+    return isinstance(number, int) and number >= 0
 
 
 def _is_name(name: object) -> bool:

@@ -58,11 +58,11 @@ class TopologyBuilder(TransactionalTopologyBuilder):
     def set_bolt(
         self, bolt_id: str, bolt: Bolt | Callable[..., Any], parallelism: int = 1, *, output: str | None = None
     ) -> BoltDeclarer:
-        """Add a bolt: a `RichBolt`, a `BasicBolt` or a function of a `Tuple`; with exactly-once as for
-        `TransactionalTopologyBuilder`.
+        """Add a bolt: a `RichBolt`, a `BasicBolt` or a function of a `Tuple`.
 
-        A `BasicBolt`, and a function, anchors what it emits to the tuple that it is given, which is acked once it is
-        done, and failed if it raises.
+        A `BasicBolt`, and a function, anchors the tuples that it emits to the one that it has received. That is acked
+        once the bolt is done, and failed if it raises. With exactly-once, bolts are as for
+        `TransactionalTopologyBuilder`.
         """
         if self.guarantee is Guarantee.EXACTLY_ONCE:
             if isinstance(bolt, RichBolt):
@@ -120,7 +120,9 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         if not self._bolts:
             raise ConfigError(f"topology {self.topology_id!r} has no bolt, so it would have no effect: add set_bolt(…)")
         self._check_spout()
-        declared = {bolt_id: self._running(each) for bolt_id, each in self._with_resolved_inputs(self._bolts).items()}
+        declared = {
+            bolt_id: self._running(declarer) for bolt_id, declarer in self._with_resolved_inputs(self._bolts).items()
+        }
         if self._follows:
             inputs = [Grouping(GroupingKind.FIELDS, bolt_id, ("root",), ACK_STREAM) for bolt_id in declared]
             declared[ACKER] = BoltDeclarer(ACKER, Acker(), self.ackers, None, inputs)
@@ -132,8 +134,11 @@ class TopologyBuilder(TransactionalTopologyBuilder):
         return topology
 
     def set_dead_letters(self, state: State) -> None:
-        """With at-least-once: where messages go that have failed more than `message_retries_max` times, which are lost
-        otherwise. With exactly-once as for `TransactionalTopologyBuilder`."""
+        """Store messages that have failed more than `message_retries_max` times, which are lost otherwise. For
+        at-least-once.
+
+        With exactly-once, it is as for `TransactionalTopologyBuilder`.
+        """
         check_dead_letters(state)
         if self.guarantee is not Guarantee.EXACTLY_ONCE and not self._follows:
             raise ConfigError(
@@ -216,7 +221,7 @@ def _connect(topology: Topology) -> None:
 
 
 def _direct_targets(components: list[Component], source: str) -> dict[str, dict[str, int]]:
-    """By stream, the bolts that a component may emit to directly, with their tasks."""
+    """Return the bolts that a component may emit to directly, with their tasks, by stream."""
     targets: dict[str, dict[str, int]] = {}
     for component in components:
         for grouping in component.inputs:

@@ -65,7 +65,7 @@ class _Column:
             raise ConfigError(f"{used_by}: {self.name!r} is of {self.source!r}, which is not part of the join{hint}")
         field, *names = self.path
         schemas = inputs.values() if self.source is None else [inputs[self.source]]
-        fields = Schema(tuple({each.name: each for schema in schemas for each in schema}.values()))
+        fields = Schema(tuple({column.name: column for schema in schemas for column in schema}.values()))
         fields.require([field], of=self.source or "the join", used_by=used_by)
         return _inner_type(used_by, ".".join(self.path), fields[field].type, names)
 
