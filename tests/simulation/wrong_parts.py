@@ -239,9 +239,9 @@ LINES: tuple[type[Line], ...] = (NotesNoFences, NeverWritesTwice, JoinsAtOnce)
 class LetsEverybodyWrite(MemoryCoordinatorStore):
     """Writes are not compared with the lease: two coordinators of one topology id both go on (rows T2, T59)."""
 
-    def _held(self, lease: Lease) -> Any:
+    def _check_lease(self, lease: Lease) -> Any:
         topology = self._topologies[lease.topology_id]
-        return super()._held(replace(lease, epoch=topology.epoch, owner=topology.owner or ""))
+        return super()._check_lease(replace(lease, epoch=topology.epoch, owner=topology.owner or ""))
 
 
 class DrawsIdsPerLease(MemoryCoordinatorStore):

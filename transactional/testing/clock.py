@@ -15,11 +15,11 @@ class ManualClock:
         return self._passed_ms
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970 that the test has set."""
         return self._started_at_ms + self._passed_ms
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass."""
+        """Move the clock forward."""
         if duration_ms < 0:
             raise ValueError(f"time only moves forward, got {duration_ms} ms")
         self._passed_ms += duration_ms

@@ -113,13 +113,13 @@ class MemoryCoordinatorStore:
         given = json.loads(fingerprint_json(fingerprint))
         with self._lock:
             topology = self._topologies.setdefault(topology_id, MemoryTopology("{}"))
-            before = self._status(topology_id, topology)
+            status = self._status(topology_id, topology)
             now_ms = self._clock.wall_ms()
-            check_free(before, owner, now_ms, stalled)
+            check_free(status, owner, now_ms, stalled)
             if not to_rewind:
-                check_not_rewinding(before)
+                check_not_rewinding(status)
             recorded = [topology.attempts[attempt_id].batch for attempt_id in topology.transactions.values()]
-            is_kept = keeps_recorded(before, given, recorded, accept_changes=accept_changes)
+            is_kept = keeps_recorded(status, given, recorded, accept_changes=accept_changes)
             end_runs(topology, RunEnd(EndedHow.LOST), now_ms)
             if not is_kept:
                 topology.transactions.clear()
@@ -127,7 +127,7 @@ class MemoryCoordinatorStore:
             topology.attempt_id = AttemptId(topology.attempt_id + 1)
             topology.owner, topology.name = owner, name
             topology.leased_until_ms = now_ms + lease_ms
-            desired = desired_at_start(before, now_ms)
+            desired = desired_at_start(status, now_ms)
             topology.desire(desired.state, topology.stop_at_ms if desired.stop_in_ms else None)
             run = RunRecord(topology.epoch, owner, name, about or RunAbout(), now_ms, topology.committed_txid)
             topology.runs[topology.epoch] = run
@@ -136,13 +136,13 @@ class MemoryCoordinatorStore:
 
     def record_start(self, lease: Lease, fingerprint: Mapping[str, object], *, store_id: str | None = None) -> None:
         """Store the fingerprint of a run that has started successfully, and the `store_id` if there is none yet."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             topology.fingerprint = fingerprint_json(fingerprint)
             topology.store_id = topology.store_id or store_id
 
     def renew(self, lease: Lease, *, lease_ms: int) -> None:
         """Extend the lease to `lease_ms` from now, by the store's clock."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             topology.leased_until_ms = self._clock.wall_ms() + lease_ms
 
     def release(self, lease: Lease, *, is_done: bool = False, end: RunEnd | None = None) -> None:
@@ -176,11 +176,11 @@ class MemoryCoordinatorStore:
         """Store a new attempt as the current one of its txid; give up those in flight at this and, unless it comes
         `alone`, at later txids."""
         attempt = record.attempt
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             follows = attempt.txid - 1 in topology.transactions or attempt.txid - 1 == topology.committed_txid
             if attempt.attempt_id <= topology.attempt_id or not follows:
-                known = topology.attempts.get(attempt.attempt_id)
-                recorded_txid = known.attempt.txid if known is not None else None
+                recorded = topology.attempts.get(attempt.attempt_id)
+                recorded_txid = recorded.attempt.txid if recorded is not None else None
                 return check_same_attempt(lease, attempt, self._status(lease.topology_id, topology), recorded_txid)
             for txid in [txid for txid in topology.transactions if txid >= attempt.txid]:
                 if txid == attempt.txid or not alone:
@@ -193,7 +193,7 @@ class MemoryCoordinatorStore:
 
     def record_processed(self, lease: Lease, attempt: TransactionAttempt, batch: BatchMetadata, *, at_ms: int) -> None:
         """Store the batch with its digests, the number of records and when the processing phase ended."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             record = in_flight(topology, attempt)
             if record is None:
                 raise not_in_flight(lease, attempt)
@@ -213,7 +213,7 @@ class MemoryCoordinatorStore:
         keep: Keep | None = None,
     ) -> None:
         """Move the committed txid by one, to `attempt.txid`; `batch`, with its digests, becomes the committed one."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             if topology.committed_txid != attempt.txid - 1:
                 status = self._status(lease.topology_id, topology)
                 return check_same_commit(attempt, status, topology.committed_attempt_id)
@@ -243,7 +243,7 @@ class MemoryCoordinatorStore:
         """Store in which phase and why an attempt failed; give up later attempts in flight, unless it fails
         `alone`."""
         error = failure_text(phase, reason)
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             topology.trouble = trouble_after(topology.trouble, attempt.txid, error, at_ms)
             record = in_flight(topology, attempt)
             if record is not None:
@@ -253,17 +253,17 @@ class MemoryCoordinatorStore:
 
     def record_recovery(self, lease: Lease) -> None:
         """Store that a problem was resolved without a transaction commit."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             topology.trouble = None
 
     def record_fence(self, lease: Lease, component_id: str, txid: TxId) -> None:
         """Record that the component's table is at `txid` when its version is `lease.fence_id`."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             topology.fences[component_id, lease.fence_id] = txid
 
     def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
         """Record that the topology is being taken back to a committed transaction."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             is_known = txid == NO_TRANSACTION or committed_at(topology, txid) is not None
             if txid > topology.committed_txid or not is_known:
                 raise can_not_rewind(self._status(lease.topology_id, topology), txid)
@@ -273,7 +273,7 @@ class MemoryCoordinatorStore:
 
     def finish_rewind(self, lease: Lease, txid: TxId) -> None:
         """Make the transaction the committed one again."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             if topology.rewinding_to != txid:
                 if (topology.rewinding_to, topology.committed_txid) == (None, txid):
                     return
@@ -282,7 +282,7 @@ class MemoryCoordinatorStore:
 
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             if (topology.committed_attempt_id or NO_ATTEMPT) > attempt_id:
                 raise can_not_recount(self._status(lease.topology_id, topology), attempt_id)
             topology.attempt_id, topology.store_id = attempt_id, None
@@ -290,7 +290,7 @@ class MemoryCoordinatorStore:
 
     def forget_before(self, lease: Lease, *, at_ms: int) -> int:
         """Delete committed attempts older than `at_ms` except the newest, and what only they needed."""
-        with self._held(lease) as topology:
+        with self._check_lease(lease) as topology:
             committed = [record for record in topology.attempts.values() if record.phase == COMMITTED]
             dropped = {
                 record.attempt
@@ -322,12 +322,14 @@ class MemoryCoordinatorStore:
             return topology is not None and any(noted_for == component_id for noted_for, _ in topology.fences)
 
     def position(self, topology_id: str) -> Position | None:
-        """Where a topology stands."""
-        found = self.status(topology_id)
-        return Position(found[0].committed_txid, found[0].rewinding_to, found[0].store_id) if found else None
+        """Return the position of a topology."""
+        statuses = self.status(topology_id)
+        return (
+            Position(statuses[0].committed_txid, statuses[0].rewinding_to, statuses[0].store_id) if statuses else None
+        )
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
-        """All topologies, or the one named, in order of their ids."""
+        """Return the status of all topologies, or of the named one, in order of their ids."""
         with self._lock:
             names = sorted(self._topologies) if topology_id is None else [topology_id]
             return [self._status(name, self._topologies[name]) for name in names if name in self._topologies]
@@ -339,11 +341,11 @@ class MemoryCoordinatorStore:
             return list(islice(reversed(topology.attempts.values()), limit)) if topology is not None else []
 
     def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
-        """All attempts at one transaction, newest first."""
+        """Return all stored attempts at one transaction, newest first."""
         with self._lock:
             topology = self._topologies.get(topology_id)
-            found = () if topology is None else newest_first(topology)
-            return [record for record in found if record.attempt.txid == txid]
+            records = () if topology is None else newest_first(topology)
+            return [record for record in records if record.attempt.txid == txid]
 
     def times(
         self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
@@ -351,13 +353,13 @@ class MemoryCoordinatorStore:
         """The last attempts without their batches, newest first."""
         with self._lock:
             topology = self._topologies.get(topology_id)
-            found = () if topology is None else newest_first(topology, before=before, phases=phases)
-            return [times_of(record) for record in islice(found, limit)]
+            records = () if topology is None else newest_first(topology, before=before, phases=phases)
+            return [times_of(record) for record in islice(records, limit)]
 
     def times_with_letters(self, topology_id: str, *, among: int, limit: int) -> list[AttemptTimes]:
-        """Of the last `among` committed attempts those that have set tuples aside, newest first."""
+        """Return those of the last `among` committed attempts that have set tuples aside, newest first."""
         committed = self.times(topology_id, limit=among, phases=(COMMITTED,))
-        return [each for each in committed if letters_in(each.details)][:limit]
+        return [attempt for attempt in committed if letters_in(attempt.details)][:limit]
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""
@@ -369,8 +371,8 @@ class MemoryCoordinatorStore:
         """The savepoints, oldest transaction first."""
         with self._lock:
             topology = self._topologies.get(topology_id)
-            found = topology.savepoints.values() if topology is not None else ()
-            return sorted(found, key=lambda savepoint: savepoint.txid)
+            savepoints = topology.savepoints.values() if topology is not None else ()
+            return sorted(savepoints, key=lambda savepoint: savepoint.txid)
 
     def note_savepoint(self, topology_id: str, name: str, txid: TxId) -> bool:
         """Keep what going back to a committed transaction takes of the store."""
@@ -382,7 +384,7 @@ class MemoryCoordinatorStore:
             return True
 
     def drop_savepoint(self, topology_id: str, name: str) -> bool:
-        """Keep it no longer."""
+        """Drop a savepoint, and what is kept for it."""
         with self._lock:
             topology = self._topologies.get(topology_id)
             return topology is not None and topology.savepoints.pop(name, None) is not None
@@ -391,8 +393,10 @@ class MemoryCoordinatorStore:
         """The minutes that started at or after `since_ms`, oldest first; summed up by parts of `each_ms`."""
         with self._lock:
             topology = self._topologies.get(topology_id)
-            found = [each for each in topology.minutes if each.at_ms >= since_ms] if topology is not None else []
-        return found if each_ms is None else summed_up(found, since_ms, each_ms)
+            minutes = (
+                [minute for minute in topology.minutes if minute.at_ms >= since_ms] if topology is not None else []
+            )
+        return minutes if each_ms is None else summed_up(minutes, since_ms, each_ms)
 
     def reset(self, topology_id: str) -> bool:
         """Delete all progress of a topology, but not its epoch and its attempt counter."""
@@ -412,8 +416,8 @@ class MemoryCoordinatorStore:
     # --- details ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _held(self, lease: Lease) -> Iterator[MemoryTopology]:
-        """The topology, alone, if the lease is the current one. Raises `Fenced` if it is not."""
+    def _check_lease(self, lease: Lease) -> Iterator[MemoryTopology]:
+        """Lock the store and return the topology. Raises `Fenced` if the lease is not the current one."""
         with self._lock:
             topology = self._topologies.get(lease.topology_id)
             if topology is None:

@@ -27,7 +27,7 @@ NO_EPOCH, NO_ATTEMPT = Epoch(0), AttemptId(0)
 
 @dataclass(slots=True)
 class MemoryTopology:
-    """All that the store knows about one topology. `transactions` holds those above the committed one."""
+    """The stored progress and history of one topology. `transactions` holds those above the committed one."""
 
     fingerprint: str
     epoch: Epoch = NO_EPOCH
@@ -54,7 +54,7 @@ class MemoryTopology:
 
 
 def progress_of(topology: MemoryTopology) -> Progress:
-    """What a coordinator starts from."""
+    """Return the progress from which a coordinator starts."""
     newest = topology.committed_attempt_id
     return Progress(
         topology.committed_txid,
@@ -66,8 +66,8 @@ def progress_of(topology: MemoryTopology) -> Progress:
 
 def forget_after(topology: MemoryTopology, attempt_id: AttemptId) -> None:
     """Forget the attempts after one, and the fences."""
-    topology.transactions = {txid: by for txid, by in topology.transactions.items() if by <= attempt_id}
-    topology.attempts = {by: record for by, record in topology.attempts.items() if by <= attempt_id}
+    topology.transactions = {txid: latest for txid, latest in topology.transactions.items() if latest <= attempt_id}
+    topology.attempts = {recorded: record for recorded, record in topology.attempts.items() if recorded <= attempt_id}
     topology.fences = {key: txid for key, txid in topology.fences.items() if key[1] <= attempt_id}
 
 
@@ -102,21 +102,25 @@ def give_up(topology: MemoryTopology, attempt_id: AttemptId, error: str | None =
 def committed_at(topology: MemoryTopology, txid: TxId) -> AttemptId | None:
     """The attempt that has committed a transaction; None if it is not known."""
     return next(
-        (each.attempt.attempt_id for each in newest_first(topology, phases=[COMMITTED]) if each.attempt.txid == txid),
+        (
+            record.attempt.attempt_id
+            for record in newest_first(topology, phases=[COMMITTED])
+            if record.attempt.txid == txid
+        ),
         None,
     )
 
 
 def rewind(topology: MemoryTopology, txid: TxId) -> None:
     """Make an earlier transaction the committed one again."""
-    for later in [each for each in topology.transactions if each > txid]:
+    for later in [later for later in topology.transactions if later > txid]:
         give_up(topology, topology.transactions.pop(later))
     for record in list(newest_first(topology, phases=[COMMITTED])):
         if record.attempt.txid > txid:
             topology.attempts[record.attempt.attempt_id] = replace(record, phase=REWOUND)
     topology.committed_txid, topology.committed_attempt_id = txid, committed_at(topology, txid)
     topology.rewinding_to = topology.trouble = None
-    topology.savepoints = {name: each for name, each in topology.savepoints.items() if each.txid <= txid}
+    topology.savepoints = {name: savepoint for name, savepoint in topology.savepoints.items() if savepoint.txid <= txid}
 
 
 def end_runs(topology: MemoryTopology, end: RunEnd, at_ms: int) -> None:
@@ -129,7 +133,7 @@ def end_runs(topology: MemoryTopology, end: RunEnd, at_ms: int) -> None:
 
 
 def is_held(topology: MemoryTopology, txid: TxId) -> bool:
-    """Whether a savepoint holds the attempts at a transaction."""
+    """Return whether a savepoint needs the attempts at a transaction."""
     return any(savepoint.txid <= txid for savepoint in topology.savepoints.values())
 
 
@@ -137,7 +141,9 @@ def trim(topology: MemoryTopology, keep: Keep) -> None:
     """Delete the oldest surplus attempts, a few at a time; none that may still be needed."""
     newest = topology.committed_attempt_id or NO_ATTEMPT
     needed = {newest, *topology.transactions.values()}
-    needed |= {each.attempt.attempt_id for each in topology.attempts.values() if is_held(topology, each.attempt.txid)}
+    needed |= {
+        record.attempt.attempt_id for record in topology.attempts.values() if is_held(topology, record.attempt.txid)
+    }
     for attempt_id in list(islice(topology.attempts, TRIMMED_PER_COMMIT)):
         is_old = topology.attempts[attempt_id].issued_at_ms < keep.since_ms
         if attempt_id < newest and attempt_id not in needed and (is_old or attempt_id <= newest - keep.attempts_max):

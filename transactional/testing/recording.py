@@ -13,7 +13,7 @@ from transactional.model.user_code.tuples import Tuple
 from transactional.topology.topology import HIDDEN, Topology
 
 Emitted = dict[str | tuple[str, str], list[Tuple]]
-"""By component the tuples of its default stream, by component and stream those of others."""
+"""The tuples of a component's default stream by component, and by component and stream those of others."""
 
 
 class Recorder:
@@ -23,20 +23,23 @@ class Recorder:
         self._batches: dict[TransactionAttempt, list[tuple[str, str, pa.RecordBatch]]] = {}
 
     def __call__(self, attempt: TransactionAttempt, component: str, stream: str, batch: pa.RecordBatch) -> None:
-        """Keep some tuples."""
+        """Record the emitted tuples of an attempt."""
         self._batches.setdefault(attempt, []).append((component, stream, batch))
 
     def emitted(self, topology: Topology, attempts: Iterable[TransactionAttempt]) -> Emitted:
-        """What was emitted in these attempts, one after the other, with every stream that a component declares."""
-        found: Emitted = {}
+        """Return the tuples that these attempts emitted, one after the other, for every stream that a component
+        declares."""
+        tuples_by_stream: Emitted = {}
         hidden = HIDDEN.names if topology.follows_messages else ()
         for source in (topology.spout_id, *(component.id for component in topology.components)):
             streams = [stream for stream in topology.outputs_of(source) if not stream.startswith("__")]
-            found |= {source if stream == DEFAULT_STREAM else (source, stream): [] for stream in streams}
+            tuples_by_stream |= {source if stream == DEFAULT_STREAM else (source, stream): [] for stream in streams}
         for attempt in attempts:
             for source, stream, batch in self._batches.get(attempt, []):
                 if stream.startswith("__"):
                     continue
                 visible = batch.select([name for name in batch.schema.names if name not in hidden])
-                found[source if stream == DEFAULT_STREAM else (source, stream)] += tuples(visible, source, stream)
-        return found
+                tuples_by_stream[source if stream == DEFAULT_STREAM else (source, stream)] += tuples(
+                    visible, source, stream
+                )
+        return tuples_by_stream

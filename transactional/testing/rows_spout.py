@@ -43,22 +43,22 @@ class RowsSpout(Spout):
         return self._stands_for.replays_exactly
 
     def identity(self) -> dict[str, str]:
-        """One for all rows: a test starts from nothing."""
+        """Return the same identity for all rows: a test has no stored progress."""
         return {"kind": type(self).__name__}
 
-    def plan(self, after: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
-        """The next rows."""
-        start = after.positions().get(_PARTITION, Offset(0))
+    def plan(self, previous_batch: BatchMetadata, *, replay: bool) -> BatchMetadata | None:
+        """Plan the next `take` rows."""
+        start = previous_batch.positions().get(_PARTITION, Offset(0))
         until = Offset(min(start + self.take, len(self.rows)))
         return BatchMetadata({_PARTITION: OffsetRange(start, until)}) if until > start or replay else None
 
     def reader(self) -> RowsReader:
-        """What reads the rows."""
+        """Return the reader of the rows."""
         return RowsReader(self.rows)
 
-    def lag(self, after: BatchMetadata) -> int | None:
-        """The rows to come."""
-        return len(self.rows) - after.positions().get(_PARTITION, Offset(0))
+    def lag(self, previous_batch: BatchMetadata) -> int | None:
+        """Return the number of rows after the given batch."""
+        return len(self.rows) - previous_batch.positions().get(_PARTITION, Offset(0))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RowsReader(PartitionReader):
     rows: pa.RecordBatch
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: object = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
+        """Yield the rows of a range."""
         yield self.rows.slice(offsets.start, len(offsets))
 
     @property
@@ -79,7 +79,7 @@ class RowsReader(PartitionReader):
     def read_with_offsets(
         self, partition: PartitionId, offsets: OffsetRange, metadata: object = None
     ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-        """The rows of a range, with their numbers."""
+        """Yield the rows of a range, with their numbers."""
         yield self.rows.slice(offsets.start, len(offsets)), pa.array(range(offsets.start, offsets.until), pa.int64())
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator's store keeps of the past besides attempts: runs and minutes; and how much of it is kept."""
+"""The history in a coordinator's store besides attempts: runs, minutes and savepoints; and how much of it is kept."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ class EndedHow(Enum):
     DRAINED = "drained"
     """The source had no more data, or an operator requested it; everything in flight was committed."""
     KILLED = "killed"
-    """By command, after its wait."""
+    """`transactional kill` ended it, after its wait."""
     STOPPED = "stopped"
-    """On request, by a signal or by the program that runs it."""
+    """A signal, or the program that runs it, ended it."""
     FAILED = "failed"
-    """With an error; `code` and `reason` say which."""
+    """An error ended it; `code` and `reason` say which."""
     REWOUND = "rewound"
-    """It was no run: it has taken the topology back to an earlier transaction; `reason` says from where to where."""
+    """A rewind, which is no run, took the topology back to an earlier transaction; `reason` says from which to
+    which."""
     LOST = "lost"
-    """No end was recorded: its process was gone, or disconnected from the store, when the next run took the lease."""
+    """The process recorded no end: it was gone, or disconnected from the store, when the next run took the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class MinuteRecord:
-    """What one run committed in one minute, which started at `at_ms`; milliseconds since 1970 by the run's clock.
+    """The commits of one run in the minute that started at `at_ms`, in milliseconds since 1970 by the run's clock.
 
     `latencies` counts transactions by duration, in the writer's buckets; `phases_ms` is the time spent by phase.
     """
@@ -92,27 +93,27 @@ class MinuteRecord:
 
 
 def summed_up(minutes: Iterable[MinuteRecord], since_ms: int, each_ms: int) -> list[MinuteRecord]:
-    """Minutes, summed up by parts of `each_ms` from `since_ms` on, oldest first; without `latencies`."""
+    """Return sums over parts of `each_ms` from `since_ms` on, oldest first; without `latencies`."""
     parts: dict[int, MinuteRecord] = {}
     for minute in minutes:
         at_ms = since_ms + (minute.at_ms - since_ms) // each_ms * each_ms
-        before = parts.get(at_ms, MinuteRecord(at_ms, 0, 0, 0))
+        previous = parts.get(at_ms, MinuteRecord(at_ms, 0, 0, 0))
         parts[at_ms] = MinuteRecord(
             at_ms,
-            before.transactions + minute.transactions,
-            before.rows + minute.rows,
-            before.failures + minute.failures,
+            previous.transactions + minute.transactions,
+            previous.rows + minute.rows,
+            previous.failures + minute.failures,
             (),
-            before.lag_sum + minute.lag_sum,
-            max(before.lag_max, minute.lag_max),
-            phases_summed_up((before.phases_ms, minute.phases_ms)),
+            previous.lag_sum + minute.lag_sum,
+            max(previous.lag_max, minute.lag_max),
+            phases_summed_up((previous.phases_ms, minute.phases_ms)),
         )
     return [parts[at_ms] for at_ms in sorted(parts)]
 
 
 def phases_summed_up(several: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """The time by phase of several minutes."""
-    return {phase: sum([each.get(phase, 0) for each in several]) for phase in sorted(set[str]().union(*several))}
+    """Return the time spent by phase, summed over several minutes."""
+    return {phase: sum([minute.get(phase, 0) for minute in several]) for phase in sorted(set[str]().union(*several))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,8 @@ shrinks to its limit, and no single write is slow."""
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What prevents a topology from committing: since when (by the run's clock), at which transaction, the last
-    error."""
+    """A failure that prevents a topology from committing: since when (by the run's clock), at which transaction, the
+    last error."""
 
     since_ms: int
     txid: TxId

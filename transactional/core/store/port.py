@@ -17,7 +17,10 @@ from transactional.model.batch import BatchMetadata
 
 
 class DesiredState(Enum):
-    """What operators want a topology to do. It is stored with its progress; `value` is the word displayed."""
+    """The state in which operators want a topology to be.
+
+    It is stored with its progress; `value` is the word displayed.
+    """
 
     ACTIVE = "active"
     INACTIVE = "inactive"
@@ -174,13 +177,13 @@ class StoreReader(Protocol):
         """Where a topology stands, None if the store does not know it: the cheapest of all queries."""
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
-        """All topologies, or the one named, in order of their ids."""
+        """Return the status of all topologies, or of the named one, in order of their ids."""
 
     def attempts(self, topology_id: str, *, limit: int) -> list[AttemptRecord]:
-        """The last attempts, newest first."""
+        """Return the last attempts, newest first."""
 
     def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
-        """All attempts at one transaction that are still known, newest first."""
+        """Return all stored attempts at one transaction, newest first."""
 
     def times(
         self, topology_id: str, *, limit: int, before: AttemptId | None = None, phases: Collection[str] = ()
@@ -189,11 +192,13 @@ class StoreReader(Protocol):
         given: in any)."""
 
     def times_with_letters(self, topology_id: str, *, among: int, limit: int) -> list[AttemptTimes]:
-        """Of the last `among` committed attempts those that have set tuples aside, without their batches, newest first,
-        at most `limit`."""
+        """Return those of the last `among` committed attempts that have set tuples aside, without their batches.
+
+        They come newest first, at most `limit`.
+        """
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
-        """The last runs, newest first."""
+        """Return the last runs, newest first."""
 
     def savepoints(self, topology_id: str) -> list[Savepoint]:
         """The savepoints, oldest transaction first."""
@@ -206,7 +211,7 @@ class StoreReader(Protocol):
         """
 
     def close(self) -> None:
-        """Release connections."""
+        """Release the connections to the store."""
 
 
 class CoordinatorStore(StoreReader, Protocol):

@@ -24,7 +24,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a coordinator starts from: all that the store knows about a topology's progress.
+    """The progress of a topology as the store has it, from which a coordinator starts.
 
     `recorded` holds the recorded batches of the txids above `committed_txid`.
     """

@@ -88,12 +88,12 @@ _MEANING: Final = (
     KEPT_FIELDS,
     JOINED_ON,
 )
-"""What a committer's entry says of a table, beside which one it is."""
+"""The entries of a committer that say what the rows of its table mean; the other ones identify the table."""
 ANEW: Final = (
     "Let it be as it was; or give the committer another id and its state another table, and start with "
     "--accept-changes: they begin with what comes from here on; or give the topology another id"
 )
-"""What to do where a table's rows would be taken for something else."""
+"""The advice if a table's rows would be taken for something else."""
 
 ERROR_LENGTH_MAX: Final = 10_000
 
@@ -104,29 +104,30 @@ CARRIED_OUT: Final = (DesiredState.DRAINING, DesiredState.KILLED)
 
 
 def fingerprint_json(fingerprint: Mapping[str, Any]) -> str:
-    """The fingerprint as JSON, with the same text for the same content."""
+    """Return the fingerprint as JSON, with the same text for the same content."""
     return json.dumps(fingerprint, sort_keys=True, default=dict)
 
 
 def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """The entries that differ, each as `path: stored …, given …`, in order of their paths.
+    """Return the entries that differ, each as `path: stored …, given …`, in order of their paths.
 
     Mappings are compared entry by entry, everything else as a whole; an empty mapping equals a missing one. A committer
     that is only in `given` has joined, which is not a change.
     """
-    before, after = dict(_entries(stored)), dict(_entries(given))
-    known = {path[:2] for path in before if path[0] == COMMITTERS}
+    stored_entries, given_entries = dict(_entries(stored)), dict(_entries(given))
+    stored_committers = {path[:2] for path in stored_entries if path[0] == COMMITTERS}
     return [
-        f"{'.'.join(path)}: stored {_shown(path, before)}, given {_shown(path, after)}"
-        for path in sorted(before.keys() | after.keys())
-        if _in_order(path, before.get(path)) != _in_order(path, after.get(path)) and not _is_new(path, known)
+        f"{'.'.join(path)}: stored {_entry_text(path, stored_entries)}, given {_entry_text(path, given_entries)}"
+        for path in sorted(stored_entries.keys() | given_entries.keys())
+        if _in_order(path, stored_entries.get(path)) != _in_order(path, given_entries.get(path))
+        and not _is_new(path, stored_committers)
         # A stream may get an event time, or lose it with its windows.
-        if path[0] != EVENT_TIMES or (path in before and path in after)
+        if path[0] != EVENT_TIMES or (path in stored_entries and path in given_entries)
     ]
 
 
-def _shown(path: tuple[str, ...], entries: Mapping[tuple[str, ...], str]) -> str:
-    """An entry as a message has it."""
+def _entry_text(path: tuple[str, ...], entries: Mapping[tuple[str, ...], str]) -> str:
+    """Return an entry as messages show it."""
     entry = entries.get(path, "nothing")
     return windows_text(entry) if path[-1] == WINDOWS else entry
 
@@ -151,13 +152,13 @@ def _by_name(windows: str | None) -> str | None:
     return windows and _KEY_OF_TIMED.sub(lambda key: ", ".join(sorted(key[0].split(", "))), windows)
 
 
-def _is_new(path: tuple[str, ...], known: Collection[tuple[str, ...]]) -> bool:
-    """Whether an entry is one of a committer that has joined."""
-    return path[0] == COMMITTERS and len(path) > 1 and path[:2] not in known
+def _is_new(path: tuple[str, ...], stored_committers: Collection[tuple[str, ...]]) -> bool:
+    """Return whether an entry belongs to a committer that has joined."""
+    return path[0] == COMMITTERS and len(path) > 1 and path[:2] not in stored_committers
 
 
-def _entries(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    for name, entry in value.items():
+def _entries(fingerprint: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name, entry in fingerprint.items():
         if isinstance(entry, Mapping):
             yield from _entries(entry, (*path, str(name)))
         else:
@@ -178,7 +179,7 @@ def check_fingerprint(topology_id: str, stored: Mapping[str, Any], given: Mappin
 def keeps_recorded(
     status: TopologyStatus, given: Mapping[str, Any], recorded: Iterable[BatchMetadata], *, accept_changes: bool
 ) -> bool:
-    """Whether a run with this fingerprint may start from what is recorded; False: it starts without those batches.
+    """Return whether a run with this fingerprint may use the recorded batches. If False, it starts without them.
 
     Before the first transaction commit nothing depends on the stored fingerprint but the recorded batches. The same
     source can use them. Those of another source are deleted as long as no table can have been written from them in a
@@ -200,45 +201,52 @@ def keeps_recorded(
 
 
 def meanings_lost(fingerprint: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
-    """By what a table's rows would be taken for something else, which nobody can accept: open windows for others, what
-    one aggregate has made for what another one makes, kept values for those of another type."""
+    """Yield the changes by which a table's rows would be taken for something else, which nobody can accept.
+
+    Open windows would be taken for other windows, the results of one aggregate for those of another one, stored values
+    for values of another type.
+    """
     for component, stored in fingerprint.get(COMMITTERS, {}).items():
-        now = given.get(COMMITTERS, {}).get(component)
-        if now is not None and _table(now) == _table(stored):
-            for change in (*_other_windows(stored, now), *_other_columns(stored, now), *_other_types(stored, now)):
+        current = given.get(COMMITTERS, {}).get(component)
+        if current is not None and _table(current) == _table(stored):
+            for change in (
+                *_other_windows(stored, current),
+                *_other_columns(stored, current),
+                *_other_types(stored, current),
+            ):
                 yield f"the table of {component!r} {change}"
 
 
-def _other_windows(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    if WINDOWS in stored and _by_name(now.get(WINDOWS)) != _by_name(stored[WINDOWS]):
+def _other_windows(stored: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    if WINDOWS in stored and _by_name(current.get(WINDOWS)) != _by_name(stored[WINDOWS]):
         yield (
             f"has open windows of {windows_text(stored[WINDOWS])}, and the topology now has "
-            f"{windows_text(now.get(WINDOWS, 'none'))}: what is counted in them can not be counted again"
+            f"{windows_text(current.get(WINDOWS, 'none'))}: what is counted in them can not be counted again"
         )
 
 
-def _other_columns(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    before, after = stored.get(COMBINE, {}), now.get(COMBINE, {})
-    for column in before.keys() & after.keys():
-        if before[column] != after[column]:
+def _other_columns(stored: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    stored_ways, current_ways = stored.get(COMBINE, {}), current.get(COMBINE, {})
+    for column in stored_ways.keys() & current_ways.keys():
+        if stored_ways[column] != current_ways[column]:
             yield (
-                f"has in column {column!r} values that are combined by {before[column]}, and the topology now combines "
-                f"them by {after[column]}: what is stored can not be turned into that"
+                f"has in column {column!r} values that are combined by {stored_ways[column]}, and the topology now "
+                f"combines them by {current_ways[column]}: what is stored can not be turned into that"
             )
 
 
-def _other_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for stream in stored.get(JOINED_ON, {}).keys() - now.get(JOINED_ON, {}).keys():
+def _other_types(stored: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    for stream in stored.get(JOINED_ON, {}).keys() - current.get(JOINED_ON, {}).keys():
         yield f"keeps tuples of open windows of {stream!r}, which is no longer joined: they would be lost"
-    before, after = _kept_fields(stored), _kept_fields(now)
-    for name in before.keys() & after.keys():
-        types = {field.name: field.type for field in Schema.parse(before[name])}
-        for field in Schema.parse(after[name]):
+    stored_fields, current_fields = _kept_fields(stored), _kept_fields(current)
+    for name in stored_fields.keys() & current_fields.keys():
+        types = {field.name: field.type for field in Schema.parse(stored_fields[name])}
+        for field in Schema.parse(current_fields[name]):
             if types.get(field.name, field.type) != field.type:
-                what = "of open windows " if WINDOWS in stored else ""
+                window_text = "of open windows " if WINDOWS in stored else ""
                 yield (
-                    f"keeps tuples {what}whose field {field.name!r} is {types[field.name]}, and it is {field.type} "
-                    "now: what is kept can not be turned into that"
+                    f"keeps tuples {window_text}whose field {field.name!r} is {types[field.name]}, and it is "
+                    f"{field.type} now: what is kept can not be turned into that"
                 )
 
 
@@ -248,8 +256,8 @@ def _kept_fields(entry: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _table(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Which table it is, of a committer's entry."""
-    return {name: value for name, value in entry.items() if name not in _MEANING}
+    """Return the part of a committer's entry that identifies its table."""
+    return {name: content for name, content in entry.items() if name not in _MEANING}
 
 
 def _committers(fingerprint: Mapping[str, Any]) -> set[str]:
@@ -261,7 +269,7 @@ def _source(fingerprint: Mapping[str, Any]) -> dict[tuple[str, ...], str | None]
 
 
 STALLED_LEASES = 2
-"""A lease that is unchanged for so many times its length is renewed by nobody."""
+"""The number of lease lengths after which an unchanged lease counts as abandoned."""
 
 # --- leases -----------------------------------------------------------------------------------------------------
 
@@ -280,12 +288,12 @@ def check_free(status: TopologyStatus, owner: str, now_ms: int, stalled: Stalled
 
 
 def is_stalled(status: TopologyStatus, stalled: StalledLease | None) -> bool:
-    """Whether the lease is still the one that was seen to stand still."""
+    """Return whether the lease is still the one that was observed not to be renewed."""
     return stalled is not None and (status.epoch, status.leased_until_ms) == (stalled.epoch, stalled.leased_until_ms)
 
 
 def _too_long(status: TopologyStatus, left_ms: int) -> str:
-    """What to do about a lease that lasts longer than its leader can have renewed it for; else nothing."""
+    """Return the advice on a lease that ends later than its leader can have renewed it for; else ""."""
     length_ms = status.lease_length_ms
     if length_ms is None or left_ms <= length_ms:
         return ""
@@ -306,7 +314,7 @@ def check_not_rewinding(status: TopologyStatus) -> None:
 
 
 def desired_of(state: DesiredState, stop_at_ms: int | None, now_ms: int) -> Desired:
-    """The stored desired state, with the remaining time by the store's clock."""
+    """Return the stored desired state, with the remaining time by the store's clock."""
     return Desired(state, None if stop_at_ms is None else max(0, stop_at_ms - now_ms))
 
 
@@ -405,7 +413,7 @@ def not_in_flight(lease: Lease, attempt: TransactionAttempt) -> ProtocolError:
 
 
 def failure_text(phase: Phase, reason: str) -> str:
-    """What is stored as the error of an attempt: phase and reason, as `storable`."""
+    """Return the error of an attempt as it is stored: phase and reason, as `storable`."""
     return storable(f"{phase.value}: {reason}")
 
 
@@ -422,8 +430,8 @@ def given_up_text(end: RunEnd | None) -> str | None:
 
 
 def times_of(record: AttemptRecord) -> AttemptTimes:
-    """An attempt without its batch."""
-    return AttemptTimes(**{each.name: getattr(record, each.name) for each in fields(AttemptTimes)})
+    """Return an attempt without its batch."""
+    return AttemptTimes(**{field.name: getattr(record, field.name) for field in fields(AttemptTimes)})
 
 
 def state_of(status: TopologyStatus) -> str:
@@ -439,7 +447,7 @@ def state_of(status: TopologyStatus) -> str:
 
 
 def lag_in(details: Mapping[str, Any] | None) -> int | None:
-    """The lag that was recorded with a transaction commit."""
+    """Return the lag that was recorded with a transaction commit."""
     lag = (details or {}).get("lag")
     return lag if isinstance(lag, int) else None
 
@@ -455,11 +463,11 @@ def letters_in(details: Mapping[str, Any] | None) -> int:
     return letters if isinstance(letters, int) else 0
 
 
-def trouble_after(before: Trouble | None, txid: TxId, error: str, at_ms: int) -> Trouble:
+def trouble_after(previous: Trouble | None, txid: TxId, error: str, at_ms: int) -> Trouble:
     """A topology's problem once this transaction has failed: the same problem as before, if it had one."""
-    if before is None:
+    if previous is None:
         return Trouble(at_ms, txid, error)
-    return Trouble(before.since_ms, max(before.txid, txid), error)
+    return Trouble(previous.since_ms, max(previous.txid, txid), error)
 
 
 def check_free_to_reset(status: TopologyStatus, now_ms: int) -> None:

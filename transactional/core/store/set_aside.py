@@ -1,4 +1,4 @@
-"""How many tuples the last transactions have set aside: one figure, wherever it stands.
+"""The number of tuples that the last transactions have set aside: one figure for the command line and all pages.
 
 The command line and all pages of the console count over the same transactions, and say over how many.
 """
@@ -14,7 +14,7 @@ from transactional.core.store.rules import letters_in
 from transactional.model.attempt import TxId
 
 TRANSACTIONS_MAX: Final = 500
-"""Tuples set aside are counted over so many of the last committed transactions."""
+"""The number of last committed transactions over which tuples that were set aside are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RecentLetters:
 
     @property
     def scope(self) -> str:
-        """Over which transactions they are counted."""
+        """The counted transactions, in words."""
         number = min(self.last_txid, TRANSACTIONS_MAX)
         return f"last {number} transaction{'' if number == 1 else 's'}"
 

@@ -17,7 +17,7 @@ def retry_at_stop(reader: StoreReader, status: TopologyStatus) -> str | None:
     if trouble is None or status.is_leased or run is None or run.end is None or run.end.how not in _ENDED_ON_REQUEST:
         return None
     attempts = reader.attempts_at(status.topology_id, trouble.txid)
-    number = sum(each.issued_at_ms >= run.began_at_ms for each in attempts)
+    number = sum(attempt.issued_at_ms >= run.began_at_ms for attempt in attempts)
     return f"was being retried (attempt {number}{_of_maximum(run, number)}) when the run was {run.end.how.value}"
 
 

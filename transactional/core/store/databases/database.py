@@ -33,7 +33,7 @@ _SQLITE = b"SQLite format 3\0"
 _SECRETS = ("password", "sslpassword")
 _PROGRAM_LIMIT_EXCEEDED = "54000"
 _REFUSED_LOGINS = ("authentication failed", "no password supplied", "no pg_hba.conf entry", '" does not exist')
-"""What PostgreSQL says to those whom it does not let in. The driver gives these errors no code."""
+"""The messages with which PostgreSQL refuses a connection. The driver gives these errors no code."""
 
 
 class DatabaseFailed(Exception):
@@ -54,7 +54,7 @@ class DatabaseFailed(Exception):
 
     @property
     def advice(self) -> str:
-        """What somebody can do about a database that gives no connection."""
+        """The advice to somebody whose database gives no connection."""
         if any(words in str(self) for words in _REFUSED_LOGINS):
             return "Check user, password and database in its URL"
         return "Check that it is running and reachable"
@@ -103,7 +103,7 @@ class Database:
 
     @property
     def url(self) -> str | None:
-        """As it was given, including passwords; None for a database in memory, which only this process can find."""
+        """The URL as given, with its passwords; None for a database in memory, which only this process can reach."""
         return None if is_in_memory(self._url) else self._url.render_as_string(hide_password=False)
 
     @property
@@ -146,9 +146,9 @@ class Database:
         if self.is_sqlite:
             return str(self._url) if self.file is None else f"sqlite:///{self.file}"
         host, port, options = (_joined(self._url.query.get(name, "")) for name in ("host", "port", "options"))
-        where = f"{host or self._url.host or 'localhost'}:{port or self._url.port or 5432}"
+        address = f"{host or self._url.host or 'localhost'}:{port or self._url.port or 5432}"
         path = re.search(r"search_path=(\S+)", options)
-        return f"postgresql://{where}/{self._url.database or ''}" + (f"?{path[0]}" if path else "")
+        return f"postgresql://{address}/{self._url.database or ''}" + (f"?{path[0]}" if path else "")
 
     def __str__(self) -> str:
         return shown(self._url.set(drivername=self._url.get_backend_name()))
@@ -175,7 +175,7 @@ class Database:
             yield connection
 
     def answer(self, query: QuickQuery, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        """What a small query finds, in a transaction of its own. Raises `DatabaseFailed`."""
+        """Return the rows of a small query, in a transaction of its own. Raises `DatabaseFailed`."""
         self._check_same_file()
         dialect = self._engine.dialect
         with raising_failures():
@@ -184,7 +184,7 @@ class Database:
             except dialect.loaded_dbapi.Error as error:
                 raise of_driver(dialect, error) from error
             try:
-                return query.on(dialect, connection, parameters, begin=self._beginning(only_reads=True))
+                return query.rows_on(dialect, connection, parameters, begin=self._beginning(only_reads=True))
             finally:
                 connection.close()
 
@@ -201,7 +201,7 @@ class Database:
         self.close()  # what is open would show the same forever
 
     def limit_timeout(self, timeout_ms: int) -> None:
-        """From now on nothing waits for longer than this, either."""
+        """Limit all waiting to this time from now on, too."""
         if timeout_ms < self._timeout_ms:
             self._timeout_ms = max(1, timeout_ms)
             self._close_connections()
@@ -249,23 +249,23 @@ class Database:
         connection.exec_driver_sql(self._beginning(only_reads=only_reads, is_snapshot=is_snapshot))
 
     def _beginning(self, *, only_reads: bool, is_snapshot: bool = False) -> str:
-        """What the driver has to begin a transaction with; "" on SQLite, where a query needs none."""
+        """Return the statement that begins a transaction, or "" on SQLite, where a query needs none."""
         if self.is_sqlite:
             return ""
         only_reads = only_reads or self._read_only
         return beginning(self._timeout_ms, self._search_path, only_reads=only_reads, is_snapshot=is_snapshot)
 
     def _file_id(self) -> tuple[int, int] | None:
-        """Which file the path leads to; None: to none, or there is no file."""
+        """Return device and inode of the file that the path leads to, or None."""
         try:
-            found = os.stat(self.file or "")
+            status = os.stat(self.file or "")
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
 
-def _joined(given: str | tuple[str, ...]) -> str:
-    return given if isinstance(given, str) else ",".join(given)
+def _joined(option: str | tuple[str, ...]) -> str:
+    return option if isinstance(option, str) else ",".join(option)
 
 
 @contextmanager
@@ -342,8 +342,8 @@ def parse_url(url: str, *, used_for: str, example: str) -> URL:
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise ConfigError(f"{used_for} can be sqlite:///… or postgresql://…, not {parsed.drivername}://…")
     if parsed.host or parsed.port or parsed.username:
-        meant = "/".join(part for part in (parsed.host, parsed.database) if part)
-        raise ConfigError(f"{used_for} names a host, and SQLite has none: did you mean sqlite:///{meant}?")
+        suggestion = "/".join(part for part in (parsed.host, parsed.database) if part)
+        raise ConfigError(f"{used_for} names a host, and SQLite has none: did you mean sqlite:///{suggestion}?")
     if is_in_memory(parsed):
         return URL.create(parsed.drivername, query=parsed.query)
     if not Path(str(parsed.database)).parent.is_dir():

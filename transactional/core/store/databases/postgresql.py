@@ -16,29 +16,31 @@ _SEARCH_PATH = re.compile(r"\s*(?:-c\s*|--)search_path=((?:\\.|[^\s\\])+)\s*")
 def without_search_path(url: URL) -> tuple[URL, str]:
     """A URL whose options name only the schemas to search, without them, and these schemas; any other as it is."""
     options = url.query.get("options", "")
-    found = _SEARCH_PATH.fullmatch(options) if isinstance(options, str) else None
-    if found is None:
+    match = _SEARCH_PATH.fullmatch(options) if isinstance(options, str) else None
+    if match is None:
         return url, ""
-    return url.difference_update_query(["options"]), re.sub(r"\\(.)", r"\1", found[1])
+    return url.difference_update_query(["options"]), re.sub(r"\\(.)", r"\1", match[1])
 
 
 def connect_arguments(url: URL, timeout_ms: int) -> dict[str, int | bool | None]:
     """psycopg's arguments: for detecting a host that has disappeared, unless the URL sets them, and that it neither
     begins a transaction by itself nor prepares statements."""
     seconds = max(2, -(-timeout_ms // 1000))
-    wanted = {
+    defaults = {
         "connect_timeout": seconds,
         "tcp_user_timeout": timeout_ms,
         "keepalives_idle": seconds,
         "keepalives_interval": 1,
         "keepalives_count": 3,
     }
-    given = {name: value for name, value in wanted.items() if name not in url.query}
+    given = {name: value for name, value in defaults.items() if name not in url.query}
     return {**given, "autocommit": True, "prepare_threshold": None}
 
 
 def beginning(timeout_ms: int, search_path: str, *, only_reads: bool, is_snapshot: bool) -> str:
-    """What begins a transaction with all of its settings, in one message; for psycopg, with empty parameters.
+    """Return the statements that begin a transaction with all of its settings, in one message.
+
+    They are for psycopg, with empty parameters.
 
     The server ends one that is idle for half of the time that a statement or a lock may take.
     """
@@ -49,7 +51,7 @@ def beginning(timeout_ms: int, search_path: str, *, only_reads: bool, is_snapsho
         "idle_in_transaction_session_timeout": max(1, timeout_ms // 2),
     }
     statements = [f"BEGIN{level}{' READ ONLY' if only_reads else ''}"]
-    statements += [f"SET LOCAL {name} = {value}" for name, value in settings.items()]
+    statements += [f"SET LOCAL {name} = {setting}" for name, setting in settings.items()]
     if search_path:
         quoted = search_path.replace("'", "''").replace("%", "%%")
         statements.append(f"SELECT set_config('search_path', '{quoted}', true)")

@@ -23,9 +23,9 @@ class _Text:
     constants: Mapping[str, object]
 
     def parameters(self, given: Mapping[str, object]) -> Any:
-        """As the driver takes them."""
-        named = {**self.constants, **given}
-        return named if self.names is None else [named[name] for name in self.names]
+        """Return the parameters in the form that the driver takes."""
+        by_name = {**self.constants, **given}
+        return by_name if self.names is None else [by_name[name] for name in self.names]
 
 
 _CHANGES: dict[tuple[UpdateBase, str, tuple[str, ...]], _Text] = {}
@@ -34,22 +34,22 @@ _CHANGES: dict[tuple[UpdateBase, str, tuple[str, ...]], _Text] = {}
 def change(connection: Connection, statement: UpdateBase, parameters: Mapping[str, object]) -> int:
     """Execute a statement within the transaction that has begun, and return how many rows it has changed.
 
-    Its text is kept for good, so it has to be a constant. Raises what SQLAlchemy raises.
+    Its text is cached for good, so it has to be a constant. Raises the errors of SQLAlchemy.
     """
     dialect, names = connection.dialect, tuple(parameters)
-    made = _CHANGES.get((statement, dialect.name, names))
-    if made is None:
-        made = _CHANGES[statement, dialect.name, names] = _made(statement, dialect, names)
+    compiled = _CHANGES.get((statement, dialect.name, names))
+    if compiled is None:
+        compiled = _CHANGES[statement, dialect.name, names] = _compile(statement, dialect, names)
     proxied = connection.connection
     try:
         cursor = proxied.cursor()
         try:
-            cursor.execute(made.text, made.parameters(parameters))
+            cursor.execute(compiled.text, compiled.parameters(parameters))
             return int(cursor.rowcount)
         finally:
             cursor.close()
     except dialect.loaded_dbapi.Error as error:
-        raise _raised(dialect, proxied, error) from error
+        raise _translate_error(dialect, proxied, error) from error
 
 
 class QuickQuery:
@@ -60,10 +60,10 @@ class QuickQuery:
         self._texts: dict[str, _Text] = {}
 
     def rows(self, connection: Connection, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        """What it finds within the transaction that has begun. Raises what SQLAlchemy raises."""
-        return self.on(connection.dialect, connection.connection, parameters)
+        """Return the rows of the query within the transaction that has begun. Raises the errors of SQLAlchemy."""
+        return self.rows_on(connection.dialect, connection.connection, parameters)
 
-    def on(
+    def rows_on(
         self,
         dialect: Dialect,
         connection: PoolProxiedConnection,
@@ -71,43 +71,43 @@ class QuickQuery:
         *,
         begin: str = "",
     ) -> list[tuple[Any, ...]]:
-        """As `rows`, on a connection of a pool; `begin` is what has to begin a transaction first."""
-        made = self._texts.get(dialect.name)
-        if made is None:
-            made = self._texts[dialect.name] = _made(self.query, dialect)
+        """Return the rows of the query on a connection of a pool; `begin` begins a transaction first."""
+        compiled = self._texts.get(dialect.name)
+        if compiled is None:
+            compiled = self._texts[dialect.name] = _compile(self.query, dialect)
         try:
             cursor = connection.cursor()
             try:
                 if begin:
                     cursor.execute(begin, ())
-                cursor.execute(made.text, made.parameters(parameters))
+                cursor.execute(compiled.text, compiled.parameters(parameters))
                 return [tuple(row) for row in cursor.fetchall()]
             finally:
                 cursor.close()
         except dialect.loaded_dbapi.Error as error:
-            raise _raised(dialect, connection, error) from error
+            raise _translate_error(dialect, connection, error) from error
 
 
-def _made(statement: Executable, dialect: Dialect, names: tuple[str, ...] | None = None) -> _Text:
+def _compile(statement: Executable, dialect: Dialect, names: tuple[str, ...] | None = None) -> _Text:
     compiled: Any = statement
     compiled = compiled.compile(dialect=dialect, column_keys=None if names is None else list(names))
     assert not compiled._bind_processors, f"values of {statement} have to be converted for the driver"
     assert not compiled.post_compile_params, f"{statement} has a list of values"
-    given = frozenset(names or ())
-    constants = {name: value for name, value in compiled.params.items() if name not in given}
+    parameter_names = frozenset(names or ())
+    constants = {name: constant for name, constant in compiled.params.items() if name not in parameter_names}
     return _Text(str(compiled), tuple(compiled.positiontup) if compiled.positional else None, constants)
 
 
-def _raised(dialect: Dialect, connection: PoolProxiedConnection, error: Any) -> DBAPIError:
-    """What SQLAlchemy would raise; a connection that is over is not used again."""
+def _translate_error(dialect: Dialect, connection: PoolProxiedConnection, error: Any) -> DBAPIError:
+    """Return the error that SQLAlchemy would raise, and invalidate a connection that has ended."""
     if is_over := dialect.is_disconnect(error, connection.driver_connection, None):
         connection.invalidate(error)
     return of_driver(dialect, error, is_over=is_over)
 
 
 def of_driver(dialect: Dialect, error: Exception, *, is_over: bool = False) -> DBAPIError:
-    """What SQLAlchemy raises for an error of a driver."""
+    """Return the error that SQLAlchemy raises for an error of a driver."""
     base = dialect.loaded_dbapi.Error
-    made: Any = DBAPIError.instance(None, None, error, base, connection_invalidated=is_over, dialect=dialect)
-    assert isinstance(made, DBAPIError), "the driver itself has raised it"
-    return made
+    translated: Any = DBAPIError.instance(None, None, error, base, connection_invalidated=is_over, dialect=dialect)
+    assert isinstance(translated, DBAPIError), "the driver itself has raised it"
+    return translated

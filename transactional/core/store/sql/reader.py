@@ -58,9 +58,9 @@ class SqlStoreReader:
         """The txid that a table of this component is at when its version is `attempt_id`; None: unknown id."""
         key = {"topology": topology_id, "component": component_id, "id": attempt_id}
         with self._database.reading() as connection:
-            found = connection.execute(sql.TXID_OF, key).scalar()
+            txid = connection.execute(sql.TXID_OF, key).scalar()
             with readable(f"attempt {attempt_id} of component {component_id!r} of topology {topology_id!r}"):
-                return None if found is None else TxId(whole(found))
+                return None if txid is None else TxId(whole(txid))
 
     def has_fence(self, topology_id: str, component_id: str) -> bool:
         """Whether a fence was ever recorded for this component."""
@@ -69,7 +69,7 @@ class SqlStoreReader:
             return bool(connection.execute(sql.HAS_FENCE, key).scalar())
 
     def position(self, topology_id: str) -> Position | None:
-        """Where a topology stands."""
+        """Return the position of a topology."""
         rows = self._database.answer(sql.POSITION, {"topology": topology_id})
         if not rows:
             return None
@@ -79,7 +79,7 @@ class SqlStoreReader:
             return Position(TxId(whole(committed_txid)), target, store_id)
 
     def status(self, topology_id: str | None = None) -> list[TopologyStatus]:
-        """All topologies, or the one named, in order of their ids."""
+        """Return the status of all topologies, or of the named one, in order of their ids."""
         key = {} if topology_id is None else {"topology": topology_id}
         return self._records(status_of, sql.STATUS if topology_id is None else sql.STATUS_OF_ONE, key)
 
@@ -88,7 +88,7 @@ class SqlStoreReader:
         return self._records(record_of, sql.ATTEMPTS, {"topology": topology_id, "most": limit})
 
     def attempts_at(self, topology_id: str, txid: TxId) -> list[AttemptRecord]:
-        """All attempts at one transaction, newest first."""
+        """Return all stored attempts at one transaction, newest first."""
         return self._records(record_of, sql.ATTEMPTS_AT, {"topology": topology_id, "number": txid})
 
     def times(
@@ -101,10 +101,10 @@ class SqlStoreReader:
         return self._records(times_of, sql.TIMES, key)
 
     def times_with_letters(self, topology_id: str, *, among: int, limit: int) -> list[AttemptTimes]:
-        """Of the last `among` committed attempts those that have set tuples aside, newest first."""
+        """Return those of the last `among` committed attempts that have set tuples aside, newest first."""
         key = {"topology": topology_id, "before": _LAST, "among": among, "most": limit}
-        found = self._records(times_of, sql.TIMES_WITH_LETTERS, key)
-        return [each for each in found if letters_in(each.details)]
+        attempts = self._records(times_of, sql.TIMES_WITH_LETTERS, key)
+        return [attempt for attempt in attempts if letters_in(attempt.details)]
 
     def runs(self, topology_id: str, *, limit: int) -> list[RunRecord]:
         """The last runs, newest first."""
@@ -126,19 +126,19 @@ class SqlStoreReader:
         return self._records(minute_of, history.MINUTES, key)
 
     def _records(
-        self, made: Callable[[Row[Any]], RecordT], statement: Executable, key: Mapping[str, object]
+        self, convert: Callable[[Row[Any]], RecordT], statement: Executable, key: Mapping[str, object]
     ) -> list[RecordT]:
-        """What rows are made into. Raises `CorruptRecord`, which names the store, the table and the row."""
+        """Convert the rows of a query. Raises `CorruptRecord`, which names the store, the table and the row."""
         rows = self._rows(statement, key)
         with self._database.naming():
-            return [made(row) for row in rows]
+            return [convert(row) for row in rows]
 
     def _rows(self, statement: Executable, key: Mapping[str, object]) -> Sequence[Row[Any]]:
-        """All rows. They are made into records afterwards: PostgreSQL ends a transaction in which nothing happens for
-        as long as many thousand of them take."""
+        """Return all rows of a query. They are made into records afterwards: PostgreSQL ends a transaction in which
+        nothing happens for as long as many thousand of them take."""
         with self._database.reading() as connection:
             return connection.execute(statement, dict(key)).all()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections to the database."""
         self._database.close()

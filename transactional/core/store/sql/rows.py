@@ -25,7 +25,7 @@ from transactional.model.batch import BatchMetadata
 from transactional.model.errors import CorruptRecord
 
 COUNTED_MAX = 2**62
-"""No epoch, attempt or transaction comes to that."""
+"""A limit that no epoch, attempt or transaction reaches."""
 
 
 def status_of(row: Row[Any]) -> TopologyStatus:
@@ -58,11 +58,11 @@ def _status_of(row: Row[Any]) -> TopologyStatus:
 
 
 def _fingerprint(text: str) -> dict[str, Any]:
-    found = json_object(text)
-    committers = found.get(COMMITTERS, {})
-    if not isinstance(committers, dict) or not all(isinstance(each, dict) for each in committers.values()):
+    fingerprint = json_object(text)
+    committers = fingerprint.get(COMMITTERS, {})
+    if not isinstance(committers, dict) or not all(isinstance(entry, dict) for entry in committers.values()):
         raise ValueError(f"its committers are {committers!r:.100}, not an object of objects")
-    return found
+    return fingerprint
 
 
 def _trouble(row: Row[Any]) -> Trouble | None:
@@ -74,23 +74,28 @@ def _trouble(row: Row[Any]) -> Trouble | None:
 def run_of(row: Row[Any], prefix: str = "") -> RunRecord:
     """A row of `RUNS`, or a part of one of `STATUS`, as a value. Raises `CorruptRecord` if it is invalid."""
 
-    def of(name: str) -> Any:
+    def column(name: str) -> Any:
         return getattr(row, prefix + name)
 
     with readable(f"the row of the run of epoch {row.epoch} in transactional_runs"):
-        how, ended_at_txid = of("ended_how"), of("ended_at_txid")
+        ended_how, ended_at_txid = column("ended_how"), column("ended_at_txid")
         return RunRecord(
             epoch=Epoch(whole(row.epoch)),
-            owner=of("owner"),
-            name=of("name"),
+            owner=column("owner"),
+            name=column("name"),
             about=RunAbout(
-                of("version"), json_object(of("described")), json_object(of("settings")), json_object(of("sources"))
+                column("version"),
+                json_object(column("described")),
+                json_object(column("settings")),
+                json_object(column("sources")),
             ),
-            began_at_ms=whole(of("began_at_ms")),
-            began_at_txid=TxId(whole(of("began_at_txid"))),
-            ended_at_ms=whole_or_none(of("ended_at_ms")),
+            began_at_ms=whole(column("began_at_ms")),
+            began_at_txid=TxId(whole(column("began_at_txid"))),
+            ended_at_ms=whole_or_none(column("ended_at_ms")),
             ended_at_txid=None if ended_at_txid is None else TxId(whole(ended_at_txid)),
-            end=None if how is None else RunEnd(EndedHow(how), of("ended_code"), of("ended_reason")),
+            end=None
+            if ended_how is None
+            else RunEnd(EndedHow(ended_how), column("ended_code"), column("ended_reason")),
         )
 
 
@@ -101,7 +106,7 @@ def desired_in(row: Row[Any]) -> Desired:
 
 
 def columns_of(topology_id: str, record: AttemptRecord) -> dict[str, Any]:
-    """The parameters of `ADD_ATTEMPT`."""
+    """Return the parameters of the statement `ADD_ATTEMPT`."""
     return {
         "topology_id": topology_id,
         "attempt_id": record.attempt.attempt_id,
@@ -189,46 +194,46 @@ def _phases_of(row: Row[Any]) -> dict[str, int]:
 
 
 @contextmanager
-def readable(what: str) -> Iterator[None]:
+def readable(record_name: str) -> Iterator[None]:
     """Raises `CorruptRecord` for anything inside that can't be read."""
     try:
         yield
     except CorruptRecord as error:  # which says what to do
-        raise CorruptRecord(f"{what} is not readable: {error}") from error
+        raise CorruptRecord(f"{record_name} is not readable: {error}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptRecord(f"{what} is not readable: {error}; restore the store from a backup") from error
+        raise CorruptRecord(f"{record_name} is not readable: {error}; restore the store from a backup") from error
 
 
-def counted(value: object) -> int:
+def counted(stored: object) -> int:
     """A whole number that goes up by one at a time, from 0. Raises `CorruptRecord`, also if it can't go up any more."""
-    if not 0 <= (number := whole(value)) < COUNTED_MAX:
+    if not 0 <= (number := whole(stored)) < COUNTED_MAX:
         raise CorruptRecord(f"{number} stands in place of a number that counts up; restore the store from a backup")
     return number
 
 
-def whole(value: object) -> int:
+def whole(stored: object) -> int:
     """A whole number. Raises `CorruptRecord`: SQLite keeps anything in any column."""
-    if not isinstance(value, int):
-        raise CorruptRecord(f"{value!r} stands in place of a whole number; restore the store from a backup")
-    return value
+    if not isinstance(stored, int):
+        raise CorruptRecord(f"{stored!r} stands in place of a whole number; restore the store from a backup")
+    return stored
 
 
-def whole_or_none(value: object) -> int | None:
+def whole_or_none(stored: object) -> int | None:
     """A whole number, or nothing. Raises `CorruptRecord`."""
-    return None if value is None else whole(value)
+    return None if stored is None else whole(stored)
 
 
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object. Raises `ValueError` or `TypeError`."""
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    content = json.loads(text)
+    if not isinstance(content, dict):
         raise ValueError(f"{text[:100]!r} is not a JSON object")
-    return found
+    return content
 
 
 def numbers(text: str) -> tuple[int, ...]:
     """A JSON list of whole numbers. Raises `ValueError`, `TypeError` or `CorruptRecord`."""
-    found = json.loads(text)
-    if not isinstance(found, list):
+    content = json.loads(text)
+    if not isinstance(content, list):
         raise ValueError(f"{text[:100]!r} is not a JSON list")
-    return tuple(map(whole, found))
+    return tuple(map(whole, content))

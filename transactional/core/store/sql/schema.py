@@ -173,7 +173,8 @@ def _now_of_postgresql(_element: NowMs, _compiler: Any, **_options: object) -> s
 
 @functools.cache
 def _statements_of_creation(dialect: str) -> tuple[str, ...]:
-    """What creates the tables, compiled once in this process: SQLAlchemy would compile it for each new store."""
+    """The statements that create the tables, compiled once in this process: SQLAlchemy would compile it for each new
+    store."""
     kind, tables = registry.load(dialect)(), _metadata.sorted_tables
     creations: list[CreateTable | CreateIndex] = [
         *(CreateTable(table, if_not_exists=True) for table in tables),
@@ -243,7 +244,7 @@ class StoreDatabase:
                 yield connection
 
     def answer(self, query: QuickQuery, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        """What a small query finds, in a transaction of its own. Raises `StoreUnavailable`."""
+        """Return the rows of a small query, in a transaction of its own. Raises `StoreUnavailable`."""
         if not self._is_ready:
             with self.reading() as connection:
                 return [tuple(row) for row in connection.execute(query.query, parameters)]
@@ -255,17 +256,17 @@ class StoreDatabase:
         self._database.limit_timeout(lease_ms // 2)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections to the database."""
         self._database.close()
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """What can't be read in here is said to be this store's. Raises `CorruptRecord`."""
+        """Add the store's name to the message of a `CorruptRecord` that is raised inside."""
         try:
             yield
         except CorruptRecord as error:
-            known = str(self) in str(error)
-            raise error if known else CorruptRecord(f"the store {self}: {error}") from error
+            is_named = str(self) in str(error)
+            raise error if is_named else CorruptRecord(f"the store {self}: {error}") from error
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -280,9 +281,9 @@ class StoreDatabase:
                 ) from failed.error
             if isinstance(failed.error, DataError | IntegrityError | NotSupportedError | ProgrammingError):
                 raise failed.error from None
-            raise StoreUnavailable(self._told(failed)) from failed.error
+            raise StoreUnavailable(self._failure_text(failed)) from failed.error
 
-    def _told(self, failed: DatabaseFailed) -> str:
+    def _failure_text(self, failed: DatabaseFailed) -> str:
         if not self._read_only:
             return (
                 f"the coordinator's store {self} does not respond: {failed}. {failed.advice}, "
@@ -290,10 +291,10 @@ class StoreDatabase:
             )
         if not self._database.exists():
             return f"the coordinator's store {self} is no longer there: its file was deleted or moved"
-        beside = " in its folder, too, where SQLite has files beside it" if self.is_sqlite else ""
+        folder_hint = " in its folder, too, where SQLite has files beside it" if self.is_sqlite else ""
         return (
             f"the coordinator's store {self} does not respond: {failed}. Check that it can be reached, and that this "
-            f"user may read it{beside}; nothing was changed"
+            f"user may read it{folder_hint}; nothing was changed"
         )
 
     def _look(self, connection: Connection) -> None:

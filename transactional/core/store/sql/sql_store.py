@@ -65,7 +65,7 @@ class SqlCoordinatorStore(SqlStoreReader):
 
     @staticmethod
     def for_reading(url: str) -> SqlStoreReader:
-        """What `transactional.operations.loading.open_for_reading` opens."""
+        """The store as `transactional.operations.loading.open_for_reading` opens it."""
         return SqlStoreReader(url)
 
     # --- leases -------------------------------------------------------------------------------------------------
@@ -90,29 +90,29 @@ class SqlCoordinatorStore(SqlStoreReader):
         with self._database.writing() as connection:
             self._create_topology(connection, topology_id)
             row = connection.execute(sql.STATUS_TO_TAKE, {"topology": topology_id}).one()
-            before = status_of(row)
-            check_free(before, owner, row.now_ms, stalled)
+            status = status_of(row)
+            check_free(status, owner, row.now_ms, stalled)
             if not to_rewind:
-                check_not_rewinding(before)
+                check_not_rewinding(status)
             recorded = self._recorded(connection, topology_id).values()
-            is_kept = keeps_recorded(before, given, recorded, accept_changes=accept_changes)
+            is_kept = keeps_recorded(status, given, recorded, accept_changes=accept_changes)
             _end_runs(connection, topology_id, RunEnd(EndedHow.LOST))
             if not is_kept:
                 forgotten = {"topology": topology_id, "number": 0, "last_number": _LAST_TXID}
                 connection.execute(sql.FORGET_TRANSACTIONS, forgotten)
-            desired = desired_at_start(before, row.now_ms)
-            taken = {
-                "epoch_before": before.epoch,
+            desired = desired_at_start(status, row.now_ms)
+            new_lease = {
+                "epoch_before": status.epoch,
                 "lease_ms": lease_ms,
                 "new_owner": owner,
                 "new_name": name,
                 "new_desired": desired.state.value,
-                "new_stop_at_ms": before.stop_at_ms if desired.stop_in_ms else None,
+                "new_stop_at_ms": status.stop_at_ms if desired.stop_in_ms else None,
             }
-            connection.execute(sql.TAKE, {"topology": topology_id, **taken})
-            fence_id = AttemptId(before.attempt_id + 1)
+            connection.execute(sql.TAKE, {"topology": topology_id, **new_lease})
+            fence_id = AttemptId(status.attempt_id + 1)
             progress = self._progress(connection, row, fence_id)
-            epoch = Epoch(before.epoch + 1)
+            epoch = Epoch(status.epoch + 1)
             lease = Lease(topology_id, epoch, owner, progress, fence_id, desired, row.store_id)
             history.begin_run(connection, lease, name, about or RunAbout())
             return lease
@@ -136,11 +136,11 @@ class SqlCoordinatorStore(SqlStoreReader):
 
     def desire(self, topology_id: str, state: DesiredState, *, wait_ms: int = 0) -> bool:
         """Set a topology's desired state; False if the topology is not known."""
-        wanted: dict[str, Any] = {"topology": topology_id, "state": state.value}
+        parameters: dict[str, Any] = {"topology": topology_id, "state": state.value}
         with self._database.writing() as connection:
             if state is DesiredState.KILLED:
-                return connection.execute(sql.DESIRE_IN_TIME, {**wanted, "wait_ms": wait_ms}).rowcount == 1
-            return connection.execute(sql.DESIRE_FOR_GOOD, wanted).rowcount == 1
+                return connection.execute(sql.DESIRE_IN_TIME, {**parameters, "wait_ms": wait_ms}).rowcount == 1
+            return connection.execute(sql.DESIRE_FOR_GOOD, parameters).rowcount == 1
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -152,8 +152,8 @@ class SqlCoordinatorStore(SqlStoreReader):
         with self._database.writing() as connection:
             if not _compare_and_set(connection, lease, sql.COUNT, id=attempt.attempt_id, number=attempt.txid):
                 status = status_of(_held_topology(connection, lease))
-                known = {"topology": lease.topology_id, "id": attempt.attempt_id}
-                recorded_txid = connection.execute(sql.TXID_OF_ATTEMPT, known).scalar()
+                attempt_key = {"topology": lease.topology_id, "id": attempt.attempt_id}
+                recorded_txid = connection.execute(sql.TXID_OF_ATTEMPT, attempt_key).scalar()
                 return check_same_attempt(lease, attempt, status, recorded_txid)
             last = _LAST_TXID if forget_later else attempt.txid
             change(connection, sql.GIVE_UP, {**key, "why": None, "last_number": attempt.txid if alone else _LAST_TXID})
@@ -272,7 +272,7 @@ class SqlCoordinatorStore(SqlStoreReader):
             return True
 
     def drop_savepoint(self, topology_id: str, name: str) -> bool:
-        """Keep it no longer."""
+        """Drop a savepoint, and what is kept for it."""
         with self._database.writing() as connection:
             return connection.execute(rewinding.DROP_SAVEPOINT, {"topology": topology_id, "named": name}).rowcount == 1
 
@@ -316,11 +316,11 @@ class SqlCoordinatorStore(SqlStoreReader):
 
     @staticmethod
     def _recorded(connection: Connection, topology_id: str) -> dict[TxId, BatchMetadata]:
-        found = dict[TxId, BatchMetadata]()
+        batches = dict[TxId, BatchMetadata]()
         for row in connection.execute(sql.RECORDED, {"topology": topology_id}):
             with readable(f"the batch of transaction {row.txid} of topology {topology_id!r} in transactional_attempts"):
-                found[TxId(whole(row.txid))] = BatchMetadata.from_json(row.batch)
-        return found
+                batches[TxId(whole(row.txid))] = BatchMetadata.from_json(row.batch)
+        return batches
 
     def _committed_batch(self, connection: Connection, topology: Row[Any]) -> BatchMetadata:
         if topology.committed_txid == NO_TRANSACTION:
@@ -339,18 +339,18 @@ class SqlCoordinatorStore(SqlStoreReader):
 def _end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
     """End every run that has not ended, and give up what is in flight."""
     history.end_runs(connection, topology_id, end)
-    every = {"topology": topology_id, "number": 0, "last_number": _LAST_TXID}
-    connection.execute(sql.GIVE_UP, {**every, "why": given_up_text(end)})
+    all_transactions = {"topology": topology_id, "number": 0, "last_number": _LAST_TXID}
+    connection.execute(sql.GIVE_UP, {**all_transactions, "why": given_up_text(end)})
 
 
 def _compare_and_set(connection: Connection, lease: Lease, claim: Update, **values: int | str | None) -> bool:
     """Make the change to the topology's row if the lease is the current one; return whether it was made."""
-    held = {"topology": lease.topology_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
-    return change(connection, claim, {**held, **values}) == 1
+    lease_key = {"topology": lease.topology_id, "lease_epoch": lease.epoch, "lease_owner": lease.owner}
+    return change(connection, claim, {**lease_key, **values}) == 1
 
 
 def _hold(connection: Connection, lease: Lease, claim: Update = sql.HOLD, **values: int | str | None) -> None:
-    """As `_compare_and_set`, for a change that only the loss of the lease can prevent; raises `Fenced` then."""
+    """Make a change that only the loss of the lease can prevent, like `_compare_and_set`. Raises `Fenced` then."""
     if not _compare_and_set(connection, lease, claim, **values):
         raise fenced(lease, next(map(status_of, _topology(connection, lease)), None))
 

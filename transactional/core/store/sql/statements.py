@@ -182,7 +182,7 @@ IS_HELD = (
     .where(savepoints.c.topology_id == _TOPOLOGY, savepoints.c.txid <= attempts.c.txid)
     .exists()
 )
-"""Of the attempts at a savepoint's transaction, and at all later ones."""
+"""True for the attempts at a savepoint's transaction, and at all later ones."""
 DROP_COMMITTED = delete(attempts).where(
     attempts.c.topology_id == _TOPOLOGY,
     attempts.c.phase == COMMITTED,
