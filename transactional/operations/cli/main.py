@@ -37,6 +37,7 @@ from transactional.operations.cli.options import (
     MetricsAddress,
     RunLogFormat,
     SparkLog,
+    Standby,
     StoreUrl,
     TopologyId,
     read_statuses,
@@ -112,9 +113,7 @@ def run(
     accept_changes: Annotated[
         bool, typer.Option(help="Start even if the topology differs from the stored one.")
     ] = False,
-    standby: Annotated[
-        bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease expires.")
-    ] = False,
+    standby: Standby = False,
     inactive: Annotated[bool, typer.Option("--inactive", help="Issue no transaction before `activate`.")] = False,
     ui: Annotated[bool, typer.Option("--ui", help="Show the console's address, and serve it while this runs.")] = False,
     log: RunLogFormat = None,

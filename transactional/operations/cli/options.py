@@ -39,6 +39,9 @@ SparkLog = Annotated[
     Path | None,
     typer.Option(help="Append Spark's own output to this file; with --log it is transactional-spark.log by default."),
 ]
+Standby = Annotated[
+    bool, typer.Option("--standby", help="Wait while another process runs it; take over when its lease expires.")
+]
 CloseWindows = Annotated[
     bool, typer.Option("--close-windows", help="Once drained, close all windows by event time, then end.")
 ]

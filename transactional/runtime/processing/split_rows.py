@@ -1,6 +1,6 @@
 """Splits the partial aggregates of an update that emits its changes by key among the tasks of its step.
 
-A Spark task may have staged them, split already. If the step runs on the driver the parts are put together again, in
+A Spark task may have staged them, split already. If the step runs on the driver the parts are combined again, in
 the order that a job would have given, so that the executor makes no difference to later components.
 """
 

@@ -52,7 +52,7 @@ class StreamNode:
     combiner: StreamCombiner | None = None
     """Combines the parents, each of which is partitioned by its key."""
     tasks: int | None = None
-    """The number of tasks that the user asked for, back to the last repartition."""
+    """The number of tasks that the user gave, back to the last repartition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Persisted:
     output: Schema | None = None
     """The fields that a bolt emits. None for an update of a state."""
     tasks: int | None = None
-    """The number of tasks that the user asked for."""
+    """The number of tasks that the user gave."""
 
 
 @dataclass(slots=True)
