@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine
 
 from transactional.core.store import AttemptRecord, Lease
+from transactional.core.store.outbox import Publication
 from transactional.core.store.progress import Phase
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -142,7 +143,7 @@ def content(store: Store) -> tuple[object, ...]:
     """All that the store tells of the topology, apart from how the clock stands to its lease."""
     attempts = store.attempts(TOPOLOGY, limit=1_000)
     known = [store.txid_of(TOPOLOGY, "total", AttemptId(number)) for number in range(1, 20)]
-    return (store.status(TOPOLOGY), attempts, known)
+    return (store.status(TOPOLOGY), attempts, known, store.sinks(TOPOLOGY))
 
 
 WRITES: dict[str, Callable[[Store, Lease], object]] = {
@@ -152,6 +153,7 @@ WRITES: dict[str, Callable[[Store, Lease], object]] = {
     "record_commit": lambda store, lease: record_commit(store, lease, tried(2, 3), read(batch_of(20))),
     "record_failure": lambda store, lease: store.record_failure(lease, tried(2, 3), Phase.PROCESSING, "x", at_ms=5),
     "record_fence": lambda store, lease: store.record_fence(lease, "total", TxId(1)),
+    "settle_sink": lambda store, lease: store.settle_sink(lease, "alerts", Publication("run", tried(1, 2))),
     "record_start": lambda store, lease: store.record_start(lease, FINGERPRINT),
     "record_recovery": lambda store, lease: store.record_recovery(lease),
     "forget_before": lambda store, lease: store.forget_before(lease, at_ms=10_000),

@@ -44,6 +44,16 @@ CREATE TABLE transactional_minutes (
     PRIMARY KEY (topology_id, at_ms, epoch)
 );
 INSERT INTO "transactional_minutes" VALUES('carriers',60000,1,1,10,1,'[0, 1]',4,4,1,20,3,40);
+CREATE TABLE transactional_outbox (
+    topology_id TEXT NOT NULL,
+    sink TEXT NOT NULL,
+    txid BIGINT NOT NULL,
+    attempt_id BIGINT NOT NULL,
+    run TEXT NOT NULL,
+    records BIGINT NOT NULL,
+    payload BYTEA NOT NULL,
+    PRIMARY KEY (topology_id, sink, txid)
+);
 CREATE TABLE transactional_runs (
     topology_id TEXT NOT NULL,
     epoch BIGINT NOT NULL,
@@ -76,6 +86,15 @@ CREATE TABLE transactional_schema (
     PRIMARY KEY (version)
 );
 INSERT INTO "transactional_schema" VALUES(7);
+CREATE TABLE transactional_sinks (
+    topology_id TEXT NOT NULL,
+    sink TEXT NOT NULL,
+    txid BIGINT NOT NULL,
+    attempt_id BIGINT NOT NULL,
+    run TEXT NOT NULL,
+    PRIMARY KEY (topology_id, sink)
+);
+INSERT INTO "transactional_sinks" VALUES('carriers','alerts',1,2,'first#1');
 CREATE TABLE transactional_topologies (
     topology_id TEXT NOT NULL,
     epoch BIGINT NOT NULL,

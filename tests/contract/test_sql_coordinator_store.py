@@ -39,6 +39,7 @@ from tests.contract.storages import (
 )
 from tests.integration.postgres import LossyProxy
 from transactional.core.store import Lease
+from transactional.core.store.outbox import Publication, SinkProgress
 from transactional.core.store.sql.reader import SqlStoreReader
 from transactional.core.store.sql.schema import SCHEMA_VERSION
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
@@ -155,6 +156,7 @@ def test_the_first_store_of_this_version_is_read_verified_and_continued(database
     assert [each.txid for each in store.savepoints(TOPOLOGY)] == [1]
     [minute] = store.minutes(TOPOLOGY, since_ms=0)
     assert minute.phases_ms == {"planning": 1, "processing": 20, "waiting": 3, "committing": 40}
+    assert store.sinks(TOPOLOGY) == {"alerts": SinkProgress(TxId(1), Publication("first#1", tried(1, 2)))}
     [run] = store.runs(TOPOLOGY, limit=9)
     assert (run.about.version, run.about.settings["lease_ms"]) == ("0.1.0", 60_000)
     with closing(VerifiedStore(database.url or "")) as opened:

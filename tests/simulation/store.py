@@ -18,9 +18,10 @@ from transactional.core.store import (
     TopologyStatus,
 )
 from transactional.core.store.history import MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint
+from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress
 from transactional.core.store.progress import Phase
 from transactional.errors import Fenced, StoreUnavailable, TopologyInUse
-from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.testing import MemoryCoordinatorStore
 
@@ -146,6 +147,17 @@ class Line:
             self._committed(attempt)
 
         self._write(f"record {attempt} as committed", write)
+
+    def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
+        self._write(f"settle {sink} at {published}", lambda: self._store.settle_sink(lease, sink, published))
+
+    def sinks(self, topology_id: str) -> Mapping[str, SinkProgress]:
+        return self._store.sinks(topology_id)
+
+    def outbox(
+        self, topology_id: str, sink: str, *, first: TxId = NO_TRANSACTION, last: TxId, limit: int
+    ) -> list[OutboxRow]:
+        return self._store.outbox(topology_id, sink, first=first, last=last, limit=limit)
 
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False

@@ -74,6 +74,9 @@ def joining_of(component_id: str) -> str:
     return f"{component_id}/joining"
 
 
+SINKS: Final = "sinks"
+"""The entry of a fingerprint with the sinks, by name."""
+
 OWNER_PROPERTY: Final = "transactional.owner"
 """The owner of a Delta table, also before its first app transaction."""
 STORE_PROPERTY: Final = "transactional.storeId"

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 
 from transactional.core.ports import Clock
 from transactional.core.store import (
@@ -30,6 +31,7 @@ from transactional.core.store.history import (
     Savepoint,
     summed_up,
 )
+from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress, SinkRecords
 from transactional.core.store.progress import Phase
 from transactional.core.store.rules import (
     CARRIED_OUT,
@@ -55,6 +57,7 @@ from transactional.core.store.rules import (
     times_of,
     trouble_after,
 )
+from transactional.core.store.sink_rules import check_no_sinks, new_rows
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.testing.clock import ManualClock
@@ -68,9 +71,12 @@ from transactional.testing.memory_topology import (
     give_up,
     in_flight,
     newest_first,
+    outbox_of,
     processed,
     progress_of,
     rewind,
+    settle,
+    sinks_of,
     trim,
 )
 from transactional.testing.memory_topology import (
@@ -211,6 +217,7 @@ class MemoryCoordinatorStore:
         details: Mapping[str, object] | None = None,
         minute: MinuteRecord | None = None,
         keep: Keep | None = None,
+        outbox: Mapping[str, SinkRecords] = MappingProxyType({}),
     ) -> None:
         """Move the committed txid by one, to `attempt.txid`; `batch`, with its digests, becomes the committed one."""
         with self._check_lease(lease) as topology:
@@ -229,6 +236,7 @@ class MemoryCoordinatorStore:
                 committed_at_ms=at_ms,
                 details=None if details is None else json.loads(json.dumps(details)),
             )
+            topology.outbox += new_rows(lease, attempt, outbox)
             if topology.trouble is not None and topology.trouble.txid <= attempt.txid:
                 topology.trouble = None
             if minute is not None:
@@ -236,6 +244,11 @@ class MemoryCoordinatorStore:
             if keep is not None:
                 trim(topology, keep)
             return None
+
+    def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
+        """Note the newest publication of a sink, and delete its outbox rows up to that transaction."""
+        with self._check_lease(lease) as topology:
+            settle(topology, sink, published)
 
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
@@ -264,6 +277,7 @@ class MemoryCoordinatorStore:
     def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
         """Record that the topology is being taken back to a committed transaction."""
         with self._check_lease(lease) as topology:
+            check_no_sinks(self._status(lease.topology_id, topology), "a rewind")
             is_known = txid == NO_TRANSACTION or committed_at(topology, txid) is not None
             if txid > topology.committed_txid or not is_known:
                 raise can_not_rewind(self._status(lease.topology_id, topology), txid)
@@ -283,6 +297,7 @@ class MemoryCoordinatorStore:
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._check_lease(lease) as topology:
+            check_no_sinks(self._status(lease.topology_id, topology), "a repair of the store")
             if (topology.committed_attempt_id or NO_ATTEMPT) > attempt_id:
                 raise can_not_recount(self._status(lease.topology_id, topology), attempt_id)
             topology.attempt_id, topology.store_id = attempt_id, None
@@ -398,6 +413,21 @@ class MemoryCoordinatorStore:
             )
         return minutes if each_ms is None else summed_up(minutes, since_ms, each_ms)
 
+    def sinks(self, topology_id: str) -> Mapping[str, SinkProgress]:
+        """How far each sink is that has published something, or has to."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            return {} if topology is None else sinks_of(topology)
+
+    def outbox(
+        self, topology_id: str, sink: str, *, first: TxId = NO_TRANSACTION, last: TxId, limit: int
+    ) -> list[OutboxRow]:
+        """The outbox rows of a sink, in order of txid."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            rows = [] if topology is None else outbox_of(topology, sink)
+            return [row for row in rows if first <= row.publication.attempt.txid <= last][:limit]
+
     def reset(self, topology_id: str) -> bool:
         """Delete all progress of a topology, but not its epoch and its attempt counter."""
         with self._lock:
@@ -405,6 +435,7 @@ class MemoryCoordinatorStore:
             if topology is None:
                 return False
             check_free_to_reset(self._status(topology_id, topology), self._clock.wall_ms())
+            check_no_sinks(self._status(topology_id, topology), "a reset")
             new = MemoryTopology("{}", Epoch(topology.epoch + 1), attempt_id=topology.attempt_id)
             new.store_id = topology.store_id
             self._topologies[topology_id] = new

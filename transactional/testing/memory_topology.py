@@ -17,6 +17,7 @@ from transactional.core.store.history import (
     Savepoint,
     Trouble,
 )
+from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress
 from transactional.core.store.progress import Progress
 from transactional.core.store.rules import COMMITTED, GIVEN_UP, OPEN, PROCESSED, REWOUND, given_up_text, storable
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
@@ -47,6 +48,8 @@ class MemoryTopology:
     savepoints: dict[str, Savepoint] = field(default_factory=dict)
     runs: dict[Epoch, RunRecord] = field(default_factory=dict)
     minutes: list[MinuteRecord] = field(default_factory=list)
+    outbox: list[OutboxRow] = field(default_factory=list)
+    sinks: dict[str, Publication] = field(default_factory=dict)
     store_id: str | None = field(default_factory=lambda: uuid4().hex)
 
     def desire(self, state: DesiredState, stop_at_ms: int | None = None) -> None:
@@ -62,6 +65,29 @@ def progress_of(topology: MemoryTopology) -> Progress:
         {txid: topology.attempts[topology.transactions[txid]].batch for txid in sorted(topology.transactions)},
         topology.attempt_id,
     )
+
+
+def sinks_of(topology: MemoryTopology) -> dict[str, SinkProgress]:
+    """How far each sink is that has published something, or has to."""
+    progress = {sink: SinkProgress(topology.committed_txid, published) for sink, published in topology.sinks.items()}
+    for sink in {row.sink for row in topology.outbox}:
+        rows = outbox_of(topology, sink)
+        done_txid = TxId(rows[0].publication.attempt.txid - 1)
+        progress[sink] = SinkProgress(done_txid, topology.sinks.get(sink), len(rows), sum(row.count for row in rows))
+    return progress
+
+
+def outbox_of(topology: MemoryTopology, sink: str) -> list[OutboxRow]:
+    """The outbox rows of a sink, in order of txid."""
+    return [row for row in topology.outbox if row.sink == sink]
+
+
+def settle(topology: MemoryTopology, sink: str, published: Publication) -> None:
+    """Note a publication unless the noted one is as new, and delete the rows up to its transaction."""
+    txid, newest = published.attempt.txid, topology.sinks.get(sink)
+    if newest is None or newest.attempt.txid < txid:
+        topology.sinks[sink] = published
+        topology.outbox = [row for row in topology.outbox if row.sink != sink or row.publication.attempt.txid > txid]
 
 
 def forget_after(topology: MemoryTopology, attempt_id: AttemptId) -> None:

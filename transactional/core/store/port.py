@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from transactional.core.store.history import Keep, MinuteRecord, RunAbout, RunEnd, RunRecord, Savepoint, Trouble
+from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress, SinkRecords
 from transactional.core.store.progress import Phase, Progress
-from transactional.model.attempt import AttemptId, Epoch, TransactionAttempt, TxId
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, Epoch, TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 
 
@@ -210,6 +212,14 @@ class StoreReader(Protocol):
         up: `at_ms` is where the part starts, and there are no `latencies`.
         """
 
+    def sinks(self, topology_id: str) -> Mapping[str, SinkProgress]:
+        """How far each sink is that has published something, or has to."""
+
+    def outbox(
+        self, topology_id: str, sink: str, *, first: TxId = NO_TRANSACTION, last: TxId, limit: int
+    ) -> list[OutboxRow]:
+        """The outbox rows of a sink for the transactions `first` to `last`, in order of txid; at most `limit`."""
+
     def close(self) -> None:
         """Release the connections to the store."""
 
@@ -299,13 +309,21 @@ class CoordinatorStore(StoreReader, Protocol):
         details: Mapping[str, Any] | None = None,
         minute: MinuteRecord | None = None,
         keep: Keep | None = None,
+        outbox: Mapping[str, SinkRecords] = MappingProxyType({}),
     ) -> None:
         """Move the committed txid from `attempt.txid - 1` to `attempt.txid`; `batch`, with its digests, becomes the
         committed one. A problem recorded at this transaction or before is resolved.
 
         The same write stores when the processing phase ended and the commit phase started and ended, further details of
-        the transaction, and the statistics of a completed minute; and it deletes two of the oldest surplus attempts,
+        the transaction, and the statistics of a completed minute; it adds the
+        records of each sink to its `outbox`; and it deletes two of the oldest surplus attempts,
         but none that a table may be at or that is to be replayed.
+        """
+
+    def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
+        """Note the newest publication of a sink, and delete its outbox rows up to that transaction, in one write.
+
+        A publication at or before the noted one changes nothing.
         """
 
     def record_failure(

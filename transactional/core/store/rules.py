@@ -53,6 +53,7 @@ from transactional.model.names import (
     EVENT_TIMES,
     JOINED_ON,
     KEPT_FIELDS,
+    SINKS,
     WINDOW_FIELDS,
     WINDOW_TIME,
     WINDOWS,
@@ -69,8 +70,9 @@ OPEN: Final = (PROCESSING, PROCESSED)
 """The states that an attempt in flight is in."""
 
 COMMITTERS: Final = "committers"
-"""The entry of a fingerprint that may gain entries: a joining committer starts at the current txid."""
-_NOT_THE_SOURCE: Final = (COMMITTERS, EVENT_TIMES)
+"""The entry of a fingerprint that may gain entries, as its sinks may: a joining committer starts at the current
+txid."""
+_NOT_THE_SOURCE: Final = (COMMITTERS, EVENT_TIMES, SINKS)
 
 _FIELDS: Final = ("key", "values", "fields", WINDOW_FIELDS)
 """Entries with fields, whose order makes no difference: of a committer's table, or what a stream of the spout emits."""
@@ -112,15 +114,15 @@ def fingerprint_changes(stored: Mapping[str, Any], given: Mapping[str, Any]) -> 
     """Return the entries that differ, each as `path: stored …, given …`, in order of their paths.
 
     Mappings are compared entry by entry, everything else as a whole; an empty mapping equals a missing one. A committer
-    that is only in `given` has joined, which is not a change.
+    or sink that is only in `given` has joined, which is not a change.
     """
     stored_entries, given_entries = dict(_entries(stored)), dict(_entries(given))
-    stored_committers = {path[:2] for path in stored_entries if path[0] == COMMITTERS}
+    stored_parts = {path[:2] for path in stored_entries if path[0] in (COMMITTERS, SINKS)}
     return [
         f"{'.'.join(path)}: stored {_entry_text(path, stored_entries)}, given {_entry_text(path, given_entries)}"
         for path in sorted(stored_entries.keys() | given_entries.keys())
         if _in_order(path, stored_entries.get(path)) != _in_order(path, given_entries.get(path))
-        and not _is_new(path, stored_committers)
+        and not _is_new(path, stored_parts)
         # A stream may get an event time, or lose it with its windows.
         if path[0] != EVENT_TIMES or (path in stored_entries and path in given_entries)
     ]
@@ -152,9 +154,9 @@ def _by_name(windows: str | None) -> str | None:
     return windows and _KEY_OF_TIMED.sub(lambda key: ", ".join(sorted(key[0].split(", "))), windows)
 
 
-def _is_new(path: tuple[str, ...], stored_committers: Collection[tuple[str, ...]]) -> bool:
-    """Return whether an entry belongs to a committer that has joined."""
-    return path[0] == COMMITTERS and len(path) > 1 and path[:2] not in stored_committers
+def _is_new(path: tuple[str, ...], stored_parts: Collection[tuple[str, ...]]) -> bool:
+    """Return whether an entry belongs to a committer or sink that has joined."""
+    return path[0] in (COMMITTERS, SINKS) and len(path) > 1 and path[:2] not in stored_parts
 
 
 def _entries(fingerprint: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

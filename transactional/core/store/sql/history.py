@@ -18,8 +18,10 @@ from transactional.core.store.sql.schema import (
     attempts,
     fences,
     minutes,
+    outbox,
     runs,
     savepoints,
+    sinks,
     topologies,
     transactions,
 )
@@ -100,7 +102,7 @@ TRIM = delete(attempts).where(
 # In this order: recorded rows refer to attempts.
 FORGET_ALL: Final = tuple(
     delete(table).where(table.c.topology_id == _TOPOLOGY)
-    for table in (transactions, attempts, fences, runs, minutes, savepoints)
+    for table in (transactions, attempts, fences, runs, minutes, savepoints, outbox, sinks)
 )
 START_ANEW = (
     update(topologies)

@@ -9,8 +9,9 @@ from sqlalchemy import Executable, Row
 
 from transactional.core.store import AttemptRecord, AttemptTimes, Desired, Position, TopologyStatus
 from transactional.core.store.history import MinuteRecord, RunRecord, Savepoint
+from transactional.core.store.outbox import OutboxRow, SinkProgress
 from transactional.core.store.rules import letters_in
-from transactional.core.store.sql import history, rewinding
+from transactional.core.store.sql import history, outbox, rewinding
 from transactional.core.store.sql import statements as sql
 from transactional.core.store.sql.rows import (
     desired_in,
@@ -24,7 +25,7 @@ from transactional.core.store.sql.rows import (
     whole,
 )
 from transactional.core.store.sql.schema import StoreDatabase
-from transactional.model.attempt import AttemptId, TxId
+from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
 
 RecordT = TypeVar("RecordT")
 _LAST: Final = 2**63 - 1
@@ -124,6 +125,25 @@ class SqlStoreReader:
             with self._database.naming():
                 return [part_of(row, since_ms, each_ms) for row in rows]
         return self._records(minute_of, history.MINUTES, key)
+
+    def sinks(self, topology_id: str) -> Mapping[str, SinkProgress]:
+        """How far each sink is that has published something, or has to."""
+        key = {"topology": topology_id}
+        with self._database.reading() as connection:
+            [*published], [*waiting] = (
+                connection.execute(outbox.PUBLISHED, key),
+                connection.execute(outbox.WAITING, key),
+            )
+            committed = connection.execute(sql.POSITION.query, key).first()
+        with self._database.naming():
+            return outbox.progress_of(published, waiting, TxId(0 if committed is None else committed.committed_txid))
+
+    def outbox(
+        self, topology_id: str, sink: str, *, first: TxId = NO_TRANSACTION, last: TxId, limit: int
+    ) -> list[OutboxRow]:
+        """The outbox rows of a sink, in order of txid."""
+        key = {"topology": topology_id, "named": sink, "first": first, "number": last, "most": limit}
+        return self._records(outbox.row_of, outbox.ROWS, key)
 
     def _records(
         self, convert: Callable[[Row[Any]], RecordT], statement: Executable, key: Mapping[str, object]

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Connection,
     ForeignKeyConstraint,
     Index,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -148,6 +149,30 @@ savepoints = Table(
     Column("name", Text, primary_key=True),
     Column("txid", BigInteger, nullable=False),
     Column("noted_at_ms", BigInteger, nullable=False),
+)
+
+# The newest publication of each sink: by which attempt the transaction was committed, in which run.
+sinks = Table(
+    "transactional_sinks",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("sink", Text, primary_key=True),
+    Column("txid", BigInteger, nullable=False),
+    Column("attempt_id", BigInteger, nullable=False),
+    Column("run", Text, nullable=False),
+)
+
+# Records of committed transactions that their sink has not published yet.
+outbox = Table(
+    "transactional_outbox",
+    _metadata,
+    Column("topology_id", Text, primary_key=True),
+    Column("sink", Text, primary_key=True),
+    Column("txid", BigInteger, primary_key=True, autoincrement=False),
+    Column("attempt_id", BigInteger, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
 )
 
 # Any number works, as long as all versions of this framework use the same one.

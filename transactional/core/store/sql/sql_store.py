@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from sqlalchemy import Connection, Delete, Row, Update
 from transactional.core.store import AttemptRecord, DesiredState, Lease, StalledLease
 from transactional.core.store.databases.quick import change
 from transactional.core.store.history import EndedHow, Keep, MinuteRecord, RunAbout, RunEnd
+from transactional.core.store.outbox import Publication, SinkRecords
 from transactional.core.store.progress import Phase, Progress
 from transactional.core.store.rules import (
     can_not_recount,
@@ -35,7 +37,9 @@ from transactional.core.store.rules import (
     keeps_recorded,
     not_in_flight,
 )
+from transactional.core.store.sink_rules import check_no_sinks, new_rows
 from transactional.core.store.sql import history, rewinding
+from transactional.core.store.sql import outbox as outboxes
 from transactional.core.store.sql import statements as sql
 from transactional.core.store.sql.reader import SqlStoreReader
 from transactional.core.store.sql.rows import columns_of, read_columns_of, readable, status_of, whole
@@ -182,6 +186,7 @@ class SqlCoordinatorStore(SqlStoreReader):
         details: Mapping[str, object] | None = None,
         minute: MinuteRecord | None = None,
         keep: Keep | None = None,
+        outbox: Mapping[str, SinkRecords] = MappingProxyType({}),
     ) -> None:
         """Move the committed txid by one, to `attempt.txid`; `batch`, with its digests, becomes the committed one."""
         values = {
@@ -198,11 +203,18 @@ class SqlCoordinatorStore(SqlStoreReader):
             if not _changed(connection, sql.SET_COMMITTED, lease, attempt, **values):
                 raise not_in_flight(lease, attempt)
             _changed(connection, sql.TAKE_AWAY, lease, attempt)
+            outboxes.add_rows(connection, lease, new_rows(lease, attempt, outbox))
             if minute is not None:
                 history.add_minute(connection, lease, minute)
             if keep is not None:
                 history.trim(connection, lease.topology_id, attempt.attempt_id, keep)
             return None
+
+    def settle_sink(self, lease: Lease, sink: str, published: Publication) -> None:
+        """Note the newest publication of a sink, and delete its outbox rows up to that transaction."""
+        with self._database.writing() as connection:
+            _hold(connection, lease)
+            outboxes.settle(connection, lease, sink, published)
 
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
@@ -233,6 +245,7 @@ class SqlCoordinatorStore(SqlStoreReader):
     def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
         """Record that the topology is being taken back to a committed transaction."""
         with self._database.writing() as connection:
+            check_no_sinks(status_of(_held_topology(connection, lease)), "a rewind")
             if not _compare_and_set(connection, lease, rewinding.BEGIN, number=txid):
                 raise can_not_rewind(status_of(_held_topology(connection, lease)), txid)
             return status_of(_held_topology(connection, lease)).attempt_id
@@ -255,6 +268,7 @@ class SqlCoordinatorStore(SqlStoreReader):
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._database.writing() as connection:
+            check_no_sinks(status_of(_held_topology(connection, lease)), "a repair of the store")
             if not _compare_and_set(connection, lease, sql.RECOUNT, id=attempt_id):
                 raise can_not_recount(status_of(_held_topology(connection, lease)), attempt_id)
             for forget in sql.FORGET_AFTER:
@@ -294,6 +308,7 @@ class SqlCoordinatorStore(SqlStoreReader):
             if row is None:
                 return False
             check_free_to_reset(status_of(row), row.now_ms)
+            check_no_sinks(status_of(row), "a reset")
             for forget in (*history.FORGET_ALL, history.START_ANEW):
                 connection.execute(forget, key)
             return True

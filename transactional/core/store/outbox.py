@@ -1,0 +1,65 @@
+"""The outbox: records for sinks that a transaction commit has stored, and that are not published yet.
+
+`CoordinatorStore.record_commit` inserts one row for each transaction and sink, in the database transaction that moves
+the committed txid. So a row exists exactly if its transaction is committed. `settle_sink` deletes rows once the sink's
+target has them, and notes the newest publication in the same write. Rows are never changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from transactional.model.attempt import TransactionAttempt, TxId
+
+PAYLOAD_BYTES_MAX: Final = 256 * 1024
+"""The largest payload of a row: larger ones make the database's log grow, and lease renewals wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A transaction as published by a sink: the attempt that committed it, and the run that has stored its records.
+
+    Attempt ids and transactions of a copied store may be those of the original. Its runs are others.
+    """
+
+    run: str
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRecords:
+    """The encoded records of one sink in one transaction: Arrow's stream format, compressed, and their `count`."""
+
+    payload: bytes = field(repr=False)
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A committed transaction that a sink has to publish: an outbox row. `payload` is that of `SinkRecords`."""
+
+    sink: str
+    publication: Publication
+    count: int
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """How far a sink is. `published` is its newest publication that the store knows, None if there was none.
+
+    `done_txid` is the transaction up to which everything is published; transactions without records count as published.
+    `waiting` is the number of transactions in the outbox, `records` the number of their records.
+    """
+
+    done_txid: TxId
+    published: Publication | None = None
+    waiting: int = 0
+    records: int = 0
+
+    @property
+    def summary(self) -> str:
+        """The waiting transactions in words."""
+        transactions = f"{self.waiting} transaction{'' if self.waiting == 1 else 's'}"
+        return f"{transactions} unsent ({self.records} records, the first of transaction {self.done_txid + 1})"

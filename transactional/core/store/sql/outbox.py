@@ -1,0 +1,106 @@
+"""The SQL of the outbox in the coordinator's store, and how its rows become values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Connection, Row, Text, bindparam, delete, func, insert, select
+
+from transactional.core.store import Lease
+from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress
+from transactional.core.store.sql.rows import readable, whole
+from transactional.core.store.sql.schema import outbox, sinks
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.errors import CorruptRecord
+
+_TOPOLOGY = bindparam("topology", type_=Text)
+_SINK = bindparam("named", type_=Text)
+_NUMBER = bindparam("number", type_=BigInteger)
+_FIRST = bindparam("first", type_=BigInteger)
+
+ADD: Final = insert(outbox)
+ROWS: Final = (
+    select(outbox)
+    .where(outbox.c.topology_id == _TOPOLOGY, outbox.c.sink == _SINK, outbox.c.txid.between(_FIRST, _NUMBER))
+    .order_by(outbox.c.txid)
+    .limit(bindparam("most", type_=BigInteger))
+)
+PUBLISHED: Final = select(sinks).where(sinks.c.topology_id == _TOPOLOGY)
+WAITING: Final = (
+    select(
+        outbox.c.sink,
+        func.count().label("waiting"),
+        func.min(outbox.c.txid).label("first_txid"),
+        func.sum(outbox.c.records).label("record_count"),
+    )
+    .where(outbox.c.topology_id == _TOPOLOGY)
+    .group_by(outbox.c.sink)
+)
+DELETE: Final = delete(outbox).where(
+    outbox.c.topology_id == _TOPOLOGY, outbox.c.sink == _SINK, outbox.c.txid <= _NUMBER
+)
+FORGET_EARLIER: Final = delete(sinks).where(
+    sinks.c.topology_id == _TOPOLOGY, sinks.c.sink == _SINK, sinks.c.txid < _NUMBER
+)
+NEWEST: Final = select(sinks.c.txid).where(sinks.c.topology_id == _TOPOLOGY, sinks.c.sink == _SINK)
+NOTE: Final = insert(sinks)
+
+
+def add_rows(connection: Connection, lease: Lease, rows: Iterable[OutboxRow]) -> None:
+    """Insert the rows of one transaction commit."""
+    for row in rows:
+        added = {**_columns(lease, row.sink, row.publication), "records": row.count, "payload": row.payload}
+        connection.execute(ADD, added)
+
+
+def settle(connection: Connection, lease: Lease, sink: str, published: Publication) -> None:
+    """Note a publication unless the noted one is as new, and delete the rows up to its transaction."""
+    txid = published.attempt.txid
+    key = {"topology": lease.topology_id, "named": sink, "number": txid}
+    connection.execute(FORGET_EARLIER, key)
+    if connection.execute(NEWEST, {"topology": lease.topology_id, "named": sink}).scalar() is None:
+        connection.execute(NOTE, _columns(lease, sink, published))
+        connection.execute(DELETE, key)
+
+
+def progress_of(
+    published: Iterable[Row[Any]], waiting: Iterable[Row[Any]], committed: TxId
+) -> Mapping[str, SinkProgress]:
+    """The progress of each sink, from rows of `PUBLISHED` and `WAITING`. Raises `CorruptRecord`."""
+    publications = {row.sink: _publication(row, "transactional_sinks") for row in published}
+    progress = {sink: SinkProgress(committed, publication) for sink, publication in publications.items()}
+    for row in waiting:
+        with readable(f"the rows of sink {row.sink!r} in transactional_outbox"):
+            done_txid = TxId(whole(row.first_txid) - 1)
+            # PostgreSQL sums up to a decimal number.
+            count = int(row.record_count)
+            progress[row.sink] = SinkProgress(done_txid, publications.get(row.sink), whole(row.waiting), count)
+    return progress
+
+
+def row_of(row: Row[Any]) -> OutboxRow:
+    """A row of `ROWS` as a value. Raises `CorruptRecord`."""
+    publication = _publication(row, "transactional_outbox")
+    if not isinstance(row.payload, bytes):
+        raise CorruptRecord(
+            f"the payload of transaction {row.txid} of sink {row.sink!r} in transactional_outbox is a "
+            f"{type(row.payload).__name__}; restore the store from a backup"
+        )
+    return OutboxRow(row.sink, publication, whole(row.records), row.payload)
+
+
+def _publication(row: Row[Any], table: str) -> Publication:
+    with readable(f"the row of sink {row.sink!r} and transaction {row.txid} in {table}"):
+        return Publication(row.run, TransactionAttempt(TxId(whole(row.txid)), AttemptId(whole(row.attempt_id))))
+
+
+def _columns(lease: Lease, sink: str, publication: Publication) -> dict[str, object]:
+    attempt = publication.attempt
+    return {
+        "topology_id": lease.topology_id,
+        "sink": sink,
+        "txid": attempt.txid,
+        "attempt_id": attempt.attempt_id,
+        "run": publication.run,
+    }
