@@ -141,7 +141,7 @@ def wrong(command: str) -> str | None:
         return f"no such command or option: {command}" if known is None or given - known else None
     if Path(program).name.startswith("python") and "-m" in arguments:
         module = arguments[arguments.index("-m") + 1].split(".")
-        ours = module[0] in ("transactional", "spouts", "state", "examples", "bench", "tests")
+        ours = module[0] in ("transactional", "spouts", "state", "sinks", "examples", "bench", "tests")
         there = ROOT.joinpath(*module).with_suffix(".py").exists() or ROOT.joinpath(*module, "__main__.py").exists()
         return f"no module {'.'.join(module)}" if ours and not there else None
     return None

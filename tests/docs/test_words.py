@@ -63,7 +63,7 @@ UNCLEAR = re.compile(
     r"\b(are|is|as) (those|that) of\b|\bgo(es)? by\b|\b(is|are) of (one|tuples|states|streams)\b", re.IGNORECASE
 )
 """Phrases of pages that hide who does what: name the noun again, and use a verb."""
-PACKAGES = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tools")
+PACKAGES = ("transactional", "spouts", "state", "sinks", "verifier", "examples", "bench", "tools")
 KEPT = ("docs/adr/", "docs/reference/")
 """Decisions are history; the reference pages are generated."""
 

@@ -6,7 +6,7 @@ what stays pure.
 
 from __future__ import annotations
 
-PACKAGES = ("transactional", "spouts", "state", "verifier", "examples")
+PACKAGES = ("transactional", "spouts", "state", "sinks", "verifier", "examples")
 
 ROOMS = {
     "transactional/model": (("plumbing",), (".",), ("drawing", "user_code"), ("arrow",), ("aggregates",)),
@@ -16,7 +16,12 @@ ROOMS = {
         *(("reliable", "streams/windows"), ("streams",)),
     ),
     "transactional/runtime": (
-        *(("spark", "tasks/failing"), ("tasks",), ("engine/history", "processing", "sending"), ("executors",)),
+        *(
+            ("spark", "tasks/failing"),
+            ("tasks",),
+            ("engine/history", "processing", "publishing", "sending"),
+            ("executors",),
+        ),
         *(("commit",), ("engine", "executors/spark", "executors/workers"), ("executors/auto",)),
     ),
     "spouts": ((".", "avro", "registry"), ("kafka/clients",), ("kafka",), ("decoding",)),
@@ -24,6 +29,7 @@ ROOMS = {
         *(("rows",), (".",), ("delta/tables", "redis", "sql"), ("delta/log", "delta/merging"), ("delta/writing",)),
         *(("delta/segments",), ("delta",)),
     ),
+    "sinks": ((".",), ("kafka",)),
     "verifier": (("evidence",), (".",)),
     "transactional/operations": (
         *((".", "web"), ("telemetry",), ("console/data", "doctor"), ("console/drawing",), ("console",)),
@@ -38,11 +44,11 @@ ROOMS = {
 A file imports from rooms below its own, and within its room from folders below its own. Folders of one place in the
 order do not know each other.
 """
-FILES_MAX = {"transactional": 15, "spouts": 12, "state": 12, "verifier": 12, "examples": 25}
+FILES_MAX = {"transactional": 15, "sinks": 12, "spouts": 12, "state": 12, "verifier": 12, "examples": 25}
 """A folder of more files, `__init__` not counted, is a hall in which nothing is found; examples are looked through by
 name."""
 DOORS = {
-    *("transactional", "transactional.testing", "spouts", "state", "state.dead_letters", "state.providers"),
+    *("transactional", "transactional.testing", "sinks", "spouts", "state", "state.dead_letters", "state.providers"),
     *(f"transactional.{name}" for name in ("bolts", "errors", "queries", "reliable", "trident")),
 }
 """What users import, and no file of ours: `from transactional import …` and the like."""
@@ -51,7 +57,7 @@ FOR_ADAPTERS = {
     *("transactional.model.plumbing", "transactional.model.user_code", "transactional.core.ports"),
     *("transactional.core.store", "transactional.core.store.databases", "transactional.runtime.spark"),
 }
-"""What spouts and states may import of `transactional`."""
+"""What spouts, states and sinks may import of `transactional`."""
 FOR_DOORS = {"transactional.core.store.sql"}
 """What `from state import …` has besides."""
 ASK_THE_VERIFIER = ("transactional.operations.doctor", "transactional.operations.cli", "examples")
@@ -64,7 +70,7 @@ HOMES = {
         "transactional.runtime.sending",
         "transactional.runtime.executors.workers",
     },
-    "confluent_kafka": {"spouts.kafka", "spouts.kafka.clients", "spouts.kafka_admin", "verifier.source"},
+    "confluent_kafka": {"sinks.kafka", "spouts.kafka", "spouts.kafka.clients", "spouts.kafka_admin", "verifier.source"},
     "delta": {"state.delta.catalog"},
     "deltalake": {
         *("state.delta", "state.delta.log", "state.delta.merging", "state.delta.segments", "state.delta.tables"),
@@ -78,6 +84,7 @@ HOMES = {
         *(f"transactional.runtime.{folder}" for folder in ("commit", "executors.spark", "processing", "tasks")),
         *("transactional.runtime.tasks.failing", "transactional.operations.queries"),
         *("transactional.testing", "transactional.testing.states"),
+        *("sinks.kafka", "transactional.runtime.publishing"),
         *("spouts", "spouts.avro", "spouts.decoding", "spouts.kafka", "spouts.kafka.clients", "spouts.registry"),
         *("state", "state.rows", "state.redis", "state.sql", "state.delta", "state.delta.log", "state.delta.merging"),
         *("state.delta.segments", "state.delta.tables", "state.delta.writing"),

@@ -75,6 +75,7 @@ ALLOWED = {
     'if hasattr(spout, "as_spout"):': "what a user passes may still have to be made a spout",
     "if isinstance(spout, type):": "a class in place of an instance",
     "if not isinstance(spout, Spout):": "what is no spout at all",
+    "if topology.sinks and isinstance(topology.spout, LetterSpout):": "which run this is, not what a spout can do",
     "leaves_pending=isinstance(self.topology.spout, LetterSpout),": "which run this is, not what a spout can do",
 }
 

@@ -19,7 +19,7 @@ from typing import Final
 from tests.tidy.files import ROOT, python_files
 from tests.tidy.parsing import parsed
 
-PACKAGES: Final = ("transactional", "spouts", "state", "verifier")
+PACKAGES: Final = ("transactional", "spouts", "state", "sinks", "verifier")
 RECORD: Final = ROOT / "tests" / "tidy" / "words.toml"
 _WORDS: Final = """
     found told tell tells known knows wanted kept left gone met touched reached written noted given taken made shown

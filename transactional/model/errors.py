@@ -15,7 +15,8 @@
     │   ├── StoreUnavailable         the coordinator's store does not respond
     │   ├── SumOverflow              a sum is larger than its column can hold; nothing was written
     │   ├── TooManyCollected         more tuples belong together than may be kept; nothing was written
-    │   └── SchemaUnknown            a schema registry does not know the ids of records
+    │   ├── SchemaUnknown            a schema registry does not know the ids of records
+    │   └── SinkUnavailable          the target of a sink does not respond; committed records wait
     ├── QueryFailed                  a question could not be answered; nothing else is affected
     └── FatalError                   stops the process, with its reason
         ├── Fenced                   another coordinator has taken over
@@ -33,6 +34,7 @@
         ├── FileReplaced             the file of a store or a state is no longer the one that is open
         ├── NaiveTime                user code gave a timestamp without a time zone
         ├── SparkStopped             somebody has stopped the Spark that a run needs
+        ├── RecordRefused            the target of a sink refuses a committed record
         ├── TableUnfit               a table can't be used as it is now, whoever tries again
         └── ProtocolError            a bug in the framework: an event that no phase allows
 
@@ -253,6 +255,19 @@ class SchemaUnknown(OperatingError):
     tries_max = 1
 
 
+class SinkUnavailable(OperatingError):
+    """The target of a sink does not respond, or has aborted a publication: nothing of that was published.
+
+    The committed records wait in the outbox. With `is_fenced` the connection is unusable and has to be opened again.
+    """
+
+    code = "TX312"
+
+    def __init__(self, *args: object, at_fault: tuple[Exclusion, ...] = (), is_fenced: bool = False) -> None:
+        super().__init__(*args, at_fault=at_fault)
+        self.is_fenced = is_fenced
+
+
 class QueryFailed(TransactionalError):
     """A question could not be answered: a step of the query failed on it, or the tables changed too quickly."""
 
@@ -367,6 +382,13 @@ class TableUnfit(FatalError, SchemaMismatch):
     has set, a column that was added, or is of another type."""
 
     code = "TX416"
+
+
+class RecordRefused(FatalError):
+    """The target of a sink refuses a record of a committed transaction, however often it is sent; or the records of a
+    transaction are more than the outbox takes. The message names sink, transaction and record."""
+
+    code = "TX417"
 
 
 class ProtocolError(FatalError):

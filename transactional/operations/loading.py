@@ -31,7 +31,7 @@ _WRONG_CALL: Final = re.compile(
     r"|Can't instantiate abstract class (?P<kind>\w+) )"
 )
 """Python's message for a call that does not fit the signature, or for a class that lacks methods."""
-PACKAGES = ("spouts", "state", "verifier")
+PACKAGES = ("spouts", "state", "sinks", "verifier")
 """Packages that are installed with `transactional`, and whose names a user's file may have, too."""
 
 

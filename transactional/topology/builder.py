@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transactional.core.ports import PersistentAggregate, Spout, SpoutMaker, State
+from transactional.core.ports import PersistentAggregate, Sink, Spout, SpoutMaker, State
 from transactional.core.ports.dead_letters import check_dead_letters
 from transactional.model.arrow.zones import check_naive_times
 from transactional.model.config import check_options
@@ -19,6 +19,7 @@ from transactional.model.plumbing.tracebacks import caller_location
 from transactional.model.user_code.storm_names import NamesOfBuilders
 from transactional.topology.bolts.bolts import ArrowBatchBolt, BasicBolt, BatchBolt, Bolt
 from transactional.topology.bolts.functions import BoltFunction
+from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.declared_spouts import DeclaredSpouts
 from transactional.topology.declared_state import (
@@ -278,6 +279,20 @@ class TransactionalTopologyBuilder(NamesOfBuilders):
             bind_declared(bolt_id, windowing.state, state)
             check_deletes(bolt_id, state)
         return self._declare(bolt_id, windowing, 1, state)
+
+    def set_sink(self, sink_id: str, sink: Sink, parallelism: int = 1) -> BoltDeclarer:
+        """Add a sink, such as a `KafkaSink`: what it publishes of a transaction follows the transaction commit, once.
+
+        `parallelism` is the number of tasks that encode its tuples. Raises `ConfigError` for an object that is not a
+        sink, and for a duplicate id.
+        """
+        self._check_new("sink", sink_id, sink)
+        if not isinstance(sink, Sink):
+            raise ConfigError(
+                f"sink {sink_id!r} is a {type(sink).__name__}, which is not a sink such as KafkaSink(…); add a bolt "
+                "with set_bolt"
+            )
+        return self._declare(sink_id, SinkBolt(sink), parallelism, None)
 
     def set_dead_letters(self, state: State) -> None:
         """Set tuples aside if a bolt fails on them `attempts_max` times, instead of ending the run with its error.

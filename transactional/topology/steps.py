@@ -132,6 +132,8 @@ def _reason_for_driver(topology: Topology, component: Component) -> str:
     """Return why a component has to run on the driver, or an empty text if it need not."""
     if not isinstance(component.bolt, Bolt):
         return "it has no code with a state" if component.is_update else "it is a function"
+    if component.sink is not None:
+        return "its records go into the outbox"
     if component.reads:
         return "it looks up states"
     if component.parallelism == 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from transactional.core.ports import PersistentAggregate, Spout, State, TupleAggregate, Windowed
+from transactional.core.ports import PersistentAggregate, Sink, Spout, State, TupleAggregate, Windowed
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.batch import PartitionId
 from transactional.model.config import TopologyConfig
@@ -28,6 +28,7 @@ from transactional.model.names import (
     JOINED_ON,
     KEPT_FIELDS,
     NAIVE_TIMES,
+    SINKS,
     WINDOW_FIELDS,
     WINDOW_TIME,
     WINDOWS,
@@ -37,6 +38,7 @@ from transactional.model.reading import StaticTable
 from transactional.model.schema import Schema
 from transactional.topology.bolts.bolts import Bolt
 from transactional.topology.bolts.functions import BoltFunction, FunctionKind
+from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.bolts.stateful import StatefulBolt
 
 AnyBolt = Bolt | BoltFunction | PersistentAggregate
@@ -94,6 +96,8 @@ class WorkPhase(Enum):
     PROCESSING: in the processing phase, in parallel with other transactions.
     COMMIT: in the commit phase, as one of its steps, in the order of transactions: components with a state, and
         those that read from one. They may begin earlier, with their other input (`Topology.begins_early`).
+        if sinks := self.sinks:
+            fingerprint[SINKS] = {name: dict(sink.identity()) for name, sink in sinks.items()}
     """
 
     PROCESSING = "processing"
@@ -121,6 +125,16 @@ class Component:
     def is_committer(self) -> bool:
         """True if the bolt finishes its batch in the commit phase and keeps a state."""
         return self.state is not None
+
+    @property
+    def sink(self) -> Sink | None:
+        """The sink that publishes the records of the component, or None for any other component."""
+        return self.bolt.sink if isinstance(self.bolt, SinkBolt) else None
+
+    @property
+    def waits_for_commit(self) -> bool:
+        """True if the component finishes in the commit phase, whatever it reads from."""
+        return self.is_committer or self.sink is not None or bool(self.reads)
 
     @property
     def is_stateful(self) -> bool:
@@ -239,6 +253,11 @@ class Topology:
             return bolts
         return (*bolts, Component(DEAD_LETTERS, Bolt(), 1, (), Schema(()), self.dead_letters))
 
+    @property
+    def sinks(self) -> dict[str, Sink]:
+        """The sinks by the ids of their components."""
+        return {component.id: component.sink for component in self.components if component.sink is not None}
+
     def component(self, component_id: str) -> Component:
         """Return the bolt with this id."""
         return next(component for component in self.components if component.id == component_id)
@@ -262,8 +281,7 @@ class Topology:
         phases = {self.spout_id: WorkPhase.PROCESSING}
         for component in self.components:
             late = any(phases[grouping.source] is WorkPhase.COMMIT for grouping in component.inputs)
-            waits = late or component.is_committer or bool(component.reads)
-            phases[component.id] = WorkPhase.COMMIT if waits else WorkPhase.PROCESSING
+            phases[component.id] = WorkPhase.COMMIT if late or component.waits_for_commit else WorkPhase.PROCESSING
         return phases
 
     def begins_early(self) -> frozenset[str]:
@@ -287,6 +305,8 @@ class Topology:
             "spout": dict(self.spout.identity()),
             "committers": self.committers_fingerprint(),
         }
+        if sinks := self.sinks:
+            fingerprint[SINKS] = {name: dict(sink.identity()) for name, sink in sinks.items()}
         if self.event_times:
             # Of several streams the one that is declared first has the default stream.
             first = self.spout_id if self.spout.streams else DEFAULT_STREAM

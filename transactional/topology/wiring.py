@@ -15,6 +15,7 @@ from transactional.model.plumbing.tracebacks import ends_with_location
 from transactional.model.schema import Field, Schema, did_you_mean
 from transactional.topology.bolts.bolts import Bolt
 from transactional.topology.bolts.functions import BoltFunction, parse_output
+from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.locations import check_locations, table_of
 from transactional.topology.topology import (
     CLOSED,
@@ -102,7 +103,7 @@ def check_states(topology: Topology, *, strict: bool) -> None:
             f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: use "
             "TopologyBuilder with guarantee='at-least-once' or 'at-most-once'"
         )
-    if not topology.committers and topology.guarantee is Guarantee.EXACTLY_ONCE:
+    if not (topology.committers or topology.sinks) and topology.guarantee is Guarantee.EXACTLY_ONCE:
         raise ConfigError(
             f"topology {topology.id!r} has no committer, so it would have no effect: add set_committer_bolt(…)"
         )
@@ -296,6 +297,9 @@ class _Wiring:
         name, bolt = f"bolt {declared.id!r}", declared.bolt
         if isinstance(bolt, Windowing):
             bolt.check_inputs(name, inputs)
+        if isinstance(bolt, SinkBolt):
+            for grouping, schema in inputs:
+                bolt.sink.check_input(schema, used_by=f"sink {declared.id!r} behind {grouping.source!r}")
         if isinstance(bolt, Bolt):
             return
         if isinstance(bolt, BoltFunction):
@@ -314,8 +318,7 @@ class _Wiring:
 
     def _check_phase(self, component: Component) -> None:
         late = any(self.phases[grouping.source] is WorkPhase.COMMIT for grouping in component.inputs)
-        waits = late or component.is_committer or bool(component.reads)
-        self.phases[component.id] = WorkPhase.COMMIT if waits else WorkPhase.PROCESSING
+        self.phases[component.id] = WorkPhase.COMMIT if late or component.waits_for_commit else WorkPhase.PROCESSING
         if component.is_dataframe and late:
             raise ConfigError(
                 f"bolt {component.id!r} uses Spark DataFrames and is behind a committer, where bolts run in "

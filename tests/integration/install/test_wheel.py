@@ -61,7 +61,7 @@ def test_it_has_four_packages_and_the_examples_as_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     packages = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert packages == {"transactional", "spouts", "state", "verifier"}
+    assert packages == {"transactional", "spouts", "state", "sinks", "verifier"}
     examples = {name.rpartition("/")[2] for name in names if name.startswith("transactional/examples/")}
     assert examples == {path.name for path in our_files() if path.parent == ROOT / "examples"}
 

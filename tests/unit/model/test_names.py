@@ -12,7 +12,7 @@ from tests.tidy.parsing import parsed
 from transactional.model import names
 
 ROOT = Path(__file__).parents[3]
-OURS = [path for package in ("transactional", "spouts", "state") for path in (ROOT / package).rglob("*.py")]
+OURS = [path for package in ("transactional", "spouts", "state", "sinks") for path in (ROOT / package).rglob("*.py")]
 MARKS = (
     *("#compaction", "#repair", "/joining", "dead-letters", "compacted_files", "added_files"),
     *("transactional.owner", "transactional.combine", "transactional.logCommits", "transactional.schemaVersion"),

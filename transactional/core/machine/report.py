@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from transactional.core.store.outbox import SinkRecords
+
 IN_DRIVER: Final = "in the driver"
 IN_WORKERS: Final = "in workers"
 ON_SPARK: Final = "on Spark"
@@ -36,6 +38,9 @@ class CommitReport:
     """The counters of bolts, by component and name of the counter."""
     upkeep: Mapping[str, str] = field(default_factory=dict)
     """The committers whose tables can't be maintained, with the failure."""
+
+    outbox: Mapping[str, SinkRecords] = field(default_factory=dict)
+    """The records of each sink, which the transaction commit adds to the outbox; a sink without records has none."""
 
     def details(self) -> dict[str, Any]:
         """Return the report as the JSON values that are stored."""

@@ -13,6 +13,7 @@ from transactional.core.ports.partials import (
     can_combine_all,
     unknown_combine_error,
 )
+from transactional.core.ports.sinks import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.core.ports.spouts import PartitionReader, RefusedRecord, Spout, SpoutMaker
 from transactional.core.ports.states import CommitFacts, State, StateKind
 from transactional.core.ports.updates import (
@@ -39,7 +40,11 @@ __all__ = [
     "PartitionReader",
     "PersistentAggregate",
     "Processed",
+    "PublishedRecords",
     "RefusedRecord",
+    "Sink",
+    "SinkOwner",
+    "SinkPosition",
     "Spout",
     "SpoutMaker",
     "State",

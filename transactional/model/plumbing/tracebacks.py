@@ -19,7 +19,8 @@ from typing import Any, Final
 
 DEBUG: Final = "TRANSACTIONAL_DEBUG"
 _FRAMEWORK: Final = tuple(
-    f"{Path(__file__).parents[3] / package}{os.sep}" for package in ("transactional", "spouts", "state", "verifier")
+    f"{Path(__file__).parents[3] / package}{os.sep}"
+    for package in ("transactional", "spouts", "state", "sinks", "verifier")
 )
 _LIBRARIES: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib"))
 _NO_FILE: Final = ("<frozen ", "<string>")

@@ -58,6 +58,7 @@ from transactional.operations.cli.output.statuses import (
     describe_dead_letters,
     describe_maintenance_failures,
     describe_open_windows,
+    describe_sinks,
     describe_troubles,
     print_statuses,
 )
@@ -183,11 +184,12 @@ def status(
             current.topology_id: read_processing_executor(reader, current.topology_id) for current in statuses
         }
         upkeep = {current.topology_id: read_maintenance_failures(reader, current.topology_id) for current in statuses}
+        sinks = {current.topology_id: reader.sinks(current.topology_id) for current in statuses}
     if as_json:
         for current in statuses:
             name = current.topology_id
             facts = steps[name], waits[name], processing[name], windows[name], upkeep[name], set_aside[name]
-            print_line(json.dumps(status_json(current, *facts)))
+            print_line(json.dumps(status_json(current, *facts, sinks[name])))
         return
     print_statuses(statuses)
     for line in (*describe_troubles(statuses, retries), *describe_maintenance_failures(upkeep)):
@@ -202,7 +204,7 @@ def status(
     for topology, partitions in waits.items():
         if partitions:
             print_line(f"{topology}: windows wait for {format_awaited(partitions)}, no record yet")
-    for line in [*describe_open_windows(windows), *describe_dead_letters(set_aside)]:
+    for line in [*describe_open_windows(windows), *describe_dead_letters(set_aside), *describe_sinks(sinks)]:
         print_line(line)
 
 

@@ -104,6 +104,11 @@ def repair(
     Raises `TopologyInUse` if a coordinator is running, `ConfigError` if something required was not given,
     `StoreMismatch` if a repair would not be right; what was done before that is kept.
     """
+    if topology.sinks and findings:
+        raise ConfigError(
+            f"topology {topology.id!r} has sinks ({', '.join(map(repr, topology.sinks))}), and what they have "
+            "published can't be taken back: a repair is refused, and nothing was changed"
+        )
     repairs_done: list[str] = []
     tables = {table.component: table for table in examine_states(topology)}
     repairable = [finding for finding in findings if finding.can_repair]

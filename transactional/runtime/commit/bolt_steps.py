@@ -96,6 +96,7 @@ class BoltStep(CommitStep):
                 exchange.late_counts.update(loop.late_counts)
                 exchange.counted.update(loop.counted)
                 exchange.pass_on(component.id, loop.partials, loop.addressed)
+                self._collect(loop)
                 exchange.stateful += [
                     (task_info, operator)
                     for operator in loop.operators.values()
@@ -108,6 +109,9 @@ class BoltStep(CommitStep):
         if failures:
             raise error_of_tasks(failures) from failures[-1][1]
         return inputs
+
+    def _collect(self, task: CommitTask) -> None:
+        """Collect the records that the bolt of a task holds. Only the bolt of a sink has some."""
 
     def _task_info(self, exchange: CommitExchange) -> tuple[TaskInfo, MapStateView | KeyValues | None]:
         """Return the first of the tasks, with the view of the state that all tasks share."""

@@ -17,12 +17,13 @@ from transactional.runtime.commit.bolt_steps import BoltStep
 from transactional.runtime.commit.commit_steps import CommitContext, CommitStep, error_of_tasks
 from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.executor_choice import StepExecutorChoice
+from transactional.runtime.commit.sink_step import SinkStep
 from transactional.runtime.commit.update_steps import update_step
 from transactional.runtime.tasks.letter_retries import batch_of_letter, subscription, takes_letters
 from transactional.runtime.tasks.program import NoReader, Record, make_program
 from transactional.runtime.tasks.step_work import StepExecutor
-from transactional.topology.steps import plan_steps
-from transactional.topology.topology import Topology, WorkPhase
+from transactional.topology.steps import Step, plan_steps
+from transactional.topology.topology import Component, Topology, WorkPhase
 
 
 def facts_of_write(state: State, rows: int | None) -> dict[str, int]:
@@ -36,6 +37,13 @@ def facts_of_write(state: State, rows: int | None) -> dict[str, int]:
         named = {"version": facts.version, "bytes": facts.size_bytes, "compacted": facts.compacted_txid}
         recorded |= {name: value for name, value in named.items() if value is not None}
     return recorded
+
+
+def make_step(plan: Step, component: Component, context: CommitContext) -> CommitStep:
+    """Make the step of a component by its kind."""
+    if component.sink is not None:
+        return SinkStep(plan, component, context)
+    return update_step(plan, component, context) if component.is_update else BoltStep(plan, component, context)
 
 
 class CommitPhase:
@@ -58,10 +66,7 @@ class CommitPhase:
         self.program = make_program(topology, NoReader(), record=record)
         self.context = CommitContext(topology, self.program, jobs, choice)
         components = [(plan, topology.component(plan.component)) for plan in plan_steps(topology)]
-        self.steps: list[CommitStep] = [
-            (update_step if component.is_update else BoltStep)(plan, component, self.context)
-            for plan, component in components
-        ]
+        self.steps: list[CommitStep] = [make_step(plan, component, self.context) for plan, component in components]
         self.states = {
             component.id: component.state for component in topology.committers if component.state is not None
         }
@@ -107,7 +112,10 @@ class CommitPhase:
         letters = Counter(letter.exclusion.component for letter in exchange.letters)
         late_counts = Counter(processed.late_counts) + exchange.late_counts
         exchange.counted.update(processed.counted)
-        return CommitReport(edges, states, letters, step_executors, late_counts, processed.executor, exchange.counted)
+        executor, counters = processed.executor, exchange.counted
+        return CommitReport(
+            edges, states, letters, step_executors, late_counts, executor, counters, outbox=exchange.outbox
+        )
 
     def _is_fed_before(self, component: str) -> bool:
         """Return whether a component had all tuples that do not come from steps in the processing phase."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from transactional.core.ports import DeadLetter, Partials, Processed
 from transactional.core.ports.staged import SplitRows, StagedBytes, StagedFile
+from transactional.core.store.outbox import SinkRecords
 from transactional.model.arrow import table_from_ipc
 from transactional.model.attempt import TransactionAttempt
 from transactional.runtime.processing.split_rows import WaitingRows
@@ -59,6 +60,8 @@ class CommitExchange:
     """The bolts' own counters, by component and name."""
     written_rows: dict[str, int] = field(default_factory=dict)
     """Rows written to states, by component."""
+    outbox: dict[str, SinkRecords] = field(default_factory=dict)
+    """The records of sinks, by component."""
     scratch_files: list[StagedBytes] = field(default_factory=list)
     """Data that tasks have staged for steps of this attempt. It is removed at the end."""
 

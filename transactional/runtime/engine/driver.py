@@ -60,6 +60,7 @@ from transactional.runtime.engine.letter_spout import LetterSpout, check_retries
 from transactional.runtime.engine.runner import Fatal, PhaseRunner
 from transactional.runtime.engine.savepoints import SavepointWatch
 from transactional.runtime.engine.sizing import sizer_of
+from transactional.runtime.publishing.relays import Relays
 from transactional.runtime.tasks.step_work import StepExecutor
 from transactional.topology.closing import windows_left_open
 from transactional.topology.locations import check_locations
@@ -138,6 +139,7 @@ class TopologyDriver:
             sources=resolved.redacted_sources(),
             notify=self._audience.notify,
         )
+        self.relays = Relays(topology.sinks, store, self.config)
         self.failures = 0
         self.sizer = sizer_of(topology, self.config)
         self._halt: FatalError | None = None
@@ -195,13 +197,16 @@ class TopologyDriver:
                 self.leadership.take()
             stack.push(lambda _kind, error, _trace: self.release(error))
             stack.callback(close_tables, self.topology)
+            stack.callback(self.relays.close, LEAVING_S)
             stack.callback(self.executor.close)
             standby_stack.pop_all()
             with self.leadership.renewing_lease():
                 if not self.standby:
                     self.executor.open()
                 self.leadership.renew()
+                self.relays.check(self.leadership.lease)
                 self.leadership.fence_tables()
+                self.relays.settle(self.leadership.lease, self.leadership.store_id)
                 self.leadership.forget_old_attempts()
             return self._loop()
 
@@ -260,7 +265,10 @@ class TopologyDriver:
             self.runner.notify_committed(attempt, progress.committed_batch)
         try:
             self.begin(coordinator, self.runner)
+            self.relays.start(lambda error: self._events.put(Fatal(error)))
             while not self.coordinator.is_done:
+                self._handle_next()
+            while not (self.coordinator.stopping or self.relays.have_settled_all):
                 self._handle_next()
         except BaseException as error:
             # A commit phase that does not end is fenced off, so nobody has to wait for it.
@@ -393,6 +401,7 @@ class TopologyDriver:
             case StartCommit(attempt, _):
                 self.runner.commit(attempt)
             case RecordCommit(attempt, batch):
+                self.relays.confirm(attempt.txid)
                 if self.sizer is not None:
                     self.sizer.learn(self.timeline[attempt], batch)
                 self.runner.notify_committed(attempt, batch)

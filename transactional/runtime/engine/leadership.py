@@ -145,6 +145,12 @@ class Leadership:
         self.store.record_start(self.lease, self.topology.fingerprint(), store_id=store_id)
         self._store_id = store_id
 
+    @property
+    def store_id(self) -> str:
+        """The id of the store, which is known once the tables are fenced."""
+        assert self._store_id is not None
+        return self._store_id
+
     def forget_old_attempts(self) -> None:
         """Delete the attempts and runs that are older than the store keeps them."""
         self.store.forget_before(self.lease, at_ms=retention(self.config, self.clock.wall_ms()).since_ms)
@@ -242,6 +248,7 @@ class Leadership:
                         details=details,
                         minute=minute,
                         keep=retention(self.config, at_ms),
+                        outbox=report.outbox,
                     ),
                 )
                 self._confirmed = (attempt.txid, self._confirmed[1])

@@ -16,6 +16,7 @@ from transactional.core.ports.rewinding import RewindTarget
 from transactional.core.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.core.store.history import EndedHow, RunAbout, RunEnd
 from transactional.core.store.rules import COMMITTED, COMMITTERS, fingerprint_changes
+from transactional.core.store.sink_rules import check_no_sinks
 from transactional.model.attempt import NO_TRANSACTION, AttemptId, TxId
 from transactional.model.batch import EMPTY_BATCH, BatchMetadata
 from transactional.model.errors import BeyondKept, ConfigError, TopologyChanged, TransactionalError
@@ -65,6 +66,7 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
     stored ones, `BeyondKept`, `OperatingError`.
     """
     status = _read_status(topology, store)
+    check_no_sinks(status, "a rewind")
     if topology.spout.is_acked:
         raise ConfigError(
             f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "

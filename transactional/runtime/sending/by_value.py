@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # cloudpickle ships no types; its pickler is one of pickle's
 else:
     from cloudpickle import Pickler
 
-_ON_EVERY_WORKER = {"transactional", "spouts", "state", "verifier", "pyspark", "py4j"}
+_ON_EVERY_WORKER = {"transactional", "spouts", "state", "sinks", "verifier", "pyspark", "py4j"}
 _INSTALLED = {"site-packages", "dist-packages"}
 
 

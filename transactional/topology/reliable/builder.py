@@ -14,6 +14,7 @@ from transactional.model.guarantees import Guarantee
 from transactional.model.schema import Schema, did_you_mean
 from transactional.topology.bolts.bolts import BasicBolt, Bolt
 from transactional.topology.bolts.functions import BoltFunction, FunctionKind, parse_output
+from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.builder import BoltDeclarer, TransactionalTopologyBuilder
 from transactional.topology.reliable.acker import ACK_STREAM, ACKER, Acker
@@ -96,6 +97,11 @@ class TopologyBuilder(TransactionalTopologyBuilder):
 
     def _declare(self, bolt_id: str, bolt: AnyBolt, parallelism: int, state: State | None) -> BoltDeclarer:
         """Add a component, which keeps a state only with exactly once. Raises `ConfigError`."""
+        if isinstance(bolt, SinkBolt) and self.guarantee is not Guarantee.EXACTLY_ONCE:
+            raise ConfigError(
+                f"sink {bolt_id!r} publishes what a transaction commit has stored, and topology {self.topology_id!r} "
+                f"is {self.guarantee.value}: sinks need guarantee='exactly-once'"
+            )
         keeps_state = state is not None or isinstance(bolt, _KEEPING_STATES)
         if keeps_state and self.guarantee is not Guarantee.EXACTLY_ONCE:
             raise ConfigError(

@@ -60,6 +60,10 @@ class _Compiler:
                 self._output_of(node)
         for persisted in self.graph.persisted:
             self._declare_state(persisted, declared_states)
+        for end in self.graph.sinks:
+            tasks = end.tasks or self.tasks[self.segments[end.source]]
+            declarer = self.builder.set_sink(end.id, end.sink, tasks)
+            _subscribe(declarer, _LOCAL, self._output_of(self.graph.nodes[end.source]))
 
     def _declare_state(self, persisted: Persisted, declared_states: set[str]) -> None:
         if persisted.id in declared_states:

@@ -9,12 +9,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from transactional.core.ports import State
+from transactional.core.ports import Sink, State
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema
 from transactional.topology.locations import table_of
-from transactional.topology.streams.graph import Persisted, Repartition, StreamGraph, StreamNode
-from transactional.topology.wiring import check_id
+from transactional.topology.streams.graph import Persisted, Repartition, SinkEnd, StreamGraph, StreamNode
+from transactional.topology.wiring import check_id, check_parallelism
 
 _UNNAMED = "memory"
 """The name of tables in memory. Several may have it, as nothing of them lasts."""
@@ -53,6 +53,24 @@ class Declarations:
         self.graph.persisted.append(persisted)
         return persisted
 
+    def publish(self, sink: Sink, source: StreamNode, name: str, tasks: int | None) -> None:
+        """Add a sink. Raises `ConfigError` if it is none, or if its name has been used."""
+        if self.queried is not None:
+            raise ConfigError(f"sink_to: {self} only reads; publish from the topology itself")
+        if not isinstance(sink, Sink):
+            raise ConfigError(f"sink_to takes a sink such as KafkaSink('host:9092', 'topic'); got {sink!r}")
+        check_id("sink", name)
+        if name in self._names():
+            raise ConfigError(f"sink_to: {name!r} is the name of a state, of another sink, or of a stream")
+        if tasks is not None:
+            check_parallelism(name, tasks)
+        self.graph.sinks.append(SinkEnd(name, sink, source.number, tasks))
+
+    def _names(self) -> set[str]:
+        """The names of streams, states and sinks."""
+        spouts = {node.origin.component for node in self.graph.nodes if node.origin is not None}
+        return {*spouts, *(persisted.id for persisted in self.graph.persisted), *(sink.id for sink in self.graph.sinks)}
+
     def _committer_id(self, operation: str, state: State, name: str | None) -> str:
         """Return the id of a state's committer: the given name, or the name of its table."""
         table = table_of(state)
@@ -61,8 +79,7 @@ class Declarations:
                 raise ConfigError(
                     f"{operation}: the state of {other_committer.id!r} keeps the same table; give each its own"
                 )
-        spouts = {node.origin.component for node in self.graph.nodes if node.origin is not None}
-        used_names = {*spouts, *(persisted.id for persisted in self.graph.persisted)}
+        used_names = self._names()
         if name is not None:
             check_id("state", name)
             if name in used_names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from transactional.core.ports import State
+from transactional.core.ports import Sink, State
 from transactional.model.groupings import CustomStreamGrouping, GroupingKind
 from transactional.model.schema import Schema
 from transactional.topology.streams.pipelines.joins import StreamCombiner
@@ -70,12 +70,23 @@ class Persisted:
     """The number of tasks that the user gave."""
 
 
+@dataclass(frozen=True, slots=True)
+class SinkEnd:
+    """A sink, and the node whose tuples it publishes. `tasks` is None unless a number was given."""
+
+    id: str
+    sink: Sink
+    source: int
+    tasks: int | None = None
+
+
 @dataclass(slots=True)
 class StreamGraph:
-    """The nodes and states of a topology, in the order in which they were declared."""
+    """The nodes, states and sinks of a topology, in the order in which they were declared."""
 
     nodes: list[StreamNode] = field(default_factory=list)
     persisted: list[Persisted] = field(default_factory=list)
+    sinks: list[SinkEnd] = field(default_factory=list)
 
     def add(self, node: StreamNode) -> StreamNode:
         """Number a node and add it."""
@@ -90,5 +101,6 @@ class StreamGraph:
         return hinted
 
     def count_readers(self, number: int) -> int:
-        """Return the number of operations and states that read a node."""
-        return sum(number in n.parents for n in self.nodes) + sum(p.source == number for p in self.persisted)
+        """Return the number of operations, states and sinks that read a node."""
+        ends = [*(p.source for p in self.persisted), *(sink.source for sink in self.sinks)]
+        return sum(number in n.parents for n in self.nodes) + ends.count(number)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from transactional.core.ports import PersistentAggregate
+from transactional.core.ports import PersistentAggregate, Sink
 from transactional.model.aggregates import Last, Min, StoredColumns
 from transactional.model.arrow.computed import ComputedColumns
 from transactional.model.errors import ConfigError
@@ -169,6 +169,14 @@ class Stream(Operations):
         if when != "after":
             raise ConfigError(f"state_query: no transaction changes a static state, so there is no {when!r}")
         return look_up_static(self.fields, state.table, key_fields, output)
+
+    def sink_to(self, sink: Sink, *, name: str, tasks: int | None = None) -> None:
+        """Publish each tuple through a sink, such as a `KafkaSink`: once, after the commit of its transaction.
+
+        `name` is the id of the sink; `tasks` encode its tuples. What `group_by` or `partition_by` has put into one task
+        is published in the order of that task.
+        """
+        self._declarations.publish(sink, self._node, name, tasks)
 
     def merge(self, *others: Stream) -> Stream:
         """Merge this stream with others that have the same fields."""

@@ -233,7 +233,7 @@ class TridentTopology(NamesOfStreams):
             return self._with_queries(topology_of_queries(self.id, next(iter(self._queries.values()))))
         if not self._spouts:
             raise ConfigError(f"topology {self.id!r} has no stream: begin with new_stream('name', a spout)")
-        if not self._declarations.graph.persisted:
+        if not (self._declarations.graph.persisted or self._declarations.graph.sinks):
             raise ConfigError(
                 f"topology {self.id!r} keeps nothing, so it would have no effect: end a stream with "
                 "persistent_aggregate(…)"

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-PACKAGES = ("spouts", "state", "transactional")
+PACKAGES = ("sinks", "spouts", "state", "transactional")
 # What a worker process of a topology over memory must not have to import: half a second of its start.
 OTHERS = {"sqlalchemy", "deltalake", "confluent_kafka"}
 IMPORTED = f"import sys, state.memory, spouts.memory; print(*{OTHERS} & {{*sys.modules}})"

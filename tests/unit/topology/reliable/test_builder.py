@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
+from sinks import KafkaSink
 from spouts.memory import MemoryPartitionReader, MemoryTransactionalSpout
 from state.dead_letters import DeadLetterTable
 from state.memory import MemoryMapState
@@ -174,6 +175,7 @@ COMPONENTS: dict[str, Callable[[TopologyBuilder], Any]] = {
         "total", Total(), state=MemoryMapState((), "count long")
     ),
     "set_stateful_bolt": lambda made: made.set_stateful_bolt("last", Last(), state=counts()),
+    "set_sink": lambda made: made.set_sink("alerts", KafkaSink("host:9092", "alerts")).shuffle_grouping("end"),
     "set_windowed_bolt": lambda made: made.set_windowed_bolt("sizes", Sizes(), window=count(2)),
 }
 """What each method adds."""

@@ -11,7 +11,7 @@ from transactional.operations.cli.output.ending import leave
 from transactional.operations.telemetry.log_format import LogFormat, log_handler
 from transactional.operations.telemetry.run_log import LOGGER, RunLog
 
-LOGGERS = ("transactional", "state", "spouts")
+LOGGERS = ("transactional", "state", "spouts", "sinks")
 """The loggers whose records of level INFO are written, too; of others, only warnings are."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from transactional.core.machine.listing import awaited_partitions
 from transactional.core.store import AttemptRecord, StoreReader, TopologyStatus
 from transactional.core.store.history import RunRecord
+from transactional.core.store.outbox import SinkProgress
 from transactional.core.store.rules import state_of, upkeep_in
 from transactional.core.store.set_aside import RecentLetters
 
@@ -82,6 +83,7 @@ def status_json(
     windows: Mapping[str, UnclosedWindows] = MappingProxyType({}),
     upkeep: Mapping[str, str] = NONE,
     set_aside: RecentLetters | None = None,
+    sinks: Mapping[str, SinkProgress] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return a topology's status as JSON, with times in milliseconds since 1970."""
     trouble = status.trouble
@@ -105,10 +107,21 @@ def status_json(
         "windows_wait_for": dict(waits),
         "open_windows": {name: asdict(open_windows) for name, open_windows in windows.items()},
         "maintenance_failing": dict(upkeep),
+        "sinks": {name: _sink_json(progress) for name, progress in sorted(sinks.items())},
         "failing_since_ms": None if trouble is None else trouble.since_ms,
         "failing_txid": None if trouble is None else trouble.txid,
         "error": None if trouble is None else trouble.error,
         "run": None if status.run is None else _run_json(status.run),
+    }
+
+
+def _sink_json(progress: SinkProgress) -> dict[str, Any]:
+    published = progress.published
+    return {
+        "published_txid": None if published is None else published.attempt.txid,
+        "done_txid": progress.done_txid,
+        "waiting_transactions": progress.waiting,
+        "waiting_records": progress.records,
     }
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from transactional.core.store import TopologyStatus
 from transactional.core.store.history import EndedHow
+from transactional.core.store.outbox import SinkProgress
 from transactional.core.store.rules import state_of
 from transactional.core.store.set_aside import RecentLetters
 from transactional.operations.cli.output.lines import WIDTH_MAX, first_line, make_plain_console, print_line, print_table
@@ -107,6 +108,16 @@ def describe_dead_letters(set_asides: Mapping[str, RecentLetters]) -> list[str]:
         "`transactional deadletters` shows them"
         for topology, letters in set_asides.items()
         if letters.letters
+    ]
+
+
+def describe_sinks(sinks: Mapping[str, Mapping[str, SinkProgress]]) -> list[str]:
+    """Return a line for each sink with transactions that are committed and not published."""
+    return [
+        f"{topology}: sink {name}: {progress.summary}"
+        for topology, progresses in sinks.items()
+        for name, progress in sorted(progresses.items())
+        if progress.waiting
     ]
 
 

@@ -16,7 +16,7 @@ from transactional.runtime.spark.internals import log_level
 from transactional.runtime.spark.jobs import reason_of
 
 _LACKING = r"Cannot run program .*|No module named .*|ImportError: .*|No such file .*"
-PACKAGES = ("transactional", "spouts", "state", "pyarrow", "cloudpickle")
+PACKAGES = ("transactional", "spouts", "state", "sinks", "pyarrow", "cloudpickle")
 
 
 def check_executors(context: SparkContext) -> None:

@@ -72,7 +72,7 @@ def test_what_is_stuck_ends_after_its_line(command: Command, monkeypatch: pytest
 
 def test_afterwards_nothing_is_logged_there_any_more(command: Command) -> None:
     before = list(logging.getLogger().handlers)
-    levels = {name: logging.getLogger(name).level for name in ("transactional", "state", "spouts")}
+    levels = {name: logging.getLogger(name).level for name in ("transactional", "state", "spouts", "sinks")}
     command(*RUN, "--log", "json", "{m}:topology")
     assert logging.getLogger().handlers == before
     assert levels == {name: logging.getLogger(name).level for name in levels}

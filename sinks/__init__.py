@@ -1,0 +1,23 @@
+"""Sinks: where a transactional topology publishes what it can't take back, after the commit of each transaction."""
+
+from typing import TYPE_CHECKING, Final
+
+from transactional.model.plumbing.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from sinks.kafka.records import JsonValue
+    from sinks.kafka.sink import KafkaSink
+    from transactional.core.ports.sinks import Sink
+
+__all__ = ["JsonValue", "KafkaSink", "Sink"]
+
+_HOMES: Final = {
+    "sinks.kafka.records": "JsonValue",
+    "sinks.kafka.sink": "KafkaSink",
+    "transactional.core.ports.sinks": "Sink",
+}
+__getattr__ = lazy_names(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

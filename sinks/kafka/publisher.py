@@ -1,0 +1,141 @@
+"""The transactional producer of a Kafka sink: each call of `publish` is one Kafka transaction.
+
+A call that fails leaves one of two things behind. Either the transaction was aborted, which the broker has confirmed,
+and the producer is as before; or its outcome is unknown, and the producer has to be replaced: the next one with its
+transactional id ends what was begun, and the marker in the control topic shows how.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import quote
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from sinks.kafka.connection import TIMEOUT_S, TRANSACTION_TIMEOUT_MS, SinkConnection, kafka_error
+from sinks.kafka.control import control_topic, encode_marker
+from sinks.kafka.records import KEY, VALUE
+from transactional.core.ports import PublishedRecords, SinkOwner
+from transactional.model.errors import RecordRefused
+
+Headers = list[tuple[str, str | bytes | None]]
+
+_COMMIT_S: Final = 30.0
+"""How long a commit without an answer is repeated; then a new producer finds out."""
+_INIT_S: Final = 30.0
+_POISON: Final = (
+    *(KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG),
+    *(KafkaError.INVALID_RECORD, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_TIMESTAMP),
+)
+"""The errors of a broker for a record that it will never take."""
+
+
+class KafkaPublisher:
+    """The one producer of a sink. Opening it fences every earlier one. Raises `SinkUnavailable`."""
+
+    def __init__(self, connection: SinkConnection, owner: SinkOwner, topic: str, bytes_max: int) -> None:
+        self._connection, self._owner, self._topic = connection, owner, topic
+        self._control = control_topic(owner.topology_id)
+        self._failures: list[tuple[KafkaError, Message]] = []
+        ids = (owner.topology_id, owner.sink, owner.store_id)
+        settings = {
+            "transactional.id": "/".join(quote(name, safe="") for name in ids),
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "message.max.bytes": bytes_max + 10_000,
+            "delivery.report.only.error": True,
+            "on_delivery": self._note_failure,
+        }
+        self._producer = Producer(self._connection.settings(settings))
+        try:
+            self._producer.init_transactions(_INIT_S)
+        except KafkaException as error:
+            raise connection.unavailable(f"sink {owner.sink!r} can't take over its topic", error) from error
+
+    def publish(self, group: Sequence[PublishedRecords]) -> None:
+        """Publish transactions and a marker for the last one, in one Kafka transaction."""
+        self._failures.clear()
+        try:
+            self._producer.begin_transaction()
+            for published in group:
+                self._send(published)
+            marker = encode_marker(self._owner, group[-1].publication)
+            self._produce(self._control, self._owner.sink.encode(), marker, None)
+            self._commit()
+        except KafkaException as error:
+            self._fail(kafka_error(error), group)
+
+    def _send(self, published: PublishedRecords) -> None:
+        attempt = published.publication.attempt
+        headers: Headers = [("txid", str(attempt.txid)), ("attempt", str(attempt.attempt_id))]
+        keys, values = (published.records.column(name).to_pylist() for name in (KEY, VALUE))
+        for key, value in zip(keys, values, strict=True):
+            self._produce(self._topic, key, value, headers)
+
+    def _produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+    ) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, headers=headers)
+            except BufferError:
+                self._producer.poll(0.05)
+                continue
+            self._producer.poll(0)
+            return
+
+    def _commit(self) -> None:
+        """Commit the transaction. One without an answer may have been committed, so it is committed again."""
+        deadline_s = time.monotonic() + _COMMIT_S
+        while True:
+            try:
+                return self._producer.commit_transaction(TIMEOUT_S)
+            except KafkaException as error:
+                if not kafka_error(error).retriable() or time.monotonic() > deadline_s:
+                    raise
+
+    def _fail(self, error: KafkaError, group: Sequence[PublishedRecords]) -> None:
+        """Abort the transaction where that is possible, and raise what has happened."""
+        txids = [published.publication.attempt.txid for published in group]
+        failed = f"sink {self._owner.sink!r} can't publish transactions {txids[0]} to {txids[-1]}"
+        is_aborted = self._abort(error)
+        refused = next((failure for failure in self._failures if failure[0].code() in _POISON), None)
+        if is_aborted and refused is not None:
+            code, message = refused
+            raise RecordRefused(self._connection.redact(f"{failed}: {_describe(message)} is refused: {code.str()}"))
+        if is_aborted and error.code() in _POISON:
+            raise RecordRefused(self._connection.redact(f"{failed}: a record is refused: {error.str()}"))
+        reason = error if not self._failures else self._failures[0][0]
+        raise self._connection.unavailable(failed, KafkaException(reason), is_fenced=not is_aborted)
+
+    def _abort(self, error: KafkaError) -> bool:
+        """Abort the transaction; False if it is not known to be aborted."""
+        if error.fatal() or (error.retriable() and not error.txn_requires_abort()):
+            return False
+        deadline_s = time.monotonic() + _COMMIT_S
+        while True:
+            try:
+                self._producer.abort_transaction(TIMEOUT_S)
+            except KafkaException as failed:
+                if not kafka_error(failed).retriable() or time.monotonic() > deadline_s:
+                    return False
+            else:
+                return True
+
+    def _note_failure(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and error.code() != KafkaError._PURGE_QUEUE:
+            self._failures.append((error, message))
+
+
+def _describe(message: Message) -> str:
+    headers = dict(message.headers() or ())
+    txid = headers.get("txid")
+    transaction = f" of transaction {txid.decode()}" if isinstance(txid, bytes) else ""
+    return f"a record{transaction} with key {message.key()!r:.100}, or one that was sent with it,"

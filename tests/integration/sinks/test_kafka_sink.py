@@ -1,0 +1,148 @@
+"""The Kafka sink over a real broker: publications of a topology, second starts, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from sinks import JsonValue, KafkaSink
+from spouts import OpaqueMemoryTransactionalSpout
+from spouts.kafka_admin import delete_topic
+from state import DeltaMapState
+from tests.integration.kafka_topics import new_topic
+from tests.integration.sinks.kills import die_often
+from tests.integration.sinks.publications import visible_records
+from transactional import RunSummary, TopologyConfig, Tuple, run_topology
+from transactional.core.store.sql.sql_store import SqlCoordinatorStore
+from transactional.errors import ConfigError, RecordRefused, StoreMismatch
+from transactional.trident import Count, TridentTopology
+
+pytestmark = pytest.mark.kafka
+
+WORDS = [[("cat",), ("dog",), ("cat",), ("owl",), ("dog",), ("cat",)]]
+PUBLISHED = [("cat", "CAT"), ("dog", "DOG"), ("cat", "CAT"), ("owl", "OWL"), ("dog", "DOG"), ("cat", "CAT")]
+
+
+def run_words(bootstrap: str, topic: str, folder: Path, words: list[list[tuple[str]]] = WORDS) -> RunSummary:
+    """Publish every word to a topic, and every count behind its table to another."""
+    topology = TridentTopology(f"words-{topic}")
+    spout = OpaqueMemoryTransactionalSpout(words, fields="word string", take=2)
+    shouted = topology.new_stream("words", spout).each(shout, "loud string")
+    value = JsonValue("loud")
+    shouted.partition_by("word").sink_to(KafkaSink(bootstrap, topic, key="word", value=value), name="alerts")
+    counts = shouted.group_by("word").persistent_aggregate(DeltaMapState(folder / "counts"), count=Count())
+    counts.new_values().sink_to(KafkaSink(bootstrap, f"{topic}-counts", key="word"), name="changes")
+    config = TopologyConfig(stop_when_drained=True, outage_timeout_ms=20_000)
+    store = f"sqlite:///{folder}/store.db"
+    return run_topology(topology.build(), store=store, config=config, master="none")
+
+
+def shout(row: Tuple) -> object:
+    return (row["word"].upper(),)
+
+
+@pytest.fixture
+def topic(bootstrap: str) -> str:
+    """A topic, and another one for counts."""
+    from spouts.kafka_admin import create_topic
+
+    topic = new_topic(bootstrap)
+    create_topic(bootstrap, f"{topic}-counts", 1)
+    return topic
+
+
+def published_words(bootstrap: str, topic: str) -> list[tuple[str | None, object]]:
+    return [(seen.key, seen.value["loud"]) for seen in visible_records(bootstrap, topic, 1)]
+
+
+def test_each_record_of_a_committed_transaction_is_published_once(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    assert run_words(bootstrap, topic, tmp_path).committed_txid == 3
+    assert published_words(bootstrap, topic) == PUBLISHED
+    assert [seen.txid for seen in visible_records(bootstrap, topic, 1)] == [1, 1, 2, 2, 3, 3]
+    counts = [
+        (seen.txid, seen.value["word"], seen.value["count"])
+        for seen in visible_records(bootstrap, f"{topic}-counts", 1)
+    ]
+    assert sorted(counts) == [(1, "cat", 1), (1, "dog", 1), (2, "cat", 2), (2, "owl", 1), (3, "cat", 3), (3, "dog", 2)]
+    with closing(SqlCoordinatorStore(f"sqlite:///{tmp_path}/store.db")) as store:
+        progress = store.sinks(f"words-{topic}")
+    assert {name: (each.done_txid, each.waiting) for name, each in progress.items()} == {
+        "alerts": (3, 0),
+        "changes": (3, 0),
+    }
+    more = [[*WORDS[0], ("emu",)]]
+    assert run_words(bootstrap, topic, tmp_path, more).committed_txid == 4
+    assert published_words(bootstrap, topic) == [*PUBLISHED, ("emu", "EMU")]
+
+
+def test_a_copied_store_publishes_nothing(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    """It is refused before it fences the original."""
+    (folder := tmp_path / "run").mkdir()
+    run_words(bootstrap, topic, folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    more = [[*WORDS[0], ("emu",)]]
+    run_words(bootstrap, topic, folder, more)
+    folder.rename(tmp_path / "original")
+    (tmp_path / "copy").rename(folder)
+    with pytest.raises(StoreMismatch, match=r"sink 'alerts' .* ends with transaction 4 .* an older backup, or a copy"):
+        run_words(bootstrap, topic, folder, more)
+    folder.rename(tmp_path / "copy")
+    (tmp_path / "original").rename(folder)
+    run_words(bootstrap, topic, folder, [[*more[0], ("fox",)]])
+    assert published_words(bootstrap, topic) == [*PUBLISHED, ("emu", "EMU"), ("fox", "FOX")]
+
+
+def test_another_store_of_the_same_topology_is_refused(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    run_words(bootstrap, topic, tmp_path / "one")
+    with pytest.raises(StoreMismatch, match="its target belongs to the store with the id"):
+        run_words(bootstrap, topic, tmp_path / "other")
+
+
+def test_a_control_topic_that_was_deleted_is_not_made_again(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    run_words(bootstrap, topic, tmp_path)
+    delete_topic(bootstrap, f"transactional-control-words-{topic}")
+    with pytest.raises(StoreMismatch, match=r"'transactional-control-words-.*' does not exist at the cluster"):
+        run_words(bootstrap, topic, tmp_path)
+
+
+def test_a_foreign_open_transaction_is_waited_for(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    """It ends by its time-out, and hides the marker until then."""
+    run_words(bootstrap, topic, tmp_path)
+    settings = {"bootstrap.servers": bootstrap, "transactional.id": f"foreign-{topic}", "transaction.timeout.ms": 3_000}
+    foreign = Producer({**settings, "log_level": 0})
+    foreign.init_transactions(30)
+    foreign.begin_transaction()
+    foreign.produce(f"transactional-control-words-{topic}", b"{}", b"stranger")
+    foreign.flush(30)
+    run_words(bootstrap, topic, tmp_path, [[*WORDS[0], ("emu",)]])
+    assert published_words(bootstrap, topic) == [*PUBLISHED, ("emu", "EMU")]
+
+
+def test_a_topic_that_does_not_exist_is_refused(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"topic '{topic}-none' does not exist"):
+        run_words(bootstrap, f"{topic}-none", tmp_path)
+
+
+def test_more_records_than_the_outbox_takes_end_the_run(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    noise = [[(os.urandom(200_000).hex(),), ("cat",)]]
+    with pytest.raises(
+        RecordRefused, match=r"sink 'alerts': the 2 records of transaction 1 take .* more than the 262144"
+    ):
+        run_words(bootstrap, topic, tmp_path, noise)
+    assert published_words(bootstrap, topic) == []
+
+
+@pytest.mark.long("processes that are killed, six times; the simulation has the same deaths")
+def test_deaths_at_points_of_publishing(bootstrap: str, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**31)
+    deaths = die_often(bootstrap, tmp_path / "topology", f"deaths-{seed}", "none", random.Random(seed))
+    assert json.dumps(deaths), seed

@@ -1,0 +1,243 @@
+"""Leaders of one topology with two Kafka sinks, over the real relay, sink and rules, and over a Kafka of their own.
+
+Everything runs in one thread. At each call of a client or of the store, a leader may die, or stand still while another
+one takes over and goes on; then it continues, which is what a suspended process does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sinks.kafka import control, publisher
+from sinks.kafka import sink as kafka_sink
+from sinks.kafka.records import RECORDS
+from sinks.kafka.sink import KafkaSink
+from tests.unit.runtime.publishing.kafka_model import FakeAdmin, FakeConsumer, FakeKafka, FakeProducer
+from transactional.core.store import AttemptRecord, Lease
+from transactional.core.store.outbox import SinkRecords
+from transactional.errors import Fenced, OperatingError
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
+from transactional.model.batch import EMPTY_BATCH
+from transactional.runtime.publishing.payloads import payload_of
+from transactional.runtime.publishing.relay import Relay
+from transactional.runtime.publishing.settling import settle_sinks
+from transactional.testing import MemoryCoordinatorStore
+
+TOPOLOGY, STORE_ID = "simulated", "store"
+NAMES = ("alerts", "copy")
+TRANSACTIONS = 8
+POINTS_MAX = 20_000
+RATES = {
+    "death": 0.04,
+    "standing still": 0.03,
+    "a record is not acknowledged": 0.02,
+    "a commit is prepared, and its answer lost": 0.3,
+    "a commit is lost": 0.1,
+    "a commit is done, and its answer lost": 0.1,
+    "an abort fails": 0.2,
+    "a foreign transaction": 0.05,
+}
+
+
+class Death(BaseException):
+    """SIGKILL."""
+
+
+class World:
+    """The store, the broker and the leaders. `commit` and `step` are what a leader does."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance, self.depth = random.Random(seed), 0
+        self.store = MemoryCoordinatorStore()
+        self.kafka = FakeKafka(self.point, self.strikes)
+        self.kafka.topics = {name: [] for name in NAMES}
+        self.planned: dict[TransactionAttempt, dict[str, list[bytes]]] = {}
+        """The values of each attempt, by sink."""
+        self.points = 0
+        self.faults_end = False
+        self.leaders = 0
+        self.leader: Leader | None = None
+
+    def strikes(self, fault: str) -> bool:
+        """Decide whether something goes wrong."""
+        happens = not self.faults_end and self.chance.random() < RATES[fault]
+        self.kafka.reached[fault] += happens
+        return happens
+
+    def point(self, name: str) -> None:
+        """A moment in which a leader may die or stand still."""
+        self.points += 1
+        assert self.points < POINTS_MAX, f"it does not come to an end: {name}"
+        if self.strikes("a foreign transaction") and (topic := control.control_topic(TOPOLOGY)) in self.kafka.topics:
+            self.kafka.open_foreign(topic)
+        if self.strikes("death"):
+            raise Death(name)
+        if self.depth < 2 and self.strikes("standing still"):
+            self.depth += 1
+            current = self.leader
+            self.leader = None
+            self.act()
+            if self.leader is None:
+                self.leader = current
+            self.depth -= 1
+
+    def run(self) -> None:
+        """Commit some transactions, then publish the rest without faults, and check what readers see."""
+        while len(self.store_txids()) < TRANSACTIONS:
+            self.act()
+        self.faults_end, self.leader = True, None
+        for _ in range(50):
+            self.act(commits=False)
+        self.check()
+
+    def store_txids(self) -> range:
+        """The committed transactions."""
+        status = self.store.status(TOPOLOGY)
+        return range(status[0].committed_txid if status else 0)
+
+    def act(self, *, commits: bool = True) -> None:
+        """Let the leader do something; a new one takes over if there is none."""
+        try:
+            if self.leader is None:
+                self.leaders += 1
+                leader = Leader(self, f"process {self.leaders}")
+                leader.take_over()
+                self.leader = leader
+            elif commits and self.chance.random() < 0.3:
+                self.leader.commit()
+            else:
+                self.leader.publish(self.chance.choice(NAMES))
+        except Death:
+            self.leader = None
+        except Fenced:
+            self.kafka.reached["a leader is fenced"] += 1
+            self.leader = None
+
+    def check(self) -> None:
+        """Each record of a committed transaction is visible once, in order of txid."""
+        committed = [each.attempt for each in self.store.attempts(TOPOLOGY, limit=99) if each.phase == "committed"]
+        for name in NAMES:
+            seen = [entry.value for entry in self.kafka.visible(name)]
+            expected = [value for attempt in sorted(committed) for value in self.planned[attempt][name]]
+            assert seen == expected, f"{name}: {seen} instead of {expected}"
+        assert all(not each.waiting for each in self.store.sinks(TOPOLOGY).values())
+
+
+class Leader:
+    """One process that leads, with sinks of its own."""
+
+    def __init__(self, world: World, owner: str) -> None:
+        self.world, self.owner = world, owner
+        self.sinks = {name: KafkaSink("broker:9092", name, value="value") for name in NAMES}
+        self.relays: dict[str, Relay] = {}
+        self.lease: Lease
+
+    def take_over(self) -> None:
+        """Take the lease, whoever has it, and settle."""
+        store = self.world.store
+        if status := store.status(TOPOLOGY):
+            held = Lease(TOPOLOGY, status[0].epoch, status[0].owner or "", None, AttemptId(0))  # type: ignore[arg-type]
+            store.release(held)
+        self.lease = store.acquire(TOPOLOGY, {}, owner=self.owner, lease_ms=1_000)
+        settle = partial(settle_sinks, store=ChancyStore(self.world), lease=self.lease, store_id=STORE_ID)
+        renew = partial(store.renew, self.lease, lease_ms=1_000)
+        while True:
+            try:
+                settle(self.sinks, renew=renew)
+                break
+            except OperatingError:
+                continue
+        for name, sink in self.sinks.items():
+            reopen = partial(settle, {name: sink}, renew=renew)
+            self.relays[name] = Relay(name, sink, ChancyStore(self.world), self.lease, reopen, lambda: 0)
+            self.relays[name]._reopened_at_ms = Forgetful()
+
+    def commit(self) -> None:
+        """Commit a transaction with records for some of the sinks, in the store's one write."""
+        world, store = self.world, self.world.store
+        status = store.status(TOPOLOGY)[0]
+        attempt = TransactionAttempt(TxId(status.committed_txid + 1), AttemptId(status.attempt_id + 1))
+        values = {name: [f"{name} {attempt} {n}".encode() for n in range(world.chance.randrange(3))] for name in NAMES}
+        world.planned[attempt] = values
+        record = AttemptRecord(attempt, "processing", EMPTY_BATCH, None, 0, 0, None, None, None, None)
+        store.record_attempt(self.lease, record, forget_later=True)
+        world.point("record commit")
+        outbox = {name: records_of(of) for name, of in values.items() if of}
+        times: Any = {"processed_at_ms": 0, "started_at_ms": 0, "at_ms": 0}
+        store.record_commit(self.lease, attempt, EMPTY_BATCH, **times, outbox=outbox)
+        world.point("commit recorded")
+        for relay in self.relays.values():
+            relay.confirm(attempt.txid)
+
+    def publish(self, name: str) -> None:
+        """Let a relay do one step; what it can't reach now it tries again later."""
+        try:
+            self.relays[name].step()
+        except OperatingError:
+            self.world.kafka.reached["a publication is tried again"] += 1
+
+
+def records_of(values: list[bytes]) -> SinkRecords:
+    """The payload of records without keys."""
+    return payload_of(pa.table([pa.nulls(len(values), pa.binary()), pa.array(values, pa.binary())], schema=RECORDS))
+
+
+class Forgetful(list[int]):
+    """The times at which a sink was opened again: in a simulated moment that may be often."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class ChancyStore:
+    """The store as a relay sees it: it may die, or stand still, before and after a write."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.store, name)
+
+    def settle_sink(self, *arguments: Any) -> None:
+        """Settle a sink."""
+        self._world.point("settle")
+        self._world.store.settle_sink(*arguments)
+        self._world.point("settled")
+
+
+@contextmanager
+def simulated_clients(world: World) -> Iterator[pytest.MonkeyPatch]:
+    """Let Kafka sinks use the broker of a world."""
+    with pytest.MonkeyPatch.context() as patch:
+        for fake in (FakeProducer, FakeConsumer, FakeAdmin):
+            patch.setattr(fake, "broker", world.kafka, raising=False)
+        patch.setattr(publisher, "Producer", FakeProducer)
+        patch.setattr(control, "Consumer", FakeConsumer)
+        patch.setattr(kafka_sink, "AdminClient", FakeAdmin)
+        counts = {control.control_topic(TOPOLOGY): 1}
+
+        def partition_count(admin: object, connection: object, topic: str) -> int | None:
+            return counts.get(topic, 3) if topic in world.kafka.topics else None
+
+        settings = {"cleanup.policy": "compact", "max.message.bytes": "1048588"}
+        others = {**settings, "cleanup.policy": "delete"}
+        for module in (control, kafka_sink):
+            patch.setattr(module, "partition_count", partition_count)
+            patch.setattr(module, "topic_settings", lambda _a, _c, topic: settings if topic in counts else others)
+        yield patch
+
+
+def simulate(seed: int) -> Counter[str]:
+    """Run a world to its end; what was reached in it."""
+    world = World(seed)
+    with simulated_clients(world):
+        world.run()
+    return world.kafka.reached

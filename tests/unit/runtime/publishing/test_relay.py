@@ -1,0 +1,32 @@
+"""The relay and the Kafka sink, simulated: deaths, stopped publishers, unknown outcomes; and wrong variants of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.unit.runtime.publishing.publishing_world import RATES, World, simulate, simulated_clients
+from tests.unit.runtime.publishing.wrong_publishing import WRONG
+
+SEEDS = 40
+SEEDS_OF_WRONG = 120
+
+
+def test_every_record_of_a_committed_transaction_is_seen_once() -> None:
+    reached = sum((simulate(seed) for seed in range(SEEDS)), Counter[str]())
+    others = {"a producer is fenced", "a leader is fenced", "a publication is tried again"}
+    assert {*RATES, *others, "a foreign transaction is open", "an init completes a prepared commit"} <= {*+reached}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_variants_are_found_out(wrong: str) -> None:
+    for seed in range(SEEDS_OF_WRONG):
+        world = World(seed)
+        with simulated_clients(world) as patch:
+            WRONG[wrong](patch, world)
+            try:
+                world.run()
+            except Exception:
+                return
+    pytest.fail(f"{wrong} was not found out in {SEEDS_OF_WRONG} worlds")

@@ -1,0 +1,96 @@
+"""The port of sinks: what a topology publishes and can't take back, such as the records of a Kafka topic.
+
+States are written before the decision, sinks after it. Tasks encode tuples; `record_commit` stores the records in the
+outbox; the leader's relay publishes them in order of txid. A sink never sees an attempt that was not committed. Its
+target holds a position beside the records, written atomically with them, so a relay that died can be continued.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from transactional.core.store.outbox import Publication
+from transactional.model.schema import Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOwner:
+    """The one publisher of a sink: the topology and the name of the sink in it, and the store that has the outbox."""
+
+    topology_id: str
+    sink: str
+    store_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPosition:
+    """The newest publication that a target holds, and the id of the store that it comes from."""
+
+    store_id: str
+    publication: Publication
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRecords:
+    """The records of one committed transaction, in the columns of `Sink.encode`."""
+
+    publication: Publication
+    records: pa.Table
+
+
+class Sink(ABC):
+    """Where a topology publishes records. Instances are declared by users and pickled to tasks, without connections.
+
+    `encode` runs in tasks. All other methods run in the leader's process: `look`, then `open`, then `position`, then
+    `publish` any number of times. After `SinkUnavailable` with `is_fenced`, `open` comes again.
+    """
+
+    kind: ClassVar[str] = "sink"
+
+    @abstractmethod
+    def check_input(self, fields: Schema, *, used_by: str) -> None:
+        """Raise `ConfigError` if a stream lacks fields that the sink needs, or has them with other types."""
+
+    @abstractmethod
+    def identity(self) -> Mapping[str, Any]:
+        """The target and the form of its records, for the fingerprint of a topology."""
+
+    @abstractmethod
+    def encode(self, batch: pa.RecordBatch) -> pa.Table:
+        """Turn tuples into records that are ready to be sent. Pure. Raises `SchemaMismatch` for a tuple that can't."""
+
+    @abstractmethod
+    def look(self, owner: SinkOwner) -> SinkPosition | None:
+        """Read the position without fencing anybody, and check the target.
+
+        Records of a publisher that is still at work may be missing. Raises `SinkUnavailable`, and `ConfigError` if the
+        target can't be used.
+        """
+
+    @abstractmethod
+    def open(self, owner: SinkOwner, *, has_published: bool) -> None:
+        """Fence every earlier publisher of this owner. Whatever it had begun is published or aborted afterwards.
+
+        With `has_published` nothing is created in which a position would be missing. Raises `SinkUnavailable`.
+        """
+
+    @abstractmethod
+    def position(self) -> SinkPosition | None:
+        """Read the final position of an open sink; None if nothing was ever published. Raises `SinkUnavailable`."""
+
+    @abstractmethod
+    def publish(self, group: Sequence[PublishedRecords]) -> None:
+        """Publish transactions in the given order, and the position of the last one: all of it or nothing.
+
+        Raises `SinkUnavailable` if nothing was published, `RecordRefused` for a record that the target never takes.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release connections without waiting. What is under way is published or aborted by the next `open`."""

@@ -1,0 +1,93 @@
+"""`Relay`: publishes the outbox of one sink, in order of txid; `step` does one group, in whatever thread calls it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from transactional.core.ports import PublishedRecords, Sink
+from transactional.core.store import CoordinatorStore, Lease
+from transactional.core.store.outbox import OutboxRow
+from transactional.model.attempt import TxId
+from transactional.model.errors import OperatingError, SinkUnavailable
+from transactional.runtime.publishing.payloads import records_of
+
+GROUP_MAX: Final = 64
+"""The largest number of waiting transactions that are published together."""
+REOPENED_MAX: Final = 3
+REOPENED_WITHIN_MS: Final = 600_000
+"""A sink is opened so often within this time; then something else keeps fencing it."""
+
+_log = logging.getLogger(__name__)
+
+
+class Relay:
+    """The relay of one sink. It publishes only transactions that the store has confirmed to this leader.
+
+    `reopen` settles the sink once more; it raises `Fenced` if another process leads.
+    """
+
+    def __init__(
+        self,
+        sink_id: str,
+        sink: Sink,
+        store: CoordinatorStore,
+        lease: Lease,
+        reopen: Callable[[], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.sink_id, self.sink = sink_id, sink
+        self._store, self.lease, self._reopen, self._now_ms = store, lease, reopen, now_ms
+        self._confirmed_txid = lease.progress.committed_txid
+        self._published_txid = TxId(0)
+        self._group_max = GROUP_MAX
+        self._must_reopen = False
+        self._reopened_at_ms: list[int] = []
+
+    def confirm(self, txid: TxId) -> None:
+        """Let the relay publish a transaction whose commit the store has confirmed."""
+        self._confirmed_txid = txid
+
+    @property
+    def has_settled_all(self) -> bool:
+        """True if nothing that is confirmed can be waiting."""
+        return self._published_txid == self._confirmed_txid
+
+    def step(self) -> bool:
+        """Publish some waiting transactions, and settle them in the store; False if none waits.
+
+        Raises `SinkUnavailable` and `StoreUnavailable`, after which the same call comes again, or a `FatalError`.
+        """
+        if self._must_reopen:
+            self._open_again()
+        confirmed = self._confirmed_txid
+        rows = self._store.outbox(self.lease.topology_id, self.sink_id, last=confirmed, limit=self._group_max)
+        if not rows:
+            self._published_txid = confirmed
+            return False
+        self._publish(rows)
+        self._store.settle_sink(self.lease, self.sink_id, rows[-1].publication)
+        return True
+
+    def _publish(self, rows: list[OutboxRow]) -> None:
+        try:
+            self.sink.publish([PublishedRecords(row.publication, records_of(row)) for row in rows])
+        except SinkUnavailable as error:
+            self._must_reopen = error.is_fenced
+            self._group_max = max(1, len(rows) // 2)
+            raise
+        self._group_max = min(GROUP_MAX, 2 * self._group_max)
+
+    def _open_again(self) -> None:
+        now_ms = self._now_ms()
+        self._reopened_at_ms = [at_ms for at_ms in self._reopened_at_ms if now_ms - at_ms < REOPENED_WITHIN_MS]
+        if len(self._reopened_at_ms) >= REOPENED_MAX:
+            raise OperatingError(
+                f"sink {self.sink_id!r} was fenced {REOPENED_MAX} times within {REOPENED_WITHIN_MS // 60_000} minutes, "
+                "although this process leads: something else uses its transactional id"
+            )
+        self._reopen()
+        self._reopened_at_ms.append(now_ms)
+        self._must_reopen = False
+        _log.warning("sink %r was fenced and has been opened again", self.sink_id)

@@ -1,0 +1,133 @@
+"""`Relays`: the threads in which the leader publishes, one for each sink of a topology."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from transactional.core.ports import Sink
+from transactional.core.store import CoordinatorStore, Lease
+from transactional.model.attempt import TxId
+from transactional.model.config import TopologyConfig
+from transactional.model.errors import OperatingError, StoreUnavailable
+from transactional.model.plumbing.pools import DaemonPool
+from transactional.runtime.publishing.relay import Relay
+from transactional.runtime.publishing.settling import check_waiting_sinks, settle_sinks
+
+RETRY_S: Final = 1.0
+"""The pause of a relay after an error of its target or of the store."""
+WARNED_EVERY_S: Final = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Relays:
+    """The relays of a topology. All methods but those of the threads are called by the driver's thread."""
+
+    def __init__(self, sinks: Mapping[str, Sink], store: CoordinatorStore, config: TopologyConfig) -> None:
+        self.sinks, self._store, self._config = sinks, store, config
+        self._relays: dict[str, Relay] = {}
+        self._committed = threading.Condition()
+        self._is_closing = False
+        self._pool = DaemonPool(len(sinks), "relay")
+
+    def check(self, lease: Lease) -> None:
+        """Raise `ConfigError` if waiting transactions could not be sent by this topology."""
+        check_waiting_sinks(self.sinks, self._store, lease)
+
+    def settle(self, lease: Lease, store_id: str) -> None:
+        """Open all sinks and compare them with the store. Nothing may be committed before this has returned."""
+        if not self.sinks:
+            return
+        renew = partial(self._store.renew, lease, lease_ms=self._config.lease_ms)
+        settle_sinks(self.sinks, self._store, lease, store_id, renew)
+        for name, sink in self.sinks.items():
+            reopen = partial(settle_sinks, {name: sink}, self._store, lease, store_id, renew)
+            self._relays[name] = Relay(name, sink, self._store, lease, reopen, _monotonic_ms)
+
+    def start(self, fail: Callable[[BaseException], None]) -> None:
+        """Start the threads. `fail` is called in one of them with the error that has ended it."""
+        for relay in self._relays.values():
+            self._pool.submit(self._serve, relay, fail)
+
+    def confirm(self, txid: TxId) -> None:
+        """Publish a transaction, whose commit the store has confirmed."""
+        with self._committed:
+            for relay in self._relays.values():
+                relay.confirm(txid)
+            self._committed.notify_all()
+
+    @property
+    def have_settled_all(self) -> bool:
+        """True if every confirmed transaction is published."""
+        return all(relay.has_settled_all for relay in self._relays.values())
+
+    def close(self, wait_s: float) -> None:
+        """End the publication under way, for so many seconds at most, and say what stays unsent."""
+        with self._committed:
+            self._is_closing = True
+            self._committed.notify_all()
+        self._pool.shutdown(wait_s=wait_s)
+        for name, relay in self._relays.items():
+            if not relay.has_settled_all:
+                with suppress(StoreUnavailable):
+                    progress = self._store.sinks(relay.lease.topology_id).get(name)
+                    if progress is not None and progress.waiting:
+                        _log.warning("%s: %s; the next run sends them", name, progress.summary)
+        for sink in self.sinks.values():
+            sink.close()
+
+    def _serve(self, relay: Relay, fail: Callable[[BaseException], None]) -> None:
+        failing = _Failing(relay, self._config.outage_timeout_ms)
+        while not self._is_closing:
+            try:
+                while relay.step() and not self._is_closing:
+                    failing.end()
+                failing.end()
+            except OperatingError as error:
+                if failing.has_timed_out(error):
+                    fail(OperatingError(f"sink {relay.sink_id!r} has been failing for too long: {error}"))
+                    return
+                self._wait(RETRY_S)
+            except BaseException as error:
+                fail(error)
+                return
+            else:
+                self._wait(None, relay)
+
+    def _wait(self, wait_s: float | None, relay: Relay | None = None) -> None:
+        with self._committed:
+            if not self._is_closing and (relay is None or relay.has_settled_all):
+                self._committed.wait(wait_s)
+
+
+class _Failing:
+    """Since when a relay fails, for its outage and for a log line a minute."""
+
+    def __init__(self, relay: Relay, timeout_ms: int | None) -> None:
+        self._relay, self._timeout_ms = relay, timeout_ms
+        self._since_s: float | None = None
+        self._warned_s = 0.0
+
+    def end(self) -> None:
+        """Note that the relay has published, or has nothing to publish."""
+        self._since_s = None
+
+    def has_timed_out(self, error: OperatingError) -> bool:
+        """Note a failure; True once they have lasted for longer than is allowed."""
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s, self._warned_s = now_s, -WARNED_EVERY_S
+        if now_s - self._warned_s >= WARNED_EVERY_S:
+            self._warned_s = now_s
+            _log.warning("sink %r waits since %d s: %s", self._relay.sink_id, now_s - self._since_s, error)
+        return self._timeout_ms is not None and 1_000 * (now_s - self._since_s) >= self._timeout_ms
+
+
+def _monotonic_ms() -> int:
+    return round(1_000 * time.monotonic())
