@@ -195,6 +195,11 @@ PAGES = {
             "transactional.model.batch.BatchMetadata",
         ),
     ),
+    "sinks": Page(
+        "Sinks",
+        "Where records of committed transactions are published; [how to](../howto/write-to-kafka.md).",
+        ("sinks.kafka.sink.KafkaSink", "sinks.kafka.records.JsonValue", "transactional.core.ports.Sink"),
+    ),
     "states": Page(
         "States and stores",
         "The tables that committers keep, also [your own](../howto/own-state.md), what updates them without code of "
