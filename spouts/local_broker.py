@@ -279,7 +279,7 @@ class LocalBroker:
         return [f"-Dlog4j2.configurationFile={self._file('log4j2.properties')}"]
 
     def _await_answer(self) -> str | None:
-        """None once the broker responds, otherwise what went wrong."""
+        """Wait until the broker responds. Return None if it does, otherwise a description of the problem."""
         assert self._process is not None
         deadline = time.monotonic() + self._start_timeout_ms / 1000
         expected = self._cluster_id()

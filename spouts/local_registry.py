@@ -63,7 +63,7 @@ class LocalRegistry:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start it, and return once it responds.
+        """Start the registry, and return once it responds.
 
         Raises ConfigError if Java is missing or too old; OperatingError, with the end of its log, if it can't be
         downloaded or does not respond within `start_timeout_ms`.
@@ -93,7 +93,7 @@ class LocalRegistry:
         return register(self.url, subject, text, kind=kind, references=references)
 
     def kill(self) -> None:
-        """Stop it with SIGKILL, like a crash; does nothing if it is not running. Its schemas are kept."""
+        """Stop the registry with SIGKILL, like a crash; does nothing if it is not running. Its schemas are kept."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -141,7 +141,7 @@ def register(
 ) -> int:
     """Register a schema at a registry, and return its id. `references` are names, subjects and versions."""
     names = ("name", "subject", "version")
-    reference_list = [dict(zip(names, each, strict=True)) for each in references]
+    reference_list = [dict(zip(names, reference, strict=True)) for reference in references]
     document = {"schema": text, "schemaType": kind, "references": reference_list}
     request = urllib.request.Request(
         f"{url}/subjects/{quote(subject, safe='')}/versions",

@@ -111,10 +111,10 @@ class _Names:
     def _look_up_type(self, name: str, namespace: str) -> AvroType:
         if name in PRIMITIVES:
             return AvroType(name)
-        named = self.types.get(_full(name, namespace)) or self.types.get(name)
-        if named is None:
+        avro_type = self.types.get(_full(name, namespace)) or self.types.get(name)
+        if avro_type is None:
             raise ValueError(f"the type {name!r} is not defined")
-        return named
+        return avro_type
 
     def _definition(self, declaration: Mapping[str, Any], namespace: str) -> AvroType:
         full = _full(declaration["name"], declaration.get("namespace", namespace))

@@ -79,7 +79,12 @@ class StartPositions:
         """
         known_partitions = {*previous_batch.ranges, *self._pinned_starts}
         new_logs = {p: log for p, log in logs.items() if log is not None and p not in known_partitions}
-        for find_starts in (self._recreated_starts, self._explicit_starts, self._group_starts, self._default_starts):
+        for find_starts in (
+            self._find_recreated_starts,
+            self._find_explicit_starts,
+            self._find_group_starts,
+            self._find_default_starts,
+        ):
             starts = find_starts(reader, previous_batch, new_logs)
             self._pinned_starts |= starts
             new_logs = {p: log for p, log in new_logs.items() if p not in starts}
@@ -99,12 +104,12 @@ class StartPositions:
 
     # --- each returns the starts of some of the partitions; None: the earliest offset --------------------------------
 
-    def _recreated_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
+    def _find_recreated_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
         """Return the starts in recreated topics, whose names were read before under other topic ids."""
         sources_by_topic = _sources_by_topic(previous_batch)
         return {p: None for p in logs if sources_by_topic.get(topic_of(p.source), set()) - {p.source}}
 
-    def _explicit_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
+    def _find_explicit_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
         starts: _Starts = {}
         for partition, log in logs.items():
             offset = self._explicit_offsets.get((topic_of(partition.source), partition.index))
@@ -118,7 +123,7 @@ class StartPositions:
             starts[partition] = Offset(offset)
         return starts
 
-    def _group_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
+    def _find_group_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
         if self._group is None:
             return {}
         starts: _Starts = {}
@@ -135,7 +140,7 @@ class StartPositions:
                 )
         return starts
 
-    def _default_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
+    def _find_default_starts(self, reader: OffsetReader, previous_batch: BatchMetadata, logs: _NewLogs) -> _Starts:
         if self._begin == "earliest":
             return dict.fromkeys(logs)
         if self._begin == "latest":

@@ -273,7 +273,7 @@ class SharedConsumer:
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
             if key in self._partitions:
-                self._partitions[key].add_end(event.offset() or 0)
+                self._partitions[key].record_log_end(event.offset() or 0)
                 self._update_due(key)
             return
         for failed_key in [key] if key in self.keys_read else list(self._due):

@@ -85,7 +85,7 @@ class FetchedPartition:
         tail.size += size
         self.size += size
 
-    def add_end(self, offset: int) -> None:
+    def record_log_end(self, offset: int) -> None:
         """Record that the log has no more records below this offset."""
         if offset > self.fetched_until:
             self._extend_last_run(offset)
