@@ -1,4 +1,8 @@
-"""Whose table in Redis it is, what is in it, who has written it last, and by what its rows expire."""
+"""The registration of a state's table in Redis: its owner, columns, last writer, expiry and number of rows.
+
+It is one hash beside the rows. `RedisRegistration` creates, checks and hands it over; the script of each write changes
+it together with the rows. The recorded number of rows shows if the server has lost or evicted some.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +45,20 @@ FIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """Which transaction has written rows last. Since the writer `since` each has come after the one before it, without
-    a rewind in between."""
+class LastWrite:
+    """The transaction that has written rows last. There was no rewind since the writer `since`."""
 
     txid: TxId
     since: AttemptId
 
-    def text(self) -> str:
-        """As it is stored."""
+    def to_json(self) -> str:
+        """Return its stored form."""
         return json.dumps([self.txid, self.since])
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the server has of a table, beside its rows."""
+    """What the server has recorded of a table beside its rows."""
 
     layout: str
     key: str
@@ -65,21 +68,22 @@ class Registered:
     version: AttemptId | None
     horizons: ExpiryHorizons
     rewound_to: TxId | None
-    """The transaction that it was taken back to last, before which nothing is known of it; None: it never was."""
-    written: Written | None = None
-    """None: no transaction has written rows yet."""
+    """The transaction that the last rewind has taken the table back to, None if there was none. Earlier values are not
+    stored."""
+    last_write: LastWrite | None = None
+    """The last write of rows, None if no transaction has written any."""
     rows: int = 0
-    """How many there are."""
+    """The number of rows that exist."""
     length: int | None = None
-    """How many there have to be; None: nobody has written yet."""
+    """The recorded number of rows, None if nobody has written yet."""
     store_id: str | None = None
-    """The one that it was created with; None: it had none."""
+    """The `store_id` that the table was created with, None if there was none."""
 
     @classmethod
-    def of(cls, found: list[Any], rows: int) -> Registered | None:
-        """From the values of `FIELDS`, and the number of rows at the same moment; None: there is no such table."""
-        layout, key, columns, owner, expires, attempt, horizons, rewound, written, length, store_id = (
-            part.decode() if isinstance(part, bytes) else part for part in found
+    def parse(cls, fields: list[Any], rows: int) -> Registered | None:
+        """Parse the values of `FIELDS`, with the number of rows at the same moment. None: there is no such table."""
+        layout, key, columns, owner, expires, attempt, horizons, rewound, last_write, length, store_id = (
+            field.decode() if isinstance(field, bytes) else field for field in fields
         )
         if owner is None:
             return None
@@ -91,133 +95,134 @@ class Registered:
             owner,
             expires,
             version,
-            read_horizons(horizons),
+            parse_horizons(horizons),
             None if rewound is None else TxId(int(rewound)),
-            read_written(written),
+            parse_last_write(last_write),
             rows,
             int(length) if length else None,
             store_id,
         )
 
 
-def read_horizons(written: str | None) -> ExpiryHorizons:
-    """What a table has recorded of horizons."""
-    if not written:
+def parse_horizons(text: str | None) -> ExpiryHorizons:
+    """Parse the stored form of expiry horizons, which is absent if no row expires."""
+    if not text:
         return NO_HORIZONS
-    txid, current, previous = json.loads(written)
+    txid, current, previous = json.loads(text)
     return ExpiryHorizons(TxId(txid), current, previous)
 
 
-def read_written(written: str | None) -> Written | None:
-    """What the last writer has noted of the transaction."""
-    if not written:
+def parse_last_write(text: str | None) -> LastWrite | None:
+    """Parse the stored form of a `LastWrite`, which is absent before the first write."""
+    if not text:
         return None
-    txid, since = json.loads(written)
-    return Written(TxId(txid), AttemptId(since))
+    txid, since = json.loads(text)
+    return LastWrite(TxId(txid), AttemptId(since))
 
 
-def check_rows(found: Registered, name: str) -> None:
-    """Raise `StoreMismatch` if rows are gone, or have come, without a write of the state. `name` is what messages call
-    it."""
-    if found.length not in (None, found.rows):
+def check_row_count(registered: Registered, name: str) -> None:
+    """Raise `StoreMismatch` if rows were removed or added without a write of the state, which messages call `name`."""
+    if registered.length not in (None, registered.rows):
         raise StoreMismatch(
-            f"state {name} has {found.rows} rows and has noted that it has {found.length}: the server has evicted or "
-            "expired them, or somebody has deleted or added some; restore the table and the coordinator's store from "
+            f"state {name} has {registered.rows} rows and has noted that it has {registered.length}: "
+            "the server has evicted or expired them, or somebody has deleted or added some; restore the table and "
+            "the coordinator's store from "
             "one moment"
         )
 
 
-def written_horizons(horizons: ExpiryHorizons | None) -> str:
-    """What is recorded of horizons; nothing if rows do not expire."""
+def format_horizons(horizons: ExpiryHorizons | None) -> str:
+    """Return the stored form of expiry horizons, empty if rows do not expire."""
     return "" if horizons is None else json.dumps([horizons.txid, horizons.current, horizons.previous])
 
 
 class RedisRegistration:
-    """A state's claim to a table. `name` is what messages call the state."""
+    """Creates and checks the registration of a state's table. `name` is what messages call the state."""
 
     def __init__(self, server: Server, table: str, columns: StateColumns, *, owner: str, name: str) -> None:
         self._server, self._name, self.owner, self.expires = server, name, owner, columns.expires
         self.meta, self._rows, *_ = keys_of(table)
-        self._wanted = (str(columns.key), str(columns.shown))
+        self._declared = (str(columns.key), str(columns.shown))
         self.codec = RowCodec(columns.key, columns.values, name)
-        """Of rows as they are in what was found last."""
+        """The codec for rows in the column order of the registration that was read last."""
 
     def find(self) -> Registered | None:
-        """What is there. Changes nothing."""
+        """Return the registration, None if there is no table. Changes nothing."""
         with self._server.raising_ours(), self._server.client.pipeline(transaction=True) as together:
             together.hmget(self.meta, FIELDS)
             together.hlen(self._rows)
-            return self.found(*together.execute())
+            return self.parse(*together.execute())
 
-    def found(self, answer: list[Any], rows: int) -> Registered | None:
-        """What is there: the values of `FIELDS`, and the number of rows at the same moment."""
-        found = Registered.of(answer, rows)
-        self._has_shape = found is not None and self.codec.arrange(Schema.parse(found.key), Schema.parse(found.columns))
-        return found
+    def parse(self, fields: list[Any], rows: int) -> Registered | None:
+        """Parse the values of `FIELDS` (see `Registered.parse`), and let the codec follow the order of columns."""
+        registered = Registered.parse(fields, rows)
+        self._has_same_columns = registered is not None and self.codec.arrange(
+            Schema.parse(registered.key), Schema.parse(registered.columns)
+        )
+        return registered
 
     def check(self) -> Registered | None:
-        """What is there, if it is this state's; None: nothing is, or it is empty and may become this state's.
+        """Return the registration of this state's table. None if there is no table, or an empty one of another owner,
+        which may become this state's.
 
-        Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one with rows of another owner, or one
-        of whose rows some are gone.
+        Raises `SchemaMismatch` for a table with other columns, `StoreMismatch` for one with rows of another owner, or
+        with another number of rows than is recorded.
         """
-        found = self.find()
-        if found is None:
+        registered = self.find()
+        if registered is None:
             return None
-        self._check_shape(found)
-        if found.owner == self.owner:
-            check_rows(found, self._name)
-            return found
-        if found.rows or found.length:
-            raise self._anothers(found.owner)
+        self._check_columns(registered)
+        if registered.owner == self.owner:
+            check_row_count(registered, self._name)
+            return registered
+        if registered.rows or registered.length:
+            raise self._foreign_owner_error(registered.owner)
         return None
 
     def create_or_check(self, store_id: str | None = None) -> bool:
-        """Create the table, or check the one that is there. True: its rows are to expire from the next write on.
-        `store_id` is recorded by one that is created.
-
-        Raises as `check` does.
+        """Create the table, which records the `store_id`, or check the existing one. Return whether its rows begin to
+        expire with the next write. Raises as `check` does.
         """
         with self._server.raising_ours():
-            declared = (str(LAYOUT_VERSION), *self._wanted, self.owner, self.expires or "")
-            self._server.client.eval(_CREATE, 1, self.meta, *declared, store_id or "")
-        found = self.find()
-        assert found is not None
-        self._check_shape(found)
-        if found.owner != self.owner:
+            arguments = (str(LAYOUT_VERSION), *self._declared, self.owner, self.expires or "")
+            self._server.client.eval(_CREATE, 1, self.meta, *arguments, store_id or "")
+        registered = self.find()
+        assert registered is not None
+        self._check_columns(registered)
+        if registered.owner != self.owner:
             with self._server.raising_ours():
-                arguments = (self.meta, self._rows, found.owner, self.owner, store_id or "")
-                is_ours = not found.length and self._server.client.eval(_HAND_OVER, 2, *arguments)
+                arguments = (self.meta, self._rows, registered.owner, self.owner, store_id or "")
+                is_ours = not registered.length and self._server.client.eval(_HAND_OVER, 2, *arguments)
             if not is_ours:
-                raise self._anothers(found.owner)
-        return self.expires is not None and found.expires is None
+                raise self._foreign_owner_error(registered.owner)
+        return self.expires is not None and registered.expires is None
 
-    def _anothers(self, owner: str) -> StoreMismatch:
+    def _foreign_owner_error(self, owner: str) -> StoreMismatch:
         return StoreMismatch(
             f"state {self._name} has rows, written by {owner} and not by {self.owner}: it is another topology's table; "
             "give each topology its own, or start with an empty one"
         )
 
-    def _check_shape(self, found: Registered) -> None:
-        check_layout(found.layout, f"state {self._name}")
-        if found.expires is not None and found.expires != self.expires:
-            now = f"expires={self.expires!r}" if self.expires is not None else "no expires="
+    def _check_columns(self, registered: Registered) -> None:
+        check_layout(registered.layout, f"state {self._name}")
+        if registered.expires is not None and registered.expires != self.expires:
+            declaration = f"expires={self.expires!r}" if self.expires is not None else "no expires="
             raise SchemaMismatch(
-                f"state {self._name} has rows that expire by the column {found.expires!r}, and is declared with {now}: "
-                f"declare expires={found.expires!r}, or use another table"
+                f"state {self._name} has rows that expire by the column {registered.expires!r}, and is declared with "
+                f"{declaration}: "
+                f"declare expires={registered.expires!r}, or use another table"
             )
-        if not self._has_shape:
+        if not self._has_same_columns:
             raise SchemaMismatch(
-                f"state {self._name} was created with the key '{found.key}' and the columns '{found.columns}'; the "
-                f"state needs the key '{self._wanted[0]}' and the columns '{self._wanted[1]}': use another table, or "
-                "declare the existing columns"
+                f"state {self._name} was created with the key '{registered.key}' and the columns "
+                f"'{registered.columns}'; the state needs the key '{self._declared[0]}' and the columns "
+                f"'{self._declared[1]}': "
+                "use another table, or declare the existing columns"
             )
 
 
 def keys_of(table: str) -> tuple[str, str, str, str]:
-    """The names of a table's keys in Redis: owner and version, rows, what the newest transaction has changed, and where
-    rows expire by what time.
-
-    The braces keep them in one slot.
+    """Return the names of a table's keys in Redis: those of its registration, of its rows, of the keys that the newest
+    transaction has changed, and of the times by which rows expire. The braces keep them in one slot.
     """
     return f"{{{table}}}:meta", f"{{{table}}}:rows", f"{{{table}}}:changed", f"{{{table}}}:expiry"

@@ -1,4 +1,7 @@
-"""What is noted beside the tables of SQL states: a value for each, in a table of its own."""
+"""Notes beside the tables of SQL states: one value for each state, in a table of the kind of note.
+
+A table of notes is created with its first note, so that databases without rewinds or store ids need none.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,28 @@ from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, Text, bi
 
 
 class Notes:
-    """One kind of note. The table that holds them is created with the first."""
+    """One kind of note, in a table that is created with the first note."""
 
-    def __init__(self, table: str, value: Column[Any]) -> None:
-        self._table = Table(table, MetaData(), Column("table_name", Text, primary_key=True), value)
-        self._value = value
-        self._this = self._table.c.table_name == bindparam("this", type_=Text)
+    def __init__(self, table: str, note: Column[Any]) -> None:
+        self._table = Table(table, MetaData(), Column("table_name", Text, primary_key=True), note)
+        self._note = note
+        self._is_of_table = self._table.c.table_name == bindparam("this", type_=Text)
 
-    def of(self, connection: Connection, table_name: str) -> Any:
-        """What is noted of a state's table; None: nothing."""
+    def read(self, connection: Connection, table_name: str) -> Any:
+        """Return the note for a state's table, None if there is none."""
         if not inspect(connection).has_table(self._table.name):
             return None
-        return connection.execute(select(self._value).where(self._this), {"this": table_name}).scalar()
+        return connection.execute(select(self._note).where(self._is_of_table), {"this": table_name}).scalar()
 
-    def note(self, connection: Connection, table_name: str, value: object) -> None:
-        """Note it, in place of what was noted before; None: nothing."""
+    def write(self, connection: Connection, table_name: str, note: object) -> None:
+        """Replace the note for a state's table. None removes it."""
         self._table.create(connection, checkfirst=True)
-        connection.execute(delete(self._table).where(self._this), {"this": table_name})
-        if value is not None:
-            connection.execute(insert(self._table), {"table_name": table_name, self._value.name: value})
+        connection.execute(delete(self._table).where(self._is_of_table), {"this": table_name})
+        if note is not None:
+            connection.execute(insert(self._table), {"table_name": table_name, self._note.name: note})
 
 
 STORES: Final = Notes("transactional_state_stores", Column("store_id", Text, nullable=False))
 """The `store_id` of the coordinator's store that a table was created for, or handed over to."""
 REWINDS: Final = Notes("transactional_rewinds", Column("txid", BigInteger, nullable=False))
-"""The transaction that a table was taken back to last, before which nothing is known: see `state.rows.going_back`."""
+"""The transaction that the last rewind has taken a table back to (see `state.rows.going_back`)."""

@@ -1,4 +1,7 @@
-"""A table of a database that is only read: one database transaction sees one moment, whoever writes meanwhile."""
+"""Reads a state's table from outside a run: one database transaction sees one moment, whoever writes meanwhile.
+
+`SqlReader` keeps such a transaction open from `pin` to `release`. `RowsToRead` is used by the state's own `read`, too.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +26,33 @@ from transactional.model.user_code.tuples import Key
 
 @dataclass(frozen=True, slots=True)
 class RowsToRead:
-    """The rows of a state in a table, which may lack value columns that the state has gained: NULL in all of them."""
+    """The rows of a state. Value columns that the state has gained, and the table lacks, are read as NULL."""
 
     rows: StateTable
-    there: StateColumns
-    wanted: StateColumns
+    existing_columns: StateColumns
+    columns: StateColumns
 
     def without(self, names: Collection[str]) -> RowsToRead:
-        """The same for a table that does not have these columns."""
-        return replace(self, rows=self.rows.without(names), there=self.wanted.without(names)) if names else self
+        """Return the same rows of a table that lacks these columns."""
+        if not names:
+            return self
+        return replace(self, rows=self.rows.without(names), existing_columns=self.columns.without(names))
 
     def read_unexpired(self, connection: Connection, committed_txid: TxId | None, horizon: int | None) -> pa.Table:
-        """Key and value columns of all rows that have not expired."""
-        parts = [self._table(part) for part in self.rows.alive_rows(connection, committed_txid, horizon)]
-        return pa.concat_tables([self.wanted.row_schema.empty_table(), *parts])
+        """Return key and value columns of all rows that have not expired."""
+        parts = [self._to_table(part) for part in self.rows.unexpired_rows(connection, committed_txid, horizon)]
+        return pa.concat_tables([self.columns.row_schema.empty_table(), *parts])
 
-    def before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> pa.Table:
-        """Key and value columns before a transaction of the rows with these keys, also of expired ones."""
-        return self._table(self.rows.rows_before(connection, txid, keys))
+    def read_before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> pa.Table:
+        """Return key and value columns of the rows with these keys before transaction `txid`, also of expired rows."""
+        return self._to_table(self.rows.rows_before(connection, txid, keys))
 
-    def _table(self, rows: list[Values]) -> pa.Table:
-        found = table_of_rows(rows, self.there.shown)
-        for each in self.wanted.row_schema if self.there is not self.wanted else ():
-            if each.name not in found.column_names:
-                found = found.append_column(each, pa.nulls(len(rows), each.type))
-        return found.select(self.wanted.row_schema.names)
+    def _to_table(self, rows: list[Values]) -> pa.Table:
+        table, schema = table_of_rows(rows, self.existing_columns.shown), self.columns.row_schema
+        for column in schema if self.existing_columns is not self.columns else ():
+            if column.name not in table.column_names:
+                table = table.append_column(column, pa.nulls(len(rows), column.type))
+        return table.select(schema.names)
 
 
 class SqlReader:
@@ -70,17 +75,17 @@ class SqlReader:
         self._connection: Connection | None = None
 
     def pin(self, txid: TxId | None = None) -> None:
-        """Begin a database transaction that sees the table as it is now; an older one than that is not there."""
+        """Begin a database transaction that sees the table as it is now. Older transactions can't be read."""
         self.release()
         if not self._database.exists():
-            raise self._absent()
+            raise self._missing_table_error()
         with raising_ours(self._name):
             self._connection = self._stack.enter_context(self._database.reading(is_snapshot=True))
         try:
             with raising_ours(self._name), raising_failures():
                 if not self._is_checked:
                     self._check(self._connection)
-                # It reads a row, with which the database's view begins.
+                # The database's snapshot begins with the first row that is read, which is this one.
                 _, self._horizons = self._registration.version(self._connection, is_reader=True)
         except BaseException:
             self.release()
@@ -88,26 +93,26 @@ class SqlReader:
 
     def _check(self, connection: Connection) -> None:
         if self._registration.check(connection) is None:
-            raise self._absent()
-        lacking = self._registration.lacking(connection)
-        self._rows, self._is_checked = self._complete.without(lacking), not lacking
+            raise self._missing_table_error()
+        missing = self._registration.missing_columns(connection)
+        self._rows, self._is_checked = self._complete.without(missing), not missing
 
-    def _absent(self) -> OperatingError:
+    def _missing_table_error(self) -> OperatingError:
         return OperatingError(f"state {self._name} has no table yet: no transaction has written it")
 
     def rows(self, txid: TxId) -> pa.Table:
-        """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
+        """Return key and value columns of all rows as of transaction `txid`. Raises `OperatingError`."""
         with raising_ours(self._name), raising_failures():
             return self._rows.read_unexpired(self._open, txid, self._horizons.for_reader(txid))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
-        """As `rows`, of the rows with these keys. Raises `OperatingError`."""
-        wanted = rows_of(keys) if self._key else [()]
+        """Return, as `rows` does, the rows with these keys. Raises `OperatingError`."""
+        key_rows = rows_of(keys) if self._key else [()]
         with raising_ours(self._name), raising_failures():
-            found = self._rows.before(self._open, TxId(txid + 1), wanted)
-        return (
-            found if self._expires is None else select_unexpired(found, self._expires, self._horizons.for_reader(txid))
-        )
+            table = self._rows.read_before(self._open, TxId(txid + 1), key_rows)
+        if self._expires is None:
+            return table
+        return select_unexpired(table, self._expires, self._horizons.for_reader(txid))
 
     @property
     def _open(self) -> Connection:

@@ -43,19 +43,19 @@ _states = Table(
     Column("owner", Text, nullable=False),
     Column("attempt_id", BigInteger),
 )
-_THIS = _states.c.table_name == bindparam("this", type_=Text)
-_FIND = select(_states).where(_THIS)
+_IS_OF_TABLE = _states.c.table_name == bindparam("this", type_=Text)
+_SELECT = select(_states).where(_IS_OF_TABLE)
 _VERSION = QuickQuery(
     select(_states.c.owner, _states.c.attempt_id, HORIZONS.c.txid, HORIZONS.c.horizon, HORIZONS.c.previous_horizon)
     .select_from(_states.outerjoin(HORIZONS, HORIZONS.c.table_name == _states.c.table_name))
-    .where(_THIS)
+    .where(_IS_OF_TABLE)
 )
-_HAND_OVER = update(_states).where(_THIS).values(owner=bindparam("new_owner"), attempt_id=None)
-_CHANGE = update(_states).where(_THIS).values(columns=bindparam("new_columns"))
+_HAND_OVER = update(_states).where(_IS_OF_TABLE).values(owner=bindparam("new_owner"), attempt_id=None)
+_CHANGE = update(_states).where(_IS_OF_TABLE).values(columns=bindparam("new_columns"))
 _MOVE = (
     update(_states)
     .where(
-        _THIS,
+        _IS_OF_TABLE,
         _states.c.owner == bindparam("own", type_=Text),
         _states.c.attempt_id.is_not_distinct_from(bindparam("loaded", type_=BigInteger)),
     )
@@ -69,13 +69,13 @@ class Registration:
     def __init__(self, rows: StateTable, columns: StateColumns, *, name: str, owner: str) -> None:
         self.rows, self._name, self._owner = rows, name, owner
         self._table_name = str(rows.table.name)
-        self._wanted, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
+        self._state_columns, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
 
     def create_or_check(self, connection: Connection, store_id: str | None = None) -> bool:
-        """Create the state's table if there is none; of two processes that do so at once, one creates it, with its
+        """Create the state's table if there is none. Of two processes that do so at once, one creates it, with its
         `store_id`.
 
-        False: the table lacks value columns that the state has gained, which the first write has to add.
+        Return False if the table lacks value columns that the state has gained: the first write has to add them.
         Raises `SchemaMismatch` for a table that is not this state's, `StoreMismatch` for one of another owner.
         """
         if connection.dialect.name == "postgresql":  # on SQLite the transaction itself has waited for all others
@@ -83,46 +83,49 @@ class Registration:
         row = self._checked(connection)
         if row is None:
             self._create(connection)
-            STORES.note(connection, self._table_name, store_id)
+            STORES.write(connection, self._table_name, store_id)
             return True
         if row.owner != self._owner:
             connection.execute(_HAND_OVER, {"this": self._table_name, "new_owner": self._owner})
-            STORES.note(connection, self._table_name, store_id)
-        lacks_expiry = self._wanted.expires is not None and read_horizons(connection, self._table_name) is None
+            STORES.write(connection, self._table_name, store_id)
+        lacks_expiry = self._state_columns.expires is not None and read_horizons(connection, self._table_name) is None
         return bool(row.columns == self._columns) and not lacks_expiry
 
     def check(self, connection: Connection) -> AttemptId | None:
-        """The attempt id that the table was last written by, None for none yet. Changes nothing; raises as above."""
+        """Return the attempt id of the table's last writer, None if there is none. Changes nothing. Raises as
+        `create_or_check` does."""
         row = self._checked(connection)
         is_written = row is not None and row.owner == self._owner and row.attempt_id is not None
         return AttemptId(row.attempt_id) if row is not None and is_written else None
 
     def created_for(self, connection: Connection) -> str | None:
-        """The `store_id` that the table was created with."""
-        found: str | None = STORES.of(connection, self._table_name)
-        return found
+        """Return the `store_id` that the table was created with."""
+        store_id: str | None = STORES.read(connection, self._table_name)
+        return store_id
 
-    def lacking(self, connection: Connection) -> frozenset[str]:
-        """The columns that the table does not have yet, since no writer of the state as it is now has come. Raises
-        `SchemaMismatch` for a table of another layout."""
+    def missing_columns(self, connection: Connection) -> frozenset[str]:
+        """Return the columns of the state that the table lacks, as no writer with the current columns has added them.
+        Raises `SchemaMismatch` for a table of another layout."""
         row = self._row(connection)
         if row is None:
             return frozenset()
         check_layout(row.layout, f"state {self._name}")
-        return frozenset(self._wanted.all.names) - {*Schema.parse(row.columns).names}
+        return frozenset(self._state_columns.all.names) - {*Schema.parse(row.columns).names}
 
     def version(self, connection: Connection, *, is_reader: bool = False) -> tuple[AttemptId | None, ExpiryHorizons]:
-        """The attempt id of the table's last writer, and the horizons that it has recorded.
+        """Return the attempt id of the table's last writer, and the recorded expiry horizons.
 
-        A reader, who has no more to do than that, looks quickly. Raises `StoreMismatch` if the table has another owner
-        by now.
+        With `is_reader` the query takes the quick way, without the machinery of SQLAlchemy. Raises `StoreMismatch` if
+        the table has another owner by now.
         """
-        this = {"this": self._table_name}
-        found = _VERSION.rows(connection, this) if is_reader else connection.execute(_VERSION.query, this).all()
-        owner, attempt_id, txid, *horizons = found[0] if found else (None, None, None)
+        parameters = {"this": self._table_name}
+        rows = (
+            _VERSION.rows(connection, parameters) if is_reader else connection.execute(_VERSION.query, parameters).all()
+        )
+        owner, attempt_id, txid, *horizons = rows[0] if rows else (None, None, None)
         if owner != self._owner:
-            now = "no longer there" if owner is None else f"that of {owner} now"
-            raise StoreMismatch(f"state {self._name} was the table of {self._owner} and is {now}; restore it")
+            state = "no longer there" if owner is None else f"that of {owner} now"
+            raise StoreMismatch(f"state {self._name} was the table of {self._owner} and is {state}; restore it")
         version = None if attempt_id is None else AttemptId(attempt_id)
         return version, (NO_HORIZONS if txid is None else ExpiryHorizons(TxId(txid), *horizons))
 
@@ -142,24 +145,24 @@ class Registration:
         Returns the names of the values. The caller has moved the version, so that nobody else does it at the same time.
         """
         row = self._row(connection)
-        there = Schema.parse(row.columns) if row is not None else self._wanted.all
-        added = [column for column in self.rows.columns if column.name not in there.names]
+        existing = Schema.parse(row.columns) if row is not None else self._state_columns.all
+        added = [column for column in self.rows.columns if column.name not in existing.names]
         for column in added:
             self.rows.add(connection, column)
-        if self._wanted.expires is not None and read_horizons(connection, self._table_name) is None:
-            register_expiry(connection, self._table_name, self._wanted.expires)
+        if self._state_columns.expires is not None and read_horizons(connection, self._table_name) is None:
+            register_expiry(connection, self._table_name, self._state_columns.expires)
             self.rows.expiry_index.create(connection)
         connection.execute(_CHANGE, {"this": self._table_name, "new_columns": self._columns})
-        return tuple(column.name for column in added if column.name in self._wanted.values.names)
+        return tuple(column.name for column in added if column.name in self._state_columns.values.names)
 
     def _row(self, connection: Connection) -> Row[Any] | None:
-        return connection.execute(_FIND, {"this": self._table_name}).one_or_none()
+        return connection.execute(_SELECT, {"this": self._table_name}).one_or_none()
 
     def _checked(self, connection: Connection) -> Row[Any] | None:
-        """The state's row, once it and the table fit the state; None when neither is there."""
-        found = inspect(connection)
-        has_table = found.has_table(self._table_name)
-        row = self._row(connection) if found.has_table(_states.name) else None
+        """Return the state's row after checking it and the table, None if there is neither."""
+        inspector = inspect(connection)
+        has_table = inspector.has_table(self._table_name)
+        row = self._row(connection) if inspector.has_table(_states.name) else None
         if row is None and has_table:
             raise SchemaMismatch(
                 f"state {self._name}: there is already a table of this name that no state has created (it is not in "
@@ -171,7 +174,7 @@ class Registration:
                 "row there to start with an empty one"
             )
         if row is not None:
-            self._check_shape(row, [column["name"] for column in found.get_columns(self._table_name)])
+            self._check_columns(row, [column["name"] for column in inspector.get_columns(self._table_name)])
             self._check_expiry(connection)
             self._check_owner(connection, row)
         return row
@@ -180,33 +183,34 @@ class Registration:
         _states.create(connection, checkfirst=True)
         HORIZONS.create(connection, checkfirst=True)
         self.rows.table.create(connection)
-        if self._wanted.expires is not None:
-            register_expiry(connection, self._table_name, self._wanted.expires)
+        if self._state_columns.expires is not None:
+            register_expiry(connection, self._table_name, self._state_columns.expires)
         made_as = {"layout": LAYOUT_VERSION, "key_columns": self._key_columns, "columns": self._columns}
         connection.execute(insert(_states), {"table_name": self._table_name, "owner": self._owner, **made_as})
 
-    def _check_shape(self, row: Row[Any], found: list[str]) -> None:
+    def _check_columns(self, row: Row[Any], column_names: list[str]) -> None:
         check_layout(row.layout, f"state {self._name}")
-        there, wanted = Schema.parse(row.columns), self._wanted
-        may_lack = {*wanted.values.names, *map(wanted.prev, wanted.values.names)}
-        may_lack |= {wanted.deleted} if wanted.deletes else set()
-        can_be_completed = {*there} <= {*wanted.all} and {*wanted.all.names} - {*there.names} <= may_lack
-        has_key = {*Schema.parse(row.key_columns)} == {*wanted.key}
-        if not has_key or not can_be_completed or sorted(found) != sorted(there.names):
+        existing, columns = Schema.parse(row.columns), self._state_columns
+        may_lack = {*columns.values.names, *map(columns.prev, columns.values.names)}
+        may_lack |= {columns.deleted} if columns.deletes else set()
+        can_be_completed = {*existing} <= {*columns.all} and {*columns.all.names} - {*existing.names} <= may_lack
+        has_key = {*Schema.parse(row.key_columns)} == {*columns.key}
+        if not has_key or not can_be_completed or sorted(column_names) != sorted(existing.names):
             raise SchemaMismatch(
                 f"state {self._name} was created with the key '{row.key_columns}' and the columns '{row.columns}', and "
-                f"has {', '.join(found)}; the state needs the key '{self._key_columns}' and the columns "
+                f"has {', '.join(column_names)}; the state needs the key '{self._key_columns}' and the columns "
                 f"'{self._columns}': use another table, or declare the existing columns (value columns can be added, "
                 "but nothing else can change)"
             )
 
     def _check_expiry(self, connection: Connection) -> None:
-        found, wanted = read_horizons(connection, self._table_name), self._wanted.expires
-        if found is not None and found[0] != wanted:
-            now = f"expires={wanted!r}" if wanted is not None else "no expires="
+        recorded, declared = read_horizons(connection, self._table_name), self._state_columns.expires
+        if recorded is not None and recorded[0] != declared:
+            declaration = f"expires={declared!r}" if declared is not None else "no expires="
             raise SchemaMismatch(
-                f"state {self._name} has rows that expire by the column {found[0]!r}, and is declared with {now}: "
-                f"declare expires={found[0]!r}, or use another table"
+                f"state {self._name} has rows that expire by the column {recorded[0]!r}, and is declared with "
+                f"{declaration}: "
+                f"declare expires={recorded[0]!r}, or use another table"
             )
 
     def _check_owner(self, connection: Connection, row: Row[Any]) -> None:

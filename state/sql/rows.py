@@ -66,7 +66,7 @@ class SqlRows(RowStore):
     def rows(self, keys: Collection[Key] | None = None) -> Rows:
         """Rows by key."""
         with self._reading() as connection:
-            return self._table.all_stored(connection) if keys is None else self._table.stored(connection, list(keys))
+            return self._table.all_stored(connection) if keys is None else self._table.read_rows(connection, list(keys))
 
     def rows_between(self, column: str, after: int | None, until: int) -> Rows:
         """Those whose column lies in the range, or did before."""
@@ -74,24 +74,24 @@ class SqlRows(RowStore):
             return self._table.stored_between(connection, column, after, until)
 
     def tombstones_and_rows_since(self, since: TxId | None) -> Rows:
-        """Tombstones by an index; what a dead attempt has written is looked for in all rows."""
+        """Return tombstones, by an index, and the rows of a dead attempt, by a look at all rows."""
         with self._reading() as connection:
             return self._table.tombstones_and_rows_since(connection, since)
 
     def rows_to_change(
         self, keys: Collection[Key], *, since: TxId | None, deletes: bool, expired: tuple[str, int] | None
     ) -> Rows:
-        """All of these by one query."""
+        """Return all of these by one query."""
         with self._reading() as connection:
             return self._table.rows_to_change(connection, list(keys), since)
 
     def rewound_to(self) -> TxId:
-        """As it is noted beside the table."""
+        """Return the transaction that is noted beside the table."""
         with self._reading() as connection:
-            return TxId(REWINDS.of(connection, str(self._table.table.name)) or 0)
+            return TxId(REWINDS.read(connection, str(self._table.table.name)) or 0)
 
     def write(self, write: RowWrite, change: Change | None = None) -> None:
-        """Move the version on, read what `change` reads, and write."""
+        """Compare and set the version, compute the changes, and write them, in one database transaction."""
         added: Sequence[str] = ()
         try:
             with self._database.writing() as connection:
@@ -101,10 +101,10 @@ class SqlRows(RowStore):
                 if write.horizons is not None:
                     self._registration.record(connection, write.horizons)
                 if change is not None:
-                    changes = self._within(connection, change)
+                    changes = self._compute(connection, change)
                     self._table.write(connection, changes.changed_rows, changes.deleted_keys)
                 if write.rewound_to is not None:
-                    REWINDS.note(connection, str(self._table.table.name), write.rewound_to)
+                    REWINDS.write(connection, str(self._table.table.name), write.rewound_to)
         except DatabaseFailed as error:
             if error.is_about_data:
                 raise SchemaMismatch(f"state {self._name} can't store the given values: {error}") from error
@@ -115,12 +115,12 @@ class SqlRows(RowStore):
             _log.warning(text, self._name, ", ".join(added))
 
     def drop_expired(self, expected_version: AttemptId | None, column: str, horizon: int, txid: TxId) -> None:
-        """Remove them by one statement, which reads no row."""
+        """Remove expired rows by one statement, which reads no row."""
         with raising_ours(self._name), self._database.writing() as connection:
             if expected_version is not None and self._registration.move(connection, expected_version, expected_version):
                 self._table.remove_expired(connection, horizon, txid)
 
-    def _within(self, connection: Connection, change: Change) -> Changes:
+    def _compute(self, connection: Connection, change: Change) -> Changes:
         self._inside = connection
         try:
             return change()

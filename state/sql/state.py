@@ -34,8 +34,8 @@ from transactional.model.errors import SchemaMismatch, StoreMismatch
 from transactional.model.names import owner_of
 from transactional.model.schema import Schema
 
-REMOVAL = 8
-"""Rows that have expired are removed after so many transactions."""
+TRANSACTIONS_PER_REMOVAL = 8
+"""Maintenance removes expired rows once in this number of transactions."""
 
 
 class SqlMapState(TableState[RowTable]):
@@ -92,17 +92,17 @@ class SqlMapState(TableState[RowTable]):
         return TableAddress.of("sql", url, self.columns, self._table_name, expiry=expiry)
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedTable:
-        """The table as the doctor sees it. Raises `OperatingError`, `ConfigError` when the database refuses."""
+        """Return the table as the doctor sees it. Raises `OperatingError`, `ConfigError` if the database refuses."""
         if not self._database.exists():
             return ExaminedTable(self.table, component_id)
         registration, name = self._registration(owner_of(topology_id, component_id)), self._table_name
-        with self._asking() as connection:
+        with self._reading() as connection:
             try:
                 version = registration.check(connection)
             except (SchemaMismatch, StoreMismatch) as error:
                 return ExaminedTable(self.table, component_id, refusal=error)
-            noted = {"rewound_to": REWINDS.of(connection, name), "store_id": STORES.of(connection, name)}
-            return ExaminedTable(self.table, component_id, version, **noted)
+            notes = {"rewound_to": REWINDS.read(connection, name), "store_id": STORES.read(connection, name)}
+            return ExaminedTable(self.table, component_id, version, **notes)
 
     @property
     def value_limits(self) -> ValueLimits:
@@ -134,23 +134,23 @@ class SqlMapState(TableState[RowTable]):
         self._opened = RowTable(store, self.columns, self.table, self.value_limits)
 
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Remove rows that have expired, now and then: those of several transactions lie in the same pages."""
+        """Remove expired rows, once in several transactions, as those of one transaction share pages with others."""
         if self._expiry is None or self._opened is None:
             return
         self._maintenance_calls += 1
-        if self._maintenance_calls % REMOVAL == 0:
+        if self._maintenance_calls % TRANSACTIONS_PER_REMOVAL == 0:
             self._opened.drop_expired(committed_txid)
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
         registration = self._registration(self._fence.owner)
         try:
             with raising_ours(self.table), self._database.reading(is_snapshot=True) as connection:
-                there = RowsToRead(registration.rows, self.columns, self.columns).without(
-                    registration.lacking(connection)
+                rows = RowsToRead(registration.rows, self.columns, self.columns)
+                expiry = read_horizons(connection, self._table_name) if self._expiry is not None else None
+                horizon = None if expiry is None else expiry[1].for_reader(committed_txid)
+                return rows.without(registration.missing_columns(connection)).read_unexpired(
+                    connection, committed_txid, horizon
                 )
-                found = read_horizons(connection, self._table_name) if self._expiry is not None else None
-                horizon = None if found is None else found[1].for_reader(committed_txid)
-                return there.read_unexpired(connection, committed_txid, horizon)
         finally:
             if self._opened is None:
                 self._database.close()
@@ -161,13 +161,13 @@ class SqlMapState(TableState[RowTable]):
         return SqlReader(database, registration, self.table, self.columns)
 
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
-        """What going back would undo (see the port): one transaction, the newest, at most."""
+        """Return what a rewind would undo (see the port): at most the newest transaction."""
         if not self._database.exists():
             return f"state {self.table}: there is nothing of it"
         registration = self._registration(owner_of(topology_id, component_id))
-        with self._asking() as connection:
+        with self._reading() as connection:
             version = registration.check(connection)
-            oldest_known = TxId(REWINDS.of(connection, self._table_name) or 0)
+            oldest_known = TxId(REWINDS.read(connection, self._table_name) or 0)
         return reach_in_words(self.table, undone_by(version, oldest_known, target, self.table))
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
@@ -180,7 +180,7 @@ class SqlMapState(TableState[RowTable]):
         self._database.close()
 
     @contextmanager
-    def _asking(self) -> Iterator[Connection]:
+    def _reading(self) -> Iterator[Connection]:
         """A transaction that only reads, also where nobody may write. Raises `OperatingError`, `ConfigError`."""
         database = self._database.for_reading()
         with closing(database), raising_ours(self.table), database.reading() as connection:

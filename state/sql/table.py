@@ -78,8 +78,8 @@ class _Terms:
     def is_unset(self, name: str) -> Term:
         return self.columns[name].is_not(True)
 
-    def either(self, one: Term, other: Term) -> Term:
-        return or_(one, other)
+    def either(self, first: Term, second: Term) -> Term:
+        return or_(first, second)
 
     def choose(self, condition: Term, value: Term, otherwise: Term) -> Term:
         return case((condition, value), else_=otherwise)
@@ -115,16 +115,16 @@ class StateTable:
         self._is_sqlite, self._columns, self._records = is_sqlite, columns, Records(columns)
         self._insert, self._upsert = self._make_insert(), self._make_upsert()
         self._lookups: dict[Nulls, Select[Any]] = {}
-        self._touched: dict[tuple[Nulls, bool], CompoundSelect[Any]] = {}
+        self._change_queries: dict[tuple[Nulls, bool], CompoundSelect[Any]] = {}
         self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
 
     def newest_txid(self, connection: Connection) -> int | None:
-        """The highest transaction of any row, None without rows."""
+        """Return the highest transaction of any row, None without rows."""
         newest: int | None = connection.execute(select(func.max(self._txid))).scalar()
         return newest
 
     def without(self, names: Collection[str]) -> StateTable:
-        """The same table as it is before it has these columns."""
+        """Return the table as it is before it gains these columns."""
         return StateTable(str(self.table.name), self._columns.without(names), is_sqlite=self._is_sqlite)
 
     def add(self, connection: Connection, column: Column[Any]) -> None:
@@ -138,93 +138,96 @@ class StateTable:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def stored(self, connection: Connection, keys: Sequence[Key]) -> dict[Key, StoredValue]:
-        """The rows with these keys."""
-        found = dict[Key, StoredValue]()
+    def read_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[Key, StoredValue]:
+        """Return the rows with these keys."""
+        rows = dict[Key, StoredValue]()
         for nulls, part in self._parts(keys):
-            found |= self._rows_of(connection.execute(self._lookup(nulls), self._wanted(nulls, part)))
-        return found
+            rows |= self._rows_of(connection.execute(self._lookup(nulls), self._key_parameters(nulls, part)))
+        return rows
 
     def rows_to_change(self, connection: Connection, keys: Sequence[Key], since: TxId | None) -> dict[Key, StoredValue]:
-        """The rows with these keys, and what is `tombstones_and_rows_since`: by one query, if the keys fit into one."""
+        """Return the rows with these keys, and `tombstones_and_rows_since`: by one query, if the keys fit into it."""
         if since is None and not self._deleted:
-            return self.stored(connection, keys)
+            return self.read_rows(connection, keys)
         parts = list(self._parts(keys))
         if not parts:
             return self.tombstones_and_rows_since(connection, since)
-        (nulls, part), rest = parts[0], [key for _, others in parts[1:] for key in others]
-        query = self._touched.get((nulls, since is None))
+        (nulls, part), remaining_keys = parts[0], [key for _, keys_of_part in parts[1:] for key in keys_of_part]
+        query = self._change_queries.get((nulls, since is None))
         if query is None:
-            query = union_all(self._lookup(nulls), self._unsettled(has_since=since is not None))
-            self._touched[nulls, since is None] = query
-        given = self._wanted(nulls, part) | ({} if since is None else {"since": since})
-        return self._rows_of(connection.execute(query, given)) | self.stored(connection, rest)
+            query = union_all(self._lookup(nulls), self._select_since(has_since=since is not None))
+            self._change_queries[nulls, since is None] = query
+        parameters = self._key_parameters(nulls, part) | ({} if since is None else {"since": since})
+        return self._rows_of(connection.execute(query, parameters)) | self.read_rows(connection, remaining_keys)
 
     def all_stored(self, connection: Connection) -> dict[Key, StoredValue]:
-        """All rows."""
+        """Return all rows of the table."""
         return self._rows_of(connection.execute(select(*self.columns)))
 
     def tombstones_and_rows_since(self, connection: Connection, since: TxId | None) -> dict[Key, StoredValue]:
-        """Tombstones, which are few, and with `since` the rows of this transaction."""
+        """Return the tombstones, which are few, and with `since` the rows of this transaction and later ones."""
         if since is None and not self._deleted:
             return {}
-        given = {} if since is None else {"since": since}
-        return self._rows_of(connection.execute(self._unsettled(has_since=since is not None), given))
+        parameters = {} if since is None else {"since": since}
+        return self._rows_of(connection.execute(self._select_since(has_since=since is not None), parameters))
 
     def stored_between(
         self, connection: Connection, column: str, after: int | None, until: int
     ) -> dict[Key, StoredValue]:
-        """The rows whose column lies in a range, or did before their last transaction."""
+        """Return the rows whose column is in a range, or was before their last transaction."""
 
         def is_in_range(column: Column[Any]) -> ColumnElement[bool]:
             is_late = true() if after is None else column > moment(after)
             return and_(is_late, column <= moment(until))
 
-        place = next(n for n, each in enumerate([*self._key, *self._values]) if each.name == column)
-        columns = {[*self._key, *each][place] for each in (self._values, self._prevs)}
+        names = [shown.name for shown in (*self._key, *self._values)]
+        index = names.index(column)
+        columns = {[*self._key, *values][index] for values in (self._values, self._prevs)}
         return self._rows_of(connection.execute(select(*self.columns).where(or_(*map(is_in_range, columns)))))
 
     def rows_before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> list[Values]:
-        """Key and values before a transaction, of those keys that existed then."""
-        found = ((key, row.value_before(txid)) for key, row in self.stored(connection, keys).items())
-        return [(*key, *values) for key, values in found if values is not ABSENT]
+        """Return key and values of the rows with these keys that existed before transaction `txid`."""
+        values_of = ((key, row.value_before(txid)) for key, row in self.read_rows(connection, keys).items())
+        return [(*key, *values) for key, values in values_of if values is not ABSENT]
 
     def visible_rows(self, connection: Connection, committed_txid: TxId | None) -> Iterator[list[Values]]:
-        """Key and values of all rows, in parts; with `committed_txid` as they were after that transaction. Also of
-        expired ones."""
+        """Yield key and values of all rows in parts, also of expired rows; with `committed_txid` as they were after
+        that transaction."""
         before = None if committed_txid is None else TxId(committed_txid + 1)
         as_of = ColumnsAsOf.before_transaction(
-            self._columns, before, _Terms({str(each.name): each for each in self.columns})
+            self._columns, before, _Terms({str(column.name): column for column in self.columns})
         )
         query = select(*self._key, *map(as_of.value_column, self._columns.values.names))
-        found = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(
+        rows = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(
             query if as_of.row_filter is None else query.where(as_of.row_filter)
         )
-        for part in found.partitions():
+        for part in rows.partitions():
             yield [tuple(row) for row in part]
 
-    def alive_rows(
+    def unexpired_rows(
         self, connection: Connection, committed_txid: TxId | None, horizon: int | None
     ) -> Iterator[list[Values]]:
-        """As `visible_rows`, without those that have expired."""
+        """Yield, as `visible_rows` does, the rows that have not expired."""
         for part in self.visible_rows(connection, committed_txid):
             yield [row for row in part if not self._is_expired(row, horizon)]
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def write(self, connection: Connection, put: Mapping[Key, StoredValue], gone: Sequence[Key]) -> None:
-        """Remove the rows with some keys, and write others."""
-        for nulls, part in self._parts(gone):
-            connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, part))
-        for nulls, part in self._parts(list(put)):
+    def write(
+        self, connection: Connection, changed_rows: Mapping[Key, StoredValue], deleted_keys: Sequence[Key]
+    ) -> None:
+        """Delete the rows with `deleted_keys`, and insert or replace the changed ones."""
+        for nulls, part in self._parts(deleted_keys):
+            connection.execute(delete(self.table).where(self._has_key(nulls)), self._key_parameters(nulls, part))
+        for nulls, part in self._parts(list(changed_rows)):
             is_upserted = bool(self._key) and not any(nulls)
             if not is_upserted:
-                connection.execute(delete(self.table).where(self._has_key(nulls)), self._wanted(nulls, part))
-            records = [self._records.record(key, put[key]) for key in part]
+                connection.execute(delete(self.table).where(self._has_key(nulls)), self._key_parameters(nulls, part))
+            records = [self._records.record(key, changed_rows[key]) for key in part]
             self._put(connection, self._upsert if is_upserted else self._insert, records)
 
     def remove_expired(self, connection: Connection, horizon: int, txid: TxId) -> None:
-        """Remove the rows at or below a horizon that were written before a transaction."""
+        """Remove the rows whose expiry is at or before the horizon, and that were written before transaction `txid`."""
         if self._expiry is not None:
             expiry = [*self._key, *self._values][self._expiry]
             connection.execute(delete(self.table).where(expiry <= moment(horizon), self._txid < txid))
@@ -232,35 +235,34 @@ class StateTable:
     # --- details ----------------------------------------------------------------------------------------------------
 
     def _parts(self, rows: Sequence[Values]) -> Iterator[tuple[Nulls, list[Values]]]:
-        """Rows that begin with a key, grouped by which of its columns are NULL, in parts that fit into one
-        statement."""
+        """Group rows that begin with a key by the columns of it that are NULL, in parts that fit into one statement."""
         by_nulls, width = dict[Nulls, list[Values]](), len(self._key)
-        none = (False,) * width
+        no_nulls = (False,) * width
         for row in rows:
             key = row[:width]
-            nulls = tuple(value is None for value in key) if None in key else none
+            nulls = tuple(field is None for field in key) if None in key else no_nulls
             by_nulls.setdefault(nulls, []).append(row)
         size = self._rows_per_statement
-        for nulls, found in by_nulls.items():
-            yield from ((nulls, found[start : start + size]) for start in range(0, len(found), size))
+        for nulls, part in by_nulls.items():
+            yield from ((nulls, part[start : start + size]) for start in range(0, len(part), size))
 
     def _is_expired(self, row: Values, horizon: int | None) -> bool:
-        """Whether a row of key and values is at or below a horizon."""
+        """Return whether a row of key and values has expired."""
         return horizon is not None and self._expiry is not None and is_expired(row[self._expiry], horizon)
 
-    def _rows_of(self, found: Iterable[Row[Any]]) -> dict[Key, StoredValue]:
-        return self._records.rows(map(tuple, found))
+    def _rows_of(self, rows: Iterable[Row[Any]]) -> dict[Key, StoredValue]:
+        return self._records.rows(map(tuple, rows))
 
     def _has_key(self, nulls: Nulls) -> ColumnElement[bool]:
-        """The condition that a row has one of the keys `wanted`, all with NULLs in the same columns."""
-        given = [column for column, is_null in zip(self._key, nulls, strict=True) if not is_null]
+        """Return the condition that a row has one of the keys `wanted`, all with NULLs in the same columns."""
+        compared = [column for column, is_null in zip(self._key, nulls, strict=True) if not is_null]
         conditions: list[ColumnElement[bool]]
         conditions = [column.is_(None) for column, is_null in zip(self._key, nulls, strict=True) if is_null]
-        if len(given) == 1 and not self._is_sqlite:
+        if len(compared) == 1 and not self._is_sqlite:
             # One parameter however many keys there are.
-            conditions.append(given[0] == any_(bindparam("wanted", type_=postgresql.ARRAY(given[0].type))))
-        elif given:
-            side: Any = given[0] if len(given) == 1 else tuple_(*given)
+            conditions.append(compared[0] == any_(bindparam("wanted", type_=postgresql.ARRAY(compared[0].type))))
+        elif compared:
+            side: Any = compared[0] if len(compared) == 1 else tuple_(*compared)
             conditions.append(side.in_(bindparam("wanted", expanding=True)))
         return and_(true(), *conditions)
 
@@ -269,18 +271,18 @@ class StateTable:
             self._lookups[nulls] = select(*self.columns).where(self._has_key(nulls))
         return self._lookups[nulls]
 
-    def _unsettled(self, *, has_since: bool) -> Select[Any]:
+    def _select_since(self, *, has_since: bool) -> Select[Any]:
         conditions: list[ColumnElement[bool]] = [deleted.is_(True) for deleted in self._deleted]
         conditions += [self._txid >= bindparam("since", type_=BigInteger)] if has_since else []
         return select(*self.columns).where(or_(*conditions))
 
-    def _wanted(self, nulls: Nulls, rows: Sequence[Values]) -> dict[str, Any]:
-        given = [number for number, is_null in enumerate(nulls) if not is_null]
-        if not given:
+    def _key_parameters(self, nulls: Nulls, rows: Sequence[Values]) -> dict[str, Any]:
+        compared = [number for number, is_null in enumerate(nulls) if not is_null]
+        if not compared:
             return {}
-        if len(given) == 1:
-            return {"wanted": [row[given[0]] for row in rows]}
-        return {"wanted": [tuple(row[number] for number in given) for row in rows]}
+        if len(compared) == 1:
+            return {"wanted": [row[compared[0]] for row in rows]}
+        return {"wanted": [tuple(row[number] for number in compared) for row in rows]}
 
     def _put(self, connection: Connection, statement: Insert, records: Sequence[Values]) -> None:
         names = [column.key for column in self.columns]
@@ -294,8 +296,8 @@ class StateTable:
             return sqlite.insert(self.table)
         # One parameter per column however many rows there are.
         arrays = [bindparam(column.key, type_=postgresql.ARRAY(column.type)) for column in self.columns]
-        given = func.unnest(*arrays).table_valued(*(column.key for column in self.columns)).render_derived()
-        values = select(*(given.c[column.key] for column in self.columns))
+        parameters = func.unnest(*arrays).table_valued(*(column.key for column in self.columns)).render_derived()
+        values = select(*(parameters.c[column.key] for column in self.columns))
         return postgresql.insert(self.table).from_select(self.columns, values)
 
     def _make_upsert(self) -> Any:

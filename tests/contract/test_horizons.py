@@ -78,7 +78,7 @@ def merged(stored: Row | None, partial: Row) -> Row:
 @pytest.fixture(autouse=True)
 def removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that have expired are removed after each transaction."""
-    monkeypatch.setattr("state.sql.state.REMOVAL", 1)
+    monkeypatch.setattr("state.sql.state.TRANSACTIONS_PER_REMOVAL", 1)
     monkeypatch.setattr("state.delta.merged.REMOVAL_INTERVAL", 1)
 
 
