@@ -19,7 +19,7 @@ from state.fence import WriteRefused
 from state.row_table import Change, Changes, RowStore, RowTable, RowWrite
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons
-from state.rows.going_back import reach_in_words
+from state.rows.going_back import describe_rewind
 from state.rows.opaque_rule import Rows
 from state.rows.python_rows import rows_of, table_of_rows
 from state.rows.records import Records
@@ -250,7 +250,7 @@ class DuckDBMapState(TableState[RowTable]):
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         """Take the file, and create the table in it, or check the one that is there (see the port)."""
-        self._own(owner, txid_of)
+        self._set_owner(owner, txid_of)
         self._connection = connected(self._path, self.table)
         table = self._table_in(self._connection, owner)
         table.store.open(self._store_id)
@@ -265,7 +265,7 @@ class DuckDBMapState(TableState[RowTable]):
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
         """What going back would undo (see the port): one transaction, the newest, at most."""
         with self._looking(owner_of(topology_id, component_id)) as table:
-            return reach_in_words(
+            return describe_rewind(
                 self.table, None if table is None else table.transaction_to_undo(table.read_and_check_version(), target)
             )
 

@@ -1,4 +1,4 @@
-"""The fence of a state's table: whose turn it is to write, and what became of a write.
+"""The fence of a state's table: who may write, and whether a write has gone through.
 
 A table's version is the attempt id that wrote it last. Each write goes over the version that was read and checked, as a
 compare-and-set; a write whose outcome is not known is decided by the version that the table has afterwards.
@@ -20,7 +20,7 @@ from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.errors import Fenced, OperatingError, StoreMismatch, TableConflict
 
 WRITE_TRIES = 20
-"""So often a write is tried that others' maintenance of the table comes before; then its attempt fails."""
+"""How often a write is tried while other writers' maintenance disturbs it, before its attempt fails."""
 
 
 class Verdict(Enum):
@@ -65,25 +65,25 @@ class FencedTable(Protocol):
         """Load the table, over which is written from now on; the attempt id that it was last written by."""
 
     def created_for(self) -> str | None:
-        """The `store_id` that it was created with."""
+        """Return the `store_id` that the table was created with."""
 
     def version(self) -> AttemptId | None:
-        """The version that was loaded last, or written since."""
+        """Return the version that was loaded last, or written since."""
 
     def horizons(self) -> ExpiryHorizons:
-        """What the version that was loaded has recorded of horizons."""
+        """Return the expiry horizons of that version."""
 
-    def lookup(self, before: TxId, wanted: pa.Table) -> pa.Table:
-        """Key and value columns as they were before a transaction, of all rows with a wanted key; maybe of more.
+    def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
+        """Return key and value columns of the rows with these keys before transaction `txid`; maybe of more rows.
 
-        Also of expired ones, here and below.
+        Expired rows are among them, as in the methods below.
         """
 
-    def rows(self, before: TxId) -> pa.Table:
-        """Key and value columns of all rows as they were before a transaction."""
+    def rows(self, txid: TxId) -> pa.Table:
+        """Return key and value columns of all rows before transaction `txid`."""
 
-    def rows_between(self, before: TxId, column: str, after: int | None, until: int) -> pa.Table:
-        """As `rows`, of those with `after < column <= until`."""
+    def rows_between(self, txid: TxId, column: str, after: int | None, until: int) -> pa.Table:
+        """Return, as `rows` does, the rows with `after < column <= until`."""
 
     def apply(self, write: TableWrite) -> None:
         """Write rows and the version, over the version that was read and checked. Raises `WriteRefused`.
@@ -108,7 +108,7 @@ class Fence:
     owner: str
     kind: StateKind
     txid_of: Callable[[AttemptId], TxId]
-    _known: tuple[AttemptId, TxId] | None = field(default=None, init=False, repr=False, compare=False)
+    _last_known: tuple[AttemptId, TxId] | None = field(default=None, init=False, repr=False, compare=False)
 
     def decide(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
         """What `attempt` may do to a table of this version. Raises `Fenced`, or `StoreMismatch`."""
@@ -137,18 +137,18 @@ class Fence:
             )
 
     def txid_at(self, version: AttemptId) -> TxId:
-        """The transaction of the attempt that wrote a version; the store is queried once for each."""
-        if self._known is None or self._known[0] != version:
-            self._known = (version, self.txid_of(version))
-        return self._known[1]
+        """Return the transaction of the attempt that wrote a version. The newest answer of the store is cached."""
+        if self._last_known is None or self._last_known[0] != version:
+            self._last_known = (version, self.txid_of(version))
+        return self._last_known[1]
 
     def is_replay(self, version: AttemptId | None, attempt: TransactionAttempt) -> bool:
-        """Whether the table may hold rows of an earlier attempt of the same transaction."""
+        """Return whether the table may hold rows of an earlier attempt at the same transaction."""
         return version is not None and self.txid_at(version) == attempt.txid
 
-    def wrote(self, attempt: TransactionAttempt) -> None:
-        """Cache what needs no query: the attempt that has just been written."""
-        self._known = (attempt.attempt_id, attempt.txid)
+    def record_write(self, attempt: TransactionAttempt) -> None:
+        """Cache the transaction of the attempt that has just been written."""
+        self._last_known = (attempt.attempt_id, attempt.txid)
 
     def confirm(
         self,

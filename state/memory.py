@@ -1,4 +1,8 @@
-"""`MemoryMapState`: a state in a dict, fenced like the ones in Delta, for users' tests."""
+"""`MemoryMapState`: a state in a dict, fenced like the ones in Delta, for users' tests.
+
+The data is in a `MemoryTable`, which outlives the states that use it. Every write makes another dict of rows, so a
+reader keeps the one that it has pinned. Nothing survives the process.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ UNNAMED = "memory"
 
 @dataclass(slots=True)
 class MemoryTable:
-    """The stored data. Outlives the states that use it, as a table outlives processes."""
+    """The stored data. It outlives the states that use it, as a table outlives processes."""
 
     name: str = UNNAMED
     version: AttemptId | None = None
@@ -44,55 +48,58 @@ class MemoryTable:
     """Each value is the tuple of the value columns."""
     horizons: ExpiryHorizons = NO_HORIZONS
     columns: tuple[Schema, Schema] | None = None
-    """Key and values of the rows; None: those of the state that uses it."""
+    """Key and value columns of the rows, None for those of the state that uses the table."""
     store_id: str | None = None
-    """The one that it was created with, which the first that opens it does."""
+    """The `store_id` of the first state that has opened the table."""
 
     def rows_as(self, key: Schema, values: Schema) -> dict[Key, StoredValue]:
-        """The rows with these columns, by their names: None for values that they do not have."""
+        """Return the rows with these columns, matched by name. A value column that a row lacks is None."""
         if self.columns is None or self.columns == (key, values):
             return self.rows
         old_key, old_values = (columns.names for columns in self.columns)
 
-        def moved(row: StoredValue) -> StoredValue:
-            value, before = (each and _by_name(each, old_values, values) for each in (row.value, row.prev_value))
-            return replace(row, value=value, prev_value=before)
+        def rearrange_row(row: StoredValue) -> StoredValue:
+            new, previous = (
+                fields and _rearrange(fields, old_values, values) for fields in (row.value, row.prev_value)
+            )
+            return replace(row, value=new, prev_value=previous)
 
-        return {_by_name(at, old_key, key): moved(row) for at, row in self.rows.items()}
+        return {_rearrange(fields, old_key, key): rearrange_row(row) for fields, row in self.rows.items()}
 
 
-def _by_name(given: Any, names: Sequence[str], wanted: Schema) -> Any:
-    if given is ABSENT:
-        return given
-    of = dict(zip(names, given, strict=True))
-    return tuple(of.get(name) for name in wanted.names)
+def _rearrange(fields: Any, names: Sequence[str], columns: Schema) -> Any:
+    """Return the fields, which have these names, in the order of the columns; `ABSENT` stays so."""
+    if fields is ABSENT:
+        return fields
+    by_name = dict(zip(names, fields, strict=True))
+    return tuple(by_name.get(name) for name in columns.names)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTaskState(TaskRows):
-    """What was in the table before a transaction, for the tasks of a step."""
+    """The rows of a table before a transaction, for the tasks of a step."""
 
-    before: Mapping[Key, tuple[Any, ...]]
+    values_by_key: Mapping[Key, tuple[Any, ...]]
     unexpired: pa.Table
-    """What `rows_between` is a part of: it had not expired in the transaction before."""
+    """The rows that had not expired for the previous transaction, of which `rows_between` returns a part."""
 
     def rows_before(self, keys: pa.Table) -> pa.Table:
-        """As `get`, in Arrow."""
-        asked = dict.fromkeys(rows_of(keys) if self.key else [()])
-        rows = [(*key, *self.before[key]) for key in asked if key in self.before]
+        """Return, as `get` does, the rows with these keys, in Arrow."""
+        key_rows = dict.fromkeys(rows_of(keys) if self.key else [()])
+        rows = [(*key, *self.values_by_key[key]) for key in key_rows if key in self.values_by_key]
         return table_of_rows(rows, self.rows.columns.shown)
 
     def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
-        """The rows whose column lies in a range."""
+        """Return the rows whose column is in a range."""
         return select_range(self.unexpired, column, after, until)
 
     def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
-        """Keep them as Arrow."""
+        """Return the rows as a part in memory."""
         return WrittenPart(table)
 
 
 class MemoryReader:
-    """Reads a table. Every write makes another dict of rows, so one that is kept stays as it is."""
+    """Reads a table. Every write makes another dict of rows, so the pinned one never changes."""
 
     has_history = False
 
@@ -102,29 +109,29 @@ class MemoryReader:
         self._horizons = NO_HORIZONS
 
     def pin(self, txid: TxId | None = None) -> None:
-        """Keep the rows that there are now."""
+        """Pin the rows that exist now."""
         self._rows, self._horizons = self._table.rows_as(self._columns.key, self._columns.values), self._table.horizons
 
     def rows(self, txid: TxId) -> pa.Table:
-        """Key and value columns of all rows as they were after a transaction."""
-        return self._seen(txid, self._rows)
+        """Return key and value columns of all rows as of transaction `txid`."""
+        return self._as_of(txid, self._rows)
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
-        """As `rows`, of the rows with these keys."""
-        asked = dict.fromkeys(rows_of(keys) if self._columns.key else [()])
-        return self._seen(txid, {key: self._rows[key] for key in asked if key in self._rows})
+        """Return, as `rows` does, the rows with these keys."""
+        key_rows = dict.fromkeys(rows_of(keys) if self._columns.key else [()])
+        return self._as_of(txid, {key: self._rows[key] for key in key_rows if key in self._rows})
 
-    def _seen(self, txid: TxId, rows: Rows) -> pa.Table:
-        found = to_table(((key, row.value_before(TxId(txid + 1))) for key, row in rows.items()), self._columns)
+    def _as_of(self, txid: TxId, rows: Rows) -> pa.Table:
+        table = to_table(((key, row.value_before(TxId(txid + 1))) for key, row in rows.items()), self._columns)
         expires = self._columns.expires
-        return found if expires is None else select_unexpired(found, expires, self._horizons.for_reader(txid))
+        return table if expires is None else select_unexpired(table, expires, self._horizons.for_reader(txid))
 
     def release(self) -> None:
-        """Let go of the rows."""
+        """Forget the rows that were pinned."""
         self._rows = {}
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing, as there is no connection."""
 
 
 class MemoryRows(RowStore):
@@ -134,26 +141,26 @@ class MemoryRows(RowStore):
         self._table, self._columns = table, (key, values)
 
     def open(self, store_id: str | None = None) -> None:
-        """There is a table already; it is created as long as nobody has written it."""
+        """Record the `store_id` if nobody has written the table yet. The table itself exists already."""
         if self._table.version is None and store_id is not None:
             with _CREATING:
                 self._table.store_id = self._table.store_id or store_id
 
     def created_for(self) -> str | None:
-        """As the table has it."""
+        """Return the `store_id` that the table has recorded."""
         return self._table.store_id
 
     def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
-        """What the table has."""
+        """Return the version and the expiry horizons of the table."""
         return self._table.version, self._table.horizons
 
     def rows(self, keys: Collection[Key] | None = None) -> Rows:
-        """Rows by key."""
+        """Return the rows with these keys; None: all rows."""
         rows = self._table.rows_as(*self._columns)
         return rows if keys is None else {key: rows[key] for key in keys if key in rows}
 
     def write(self, write: RowWrite, change: Change | None = None) -> None:
-        """Write the rows into another dict, so that a reader of this one sees nothing of it."""
+        """Write the rows into another dict, so that readers of the current one do not see them."""
         if self._table.version != write.expected_version:
             raise WriteRefused(f"attempt {self._table.version} came between", is_conflict=True)
         rows = self._table.rows_as(*self._columns)
@@ -172,7 +179,7 @@ class MemoryMapState(TableState[RowTable]):
 
     `key` is a name, several names, or a DDL string (`carrier string`); () is a state of one row; it is omitted if an
     update names it with `group_by`. `values` is a DDL string; it is omitted if the state is updated by `.count()` or
-    similar. With `deletes` keys can be deleted; with `expires` and `after` they go by themselves (see `SqlMapState`).
+    similar. With `deletes` keys can be deleted; with `expires` and `after` rows expire (see `SqlMapState`).
     """
 
     serves_tasks = True
@@ -195,12 +202,12 @@ class MemoryMapState(TableState[RowTable]):
 
     @property
     def value_limits(self) -> ValueLimits:
-        """Its values are Python's."""
+        """No limits beyond those of Python's values."""
         return ValueLimits(self.table)
 
     @property
     def storage_path(self) -> str | None:
-        """For a table without a name, the object itself: two such tables are different ones."""
+        """The identity of the table's object, if it has no name: two such tables are different ones."""
         return f"memory:{id(self.stored)}" if self.stored.name == UNNAMED else None
 
     def identity(self) -> Mapping[str, str]:
@@ -208,8 +215,8 @@ class MemoryMapState(TableState[RowTable]):
         return {"memory": self.stored.name, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Check the columns; the table needs no creation. Raises `SchemaMismatch` for those of other rows."""
-        self._own(owner, txid_of)
+        """Check the columns. The table exists already. Raises `SchemaMismatch` if its rows have other columns."""
+        self._set_owner(owner, txid_of)
         self._opened = self._table()
         self._opened.store.open(self._store_id)
         if self.stored.columns is None or not self.stored.rows:
@@ -223,15 +230,15 @@ class MemoryMapState(TableState[RowTable]):
             )
 
     def for_tasks(self, attempt: TransactionAttempt) -> MemoryTaskState:
-        """What tasks of a step read (see the port). Raises `Fenced`."""
+        """Return what tasks of a step read (see the port). Raises `Fenced`."""
         self._check_version_to_read(attempt)
         rows, horizons = self._open_table.rows(attempt.txid), self._horizons(attempt) or NO_HORIZONS
         if self._expiry is None:
             return MemoryTaskState(self._rows, self._by_key(rows), rows)
-        living, unexpired = (
-            select_unexpired(rows, self._expiring_column, each) for each in (horizons.current, horizons.previous)
+        current_rows, previous_rows = (
+            select_unexpired(rows, self._expiring_column, horizon) for horizon in (horizons.current, horizons.previous)
         )
-        return MemoryTaskState(self._rows, self._by_key(living), unexpired)
+        return MemoryTaskState(self._rows, self._by_key(current_rows), previous_rows)
 
     def _by_key(self, rows: pa.Table) -> dict[Key, tuple[Any, ...]]:
         width = len(self.key)
@@ -241,12 +248,12 @@ class MemoryMapState(TableState[RowTable]):
         return self._open_table.visible_rows(committed_txid)
 
     def reader(self, owner: str) -> MemoryReader:
-        """A reader of the table, in this process (see the port)."""
+        """Return a reader of the table, for this process (see the port)."""
         return MemoryReader(self.stored, self.columns)
 
     @property
     def _open_table(self) -> RowTable:
-        """There is nothing to open."""
+        """The table, which can be used before `open`."""
         if self._opened is None:
             self._opened = self._table()
         return self._opened

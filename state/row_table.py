@@ -17,7 +17,7 @@ import pyarrow as pa
 from state.fence import TableWrite
 from state.rows.columns import StateColumns
 from state.rows.expiring import NO_HORIZONS, ExpiryHorizons, select_range, select_unexpired
-from state.rows.going_back import undone_by
+from state.rows.going_back import transaction_undone_by
 from state.rows.opaque_rule import OpaqueRule, Rows
 from state.rows.python_rows import rows_of, table_of_rows
 from state.rows.stored_value import StoredValue
@@ -242,7 +242,7 @@ class RowTable:
 
     def transaction_to_undo(self, version: AttemptId | None, target: RewindTarget) -> TxId | None:
         """Return the transaction that a rewind to the target undoes, None if there is none. Raises `BeyondKept`."""
-        txid = undone_by(version, self.store.rewound_to(), target, self._name)
+        txid = transaction_undone_by(version, self.store.rewound_to(), target, self._name)
         if txid is None or not self.store.writes_in_parts:
             return txid
         if any(row.txid > txid for row in self.store.tombstones_and_rows_since(TxId(txid + 1)).values()):

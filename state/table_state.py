@@ -65,7 +65,7 @@ class TableState(Updatable, Generic[TableT]):
         self._opened: TableT | None = None
         self._read_by: tuple[TransactionAttempt, AttemptId | None] | None = None
         self._expiry: Expiry | None = None
-        self._begun: tuple[TransactionAttempt, int | None] | None = None
+        self._horizon_of_attempt: tuple[TransactionAttempt, int | None] | None = None
         self._expire_after(expires, after)
 
     @property
@@ -84,32 +84,32 @@ class TableState(Updatable, Generic[TableT]):
         self._expiry = expiry
 
     def begin(self, attempt: TransactionAttempt, facts: BatchFacts | None) -> None:
-        """The facts that the horizon of an attempt follows from (see the port)."""
+        """Compute the expiry horizon of an attempt from the facts of its batch (see the port)."""
         if self._expiry is not None:
-            self._begun = attempt, self._expiry.horizon(facts)
+            self._horizon_of_attempt = attempt, self._expiry.horizon(facts)
 
     # --- read from outside ----------------------------------------------------------------------------------------
 
     def read(self, committed_txid: TxId | None = None) -> pa.Table:
-        """Key and value columns of all rows, those that are computed last. The state need not be open.
+        """Return key and value columns of all rows, computed columns last. The state need not be open.
 
-        With `committed_txid` what a reader may see who must not see what comes after that transaction: a crash between
-        the table and the coordinator's store leaves the table one transaction ahead.
+        With `committed_txid` the rows are those as of that transaction: a crash between the table and the coordinator's
+        store leaves the table one transaction ahead.
         """
         return self.computed.append_to(self._all_rows(committed_txid))
 
     @abstractmethod
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        """As `read`, with the columns that are stored."""
+        """Return the rows of `read` with the columns that are stored."""
 
     # --- the port -------------------------------------------------------------------------------------------------
 
     def set_store_id(self, store_id: str | None) -> None:
-        """What a table records that `open` creates (see the port)."""
+        """Set what a table records that `open` creates (see the port)."""
         self._store_id = store_id
 
     def created_for(self) -> str | None:
-        """What the open table has recorded (see the port)."""
+        """Return the `store_id` that the open table has recorded (see the port)."""
         return self._open_table.created_for()
 
     def version(self) -> AttemptId | None:
@@ -128,50 +128,50 @@ class TableState(Updatable, Generic[TableT]):
             self._confirm(attempt_id, lambda table: table.write_version(attempt_id, None))
 
     def _rewind_by(self, fence_id: AttemptId, write: Callable[[TableT], None]) -> None:
-        """Take the table back by `write`, which writes the fence as well; nothing, if the fence is there already."""
+        """Take the table back by `write`, which also writes the fence. Do nothing if the fence is there already."""
         loaded = self.version()
         self._fence.check(loaded, fence_id)
         if loaded != fence_id:
             self._confirm(fence_id, write)
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before this transaction of those keys that exist. Raises `Fenced` or `OperatingError`."""
+        """Return the values of existing keys before this transaction. Raises `Fenced` or `OperatingError`."""
         rows = self._rows
-        wanted = rows.wanted(keys)
-        return rows.found(keys, wanted, self.rows_before(attempt, wanted))
+        key_table = rows.key_table(keys)
+        return rows.values_by_key(keys, key_table, self.rows_before(attempt, key_table))
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """As `get`, in Arrow (see the port)."""
+        """Return, as `get` does, the rows with these keys, in Arrow (see the port)."""
         self._check_version_to_read(attempt)
         try:
-            return self._alive(attempt, self._open_table.lookup(attempt.txid, keys))
+            return self._select_unexpired(attempt, self._open_table.lookup(attempt.txid, keys))
         except StoreMismatch:
             # Rows of a later transaction may have come since the version was read: then by another coordinator.
             self._fence.check(self.version(), attempt.attempt_id)
             raise
 
     def rows_after(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
-        """As `rows_before`, of what this attempt has written (see the port)."""
+        """Return the rows with these keys as this attempt has written them (see the port)."""
         self._fence.check(self.version(), attempt.attempt_id)
-        return self._alive(attempt, self._open_table.lookup(TxId(attempt.txid + 1), keys))
+        return self._select_unexpired(attempt, self._open_table.lookup(TxId(attempt.txid + 1), keys))
 
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
-        """The rows before this transaction whose column lies in a range (see the port). Raises `Fenced`."""
+        """Return the rows before this transaction whose column is in a range (see the port). Raises `Fenced`."""
         check_time_column(self.columns.shown, column, self.table, "rows_between")
         self._check_version_to_read(attempt)
-        found = self._open_table.rows_between(attempt.txid, column, after, until)
+        rows = self._open_table.rows_between(attempt.txid, column, after, until)
         horizons = self._horizons(attempt)
-        return found if horizons is None else select_unexpired(found, self._expiring_column, horizons.previous)
+        return rows if horizons is None else select_unexpired(rows, self._expiring_column, horizons.previous)
 
     def items(self, attempt: TransactionAttempt) -> Iterable[tuple[Key, tuple[Any, ...]]]:
-        """All keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""
+        """Return all keys with their values before this transaction. Raises `Fenced` or `OperatingError`."""
         self._check_version_to_read(attempt)
         width = len(self.key)
-        rows = rows_of(self._alive(attempt, self._open_table.rows(attempt.txid)))
+        rows = rows_of(self._select_unexpired(attempt, self._open_table.rows(attempt.txid)))
         return ((row[:width], row[width:]) for row in rows)
 
     def is_replay(self, attempt: TransactionAttempt) -> bool:
-        """Whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
+        """Return whether an earlier attempt at this transaction has written the table. Raises `Fenced`."""
         version = self.version()
         self._fence.check(version, attempt.attempt_id)
         return version != attempt.attempt_id and self._fence.is_replay(version, attempt)
@@ -190,10 +190,10 @@ class TableState(Updatable, Generic[TableT]):
             self.value_limits.check(table, len(self.key))
 
     def put_parts(self, attempt: TransactionAttempt, parts: Sequence[WrittenPart]) -> None:
-        """As `put`, with what the tasks of a step have kept (see the port)."""
+        """Put the rows that the tasks of a step have kept (see the port)."""
         empty = self._rows.table({})
-        kept = [part.rows.cast(empty.schema) for part in parts if part.rows is not None]
-        self._put_rows(attempt, pa.concat_tables([empty, *kept]), [part.file for part in parts if part.file])
+        tables = [part.rows.cast(empty.schema) for part in parts if part.rows is not None]
+        self._put_rows(attempt, pa.concat_tables([empty, *tables]), [part.file for part in parts if part.file])
 
     def _put_rows(self, attempt: TransactionAttempt, rows: pa.Table, staged: Sequence[StagedFile] = ()) -> None:
         """Write new values, one row per key, and those in files."""
@@ -201,10 +201,10 @@ class TableState(Updatable, Generic[TableT]):
 
     def merge(self, attempt: TransactionAttempt, partials: Partials) -> None:
         """Combine partial aggregates with the values before this transaction (see the port)."""
-        self._write(attempt, self._rows.of_partials(partials), partials.combine, partials.staged)
+        self._write(attempt, self._rows.from_partials(partials), partials.combine, partials.staged)
 
     def close(self) -> None:
-        """Let go of the table."""
+        """Forget the table that is open."""
         self._opened, self._read_by = None, None
 
     # --- the write path -------------------------------------------------------------------------------------------
@@ -228,10 +228,10 @@ class TableState(Updatable, Generic[TableT]):
             self._confirm(attempt_id, lambda table: table.apply(write))
         elif verdict is not Verdict.NOTHING:
             self._confirm(attempt_id, lambda table: table.write_version(attempt_id, attempt, horizons))
-        self._fence.wrote(attempt)
+        self._fence.record_write(attempt)
 
     def _confirm(self, attempt_id: AttemptId, write: Callable[[TableT], None]) -> None:
-        """Write, and see that the table's version is the writer's. Raises `Fenced`, or another `OperatingError`."""
+        """Write, and check that the table has the writer's version. Raises `Fenced`, or another `OperatingError`."""
         read_version = self._open_table.version()
         for tries_left in reversed(range(WRITE_TRIES)):
             refused: WriteRefused | None = None
@@ -251,19 +251,19 @@ class TableState(Updatable, Generic[TableT]):
         self._read_by = (attempt, version)
 
     def _horizons(self, attempt: TransactionAttempt) -> ExpiryHorizons | None:
-        """What this attempt records of horizons, over the version that was loaded; None: rows do not expire."""
+        """Return the horizons that this attempt records over the loaded version. None if rows do not expire."""
         if self._expiry is None:
             return None
         return self._open_table.horizons().advance(attempt.txid, self._horizon_of_batch(attempt))
 
     def _horizon_of_batch(self, attempt: TransactionAttempt) -> int | None:
-        begun, horizon = self._begun or (None, None)
-        if begun != attempt:
+        begun_attempt, horizon = self._horizon_of_attempt or (None, None)
+        if begun_attempt != attempt:
             raise ProtocolError(f"state {self.table}, whose rows expire, was used by {attempt} before begin()")
         return horizon
 
-    def _alive(self, attempt: TransactionAttempt, rows: pa.Table) -> pa.Table:
-        """Of rows as they were before this transaction those that exist for it."""
+    def _select_unexpired(self, attempt: TransactionAttempt, rows: pa.Table) -> pa.Table:
+        """Drop the rows that have expired for this transaction."""
         horizons = self._horizons(attempt)
         return rows if horizons is None else select_unexpired(rows, self._expiring_column, horizons.current)
 
@@ -289,8 +289,8 @@ class TableState(Updatable, Generic[TableT]):
                 f"is at {version} now; nothing was written, the attempt has to be repeated"
             )
 
-    def _own(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """What comes first in `open`."""
+    def _set_owner(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
+        """Check the columns and create the fence. The first step of `open`."""
         self.columns.check(self.table)
         self._fence = Fence(self.table, owner, self.kind, txid_of)
 

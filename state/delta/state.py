@@ -138,7 +138,7 @@ class DeltaMapState(TableState[Layout]):
         Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one of another owner,
         `ConfigError` when Spark is needed and not set up.
         """
-        self._own(owner, txid_of)
+        self._set_owner(owner, txid_of)
         if self.location.is_catalog_name:
             self._resolve()
             check_entries(self._resolved)

@@ -17,7 +17,7 @@ from state.redis.server import Server
 from state.redis.table import RedisRows
 from state.redis.values import RowCodec
 from state.row_table import RowTable
-from state.rows.going_back import reach_in_words
+from state.rows.going_back import describe_rewind
 from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional.core.ports import StateKind
@@ -101,7 +101,7 @@ class RedisMapState(TableState[RowTable]):
         Raises `ConfigError` for a server that may lose what it confirms, and for a user who may not write there,
         `SchemaMismatch` for a table of another shape, `StoreMismatch` for one with rows of another owner.
         """
-        self._own(owner, txid_of)
+        self._set_owner(owner, txid_of)
         self._server.check(self._durability)
         rows = self._stored_rows(owner)
         rows.open(self._store_id)
@@ -138,7 +138,7 @@ class RedisMapState(TableState[RowTable]):
         rows = self._stored_rows(owner_of(topology_id, component_id))
         found = rows.check()
         at = self._table(rows).transaction_to_undo(None if found is None else found.version, target)
-        return reach_in_words(self.table, at)
+        return describe_rewind(self.table, at)
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one script (see the port)."""

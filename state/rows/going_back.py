@@ -1,7 +1,7 @@
-"""Going back by one transaction, where a row holds what was before the last one that changed it, and nothing older.
+"""Rewinds by one transaction, for tables whose rows store one previous value and nothing older.
 
-What was deleted or has expired before that is gone, too. So a table that has gone back can't go back further before it
-has gone on; which is noted with its rows.
+Rows that were deleted or had expired earlier are removed. So a table that has gone back can't go back further until it
+has gone on; the transaction of the last rewind is recorded with its rows for that.
 """
 
 from __future__ import annotations
@@ -11,34 +11,37 @@ from transactional.model.attempt import AttemptId, TxId
 from transactional.model.errors import BeyondKept, StoreMismatch
 
 
-def undone_by(version: AttemptId | None, oldest_known: TxId, target: RewindTarget, state: str) -> TxId | None:
-    """The transaction whose rows go back to what was before; None: there is none.
+def transaction_undone_by(
+    version: AttemptId | None, oldest_known: TxId, target: RewindTarget, state: str
+) -> TxId | None:
+    """Return the transaction that a rewind undoes, None if there is none.
 
-    `oldest_known` is the one that the table has gone back to, before which nothing is known of it. `state` is for
-    errors. Raises `BeyondKept`, and `StoreMismatch` for a version that the store does not know.
+    `oldest_known` is the transaction of the last rewind, before which the table knows nothing. `state` is for errors.
+    Raises `BeyondKept`, and `StoreMismatch` for a version that the store does not know.
     """
     if version is None:
         return None
-    at = target.txid_of(version)
-    if at is None:
+    txid = target.txid_of(version)
+    if txid is None:
         raise StoreMismatch(f"state {state}: the store does not know attempt {version}, which has written the table")
-    if at == target.txid:
+    if txid == target.txid:
         return None
-    if at < target.txid:
+    if txid < target.txid:
         raise BeyondKept(
-            f"state {state} has gone back to transaction {at}: it can't go forward to {target.txid} again; "
-            f"finish with {at}"
+            f"state {state} has gone back to transaction {txid}: it can't go forward to {target.txid} again; "
+            f"finish with {txid}"
         )
-    oldest = TxId(max(at - 1, oldest_known))
+    oldest = TxId(max(txid - 1, oldest_known))
     if target.txid < oldest:
         raise BeyondKept(
-            f"state {state} is at transaction {at} and knows only what was before it: it can't go back to transaction "
+            f"state {state} is at transaction {txid} and knows only what was before it: it can't go back to "
+            "transaction "
             f"{target.txid}; the oldest that it can go back to is {oldest}. Go back to that, or start the topology "
             "over under another id; states in Delta go back further"
         )
-    return at
+    return txid
 
 
-def reach_in_words(state: str, at: TxId | None) -> str:
-    """What going back would mean for a table."""
-    return f"state {state}: " + ("stays as it is" if at is None else f"what transaction {at} did is undone")
+def describe_rewind(state: str, txid: TxId | None) -> str:
+    """Return what a rewind would do to a table, which undoes transaction `txid`."""
+    return f"state {state}: " + ("stays as it is" if txid is None else f"what transaction {txid} did is undone")

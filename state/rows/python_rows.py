@@ -1,4 +1,7 @@
-"""Rows as Python values and as Arrow has them: the same in the driver and in the tasks of a step."""
+"""Converts rows between Python values and Arrow, in the same way in the driver and in the tasks of a step.
+
+`PutRows` checks and converts what a bolt puts; `TaskRows` is the base of what tasks read and write.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ def check_unique(table: pa.Table, key: tuple[str, ...], state: str) -> None:
 
 
 def table_of_rows(rows: Iterable[tuple[Any, ...]], columns: Schema) -> pa.Table:
-    """An Arrow table from rows of Python values. Raises `SchemaMismatch` for a value that does not match its column."""
+    """Return rows of Python values as an Arrow table. Raises `SchemaMismatch` for a value that does not match."""
     schema = arrow_schema(columns)
     return pa.Table.from_batches([batch_from_rows(list(rows), schema, component="a state")], schema)
 
 
 def fitting_rows(rows: Sequence[tuple[Any, ...]], columns: Schema, state: str) -> pa.Table:
-    """As `table_of_rows`, for rows passed to a state. The `SchemaMismatch` names state and row."""
+    """Convert, as `table_of_rows` does, rows passed to a state. The `SchemaMismatch` names state and row."""
     try:
         return table_of_rows(rows, columns)
     except (SchemaMismatch, TypeError, ValueError, OverflowError) as error:
@@ -57,48 +60,48 @@ def _is_misfit(row: tuple[Any, ...], columns: Schema) -> bool:
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows of a table as Python values; none for a table without columns."""
+    """Return the rows of a table as Python values; none for a table without columns."""
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class PutRows:
-    """Rows of these columns. `state` and `owner` are what messages name."""
+    """Converts rows with these columns. `state` and `owner` are for messages."""
 
     columns: StateColumns
     state: str
     owner: str
 
-    def wanted(self, keys: Sequence[Key]) -> pa.Table:
-        """Keys as Arrow has them. Raises `SchemaMismatch`."""
+    def key_table(self, keys: Sequence[Key]) -> pa.Table:
+        """Return keys as an Arrow table. Raises `SchemaMismatch`."""
         return fitting_rows(keys, self.columns.key, self.state)
 
-    def found(self, keys: Sequence[Key], wanted: pa.Table, rows: pa.Table) -> dict[Key, tuple[Any, ...]]:
-        """The values of those keys that have a row."""
-        # As Arrow gives them back: a time of another zone, or without one, which is UTC, is found as the instant it is.
+    def values_by_key(self, keys: Sequence[Key], key_table: pa.Table, rows: pa.Table) -> dict[Key, tuple[Any, ...]]:
+        """Return the values of the keys that have a row. `key_table` has the same keys as `keys`."""
+        # Keys are compared as Arrow returns them: a time without a zone is UTC, one of another zone the same instant.
         width = len(self.columns.key)
-        asked = rows_of(wanted) if width else [()] * len(keys)
-        found = {row[:width]: row[width:] for row in rows_of(rows)}
-        return {key: found[each] for key, each in zip(keys, asked, strict=True) if each in found}
+        arrow_keys = rows_of(key_table) if width else [()] * len(keys)
+        values = {row[:width]: row[width:] for row in rows_of(rows)}
+        return {key: values[arrow_key] for key, arrow_key in zip(keys, arrow_keys, strict=True) if arrow_key in values}
 
     def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
-        """New values as a state writes them. Raises `SchemaMismatch` for values of another type, `ConfigError` if keys
-        can't be deleted."""
+        """Return new values as the table that a state writes. Raises `SchemaMismatch` for values of another type,
+        `ConfigError` if keys can't be deleted."""
         blank = (None,) * len(self.columns.values)
         are_deleted = [values is ABSENT for values in rows.values()]
         self.check_deletes(are_deleted)
-        given = [(*key, *(blank if values is ABSENT else values)) for key, values in rows.items()]
-        return self.marked(fitting_rows(given, self.columns.shown, self.state), are_deleted)
+        full_rows = [(*key, *(blank if values is ABSENT else values)) for key, values in rows.items()]
+        return self.with_deletions(fitting_rows(full_rows, self.columns.shown, self.state), are_deleted)
 
-    def marked(self, source: pa.Table, are_deleted: Sequence[bool]) -> pa.Table:
-        """With the column that says which keys are deleted, if there is one."""
+    def with_deletions(self, source: pa.Table, are_deleted: Sequence[bool]) -> pa.Table:
+        """Append the column that says which keys are deleted, if the state has one."""
         if not self.columns.deletes:
             return source
         return source.append_column(self.columns.deleted, pa.array(are_deleted, pa.bool_()))
 
-    def of_partials(self, partials: Partials) -> pa.Table:
-        """Partial aggregates as a state writes them. Raises `ProtocolError` unless it is said of exactly the value
-        columns how they are combined."""
+    def from_partials(self, partials: Partials) -> pa.Table:
+        """Return partial aggregates as the table that a state writes. Raises `ProtocolError` unless they name a way to
+        combine each value column."""
         values, combine = self.columns.values.names, partials.combine
         if sorted(combine) != sorted(values) or not can_combine_all(combine):
             raise ProtocolError(
@@ -107,9 +110,9 @@ class PutRows:
         return self.as_written(partials.table)
 
     def as_written(self, rows: pa.Table) -> pa.Table:
-        """Key and value columns as a state writes them, none of them deleted."""
+        """Return key and value columns as the table that a state writes; no key is deleted."""
         schema = self.columns.row_schema
-        return self.marked(rows.select(schema.names).cast(schema), [False] * rows.num_rows)
+        return self.with_deletions(rows.select(schema.names).cast(schema), [False] * rows.num_rows)
 
     def check_deletes(self, are_deleted: Sequence[bool]) -> None:
         """Raise `ConfigError` if keys are deleted that can't be."""
@@ -122,7 +125,7 @@ class PutRows:
 
 @dataclass(frozen=True, slots=True)
 class TaskRows(ABC):
-    """Python values on one side, Arrow on the other (see `TaskState`). A state adds where it reads and keeps them."""
+    """The Python side of a `TaskState`. A state adds where it reads rows, and where it keeps them."""
 
     rows: PutRows
 
@@ -137,18 +140,18 @@ class TaskRows(ABC):
         return self.rows.columns.values
 
     def get(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values before the transaction of those keys that exist. Raises `OperatingError`."""
-        wanted = self.rows.wanted(keys)
-        return self.rows.found(keys, wanted, self.rows_before(wanted))
+        """Return the values of existing keys before the transaction. Raises `OperatingError`."""
+        key_table = self.rows.key_table(keys)
+        return self.rows.values_by_key(keys, key_table, self.rows_before(key_table))
 
     @abstractmethod
     def rows_before(self, keys: pa.Table) -> pa.Table:
-        """As `get`, in Arrow. Raises `OperatingError`."""
+        """Return, as `get` does, the rows with these keys, in Arrow. Raises `OperatingError`."""
 
     def table(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> pa.Table:
-        """New values as the state writes them. Raises `SchemaMismatch`."""
+        """Return new values as the table that the state writes. Raises `SchemaMismatch`."""
         return self.rows.table(rows)
 
     def as_written(self, rows: pa.Table) -> pa.Table:
-        """Key and value columns as the state writes them, none of them deleted."""
+        """Return key and value columns as the table that the state writes; no key is deleted."""
         return self.rows.as_written(rows)

@@ -14,22 +14,22 @@ class SumCheck:
 
     def __init__(self, state: str, values: Schema, combine: Sequence[str]) -> None:
         self.state, self.combine = state, combine
-        both = enumerate(zip(values, combine, strict=True))
-        self.columns = [(n, field) for n, (field, how) in both if can_overflow(how, field.type)]
+        pairs = enumerate(zip(values, combine, strict=True))
+        self.columns = [(number, field) for number, (field, word) in pairs if can_overflow(word, field.type)]
         """The value columns that can overflow, with their positions."""
 
     def check(self, key: tuple[Any, ...], stored: Any, partials: Sequence[Any], totals: Sequence[Any]) -> None:
         """Raise `SumOverflow` when one of the totals does not fit its column. `stored` is a row, or anything else."""
         for number, field in self.columns:
             if not fits_type(totals[number], field.type):
-                before = stored[number] if isinstance(stored, tuple) else None
-                shown = partials[number] if before is None else f"{before} (stored) + {partials[number]}"
-                raise make_overflow_error(self.state, field, key, f"{shown} = {totals[number]}")
+                stored_sum = stored[number] if isinstance(stored, tuple) else None
+                terms = partials[number] if stored_sum is None else f"{stored_sum} (stored) + {partials[number]}"
+                raise make_overflow_error(self.state, field, key, f"{terms} = {totals[number]}")
 
 
 class SumBounds:
-    """For each sum column an upper bound of every key's total, in either direction: enough to see, without reading a
-    row, that a transaction can't overflow. It grows with each transaction; `measure` determines it again, by column."""
+    """Upper bounds, by sum column, of the absolute total of every key. They show, without reading a row, that a
+    transaction can't overflow. The bounds grow with each transaction."""
 
     def __init__(self, bounds: Mapping[str, int]) -> None:
         self._bounds = dict(bounds)
@@ -40,7 +40,7 @@ class SumBounds:
             self._bounds[name] += largest[name]
 
     def admit(self, largest: Mapping[str, int], columns: Iterable[Field]) -> bool:
-        """Whether every sum fits, whichever keys the partial aggregates affect. False: it has to be checked."""
+        """Return whether every sum fits, whichever keys the partial aggregates affect. If not, rows must be checked."""
         limits = {field.name: (type_limits(field.type), field.type) for field in columns if field.name in self._bounds}
         return all(
             self._bounds[name] + largest[name] <= to_unscaled(limit[1], type_)

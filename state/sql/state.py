@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from state.examined import ExaminedTable
 from state.row_table import RowTable
-from state.rows.going_back import reach_in_words, undone_by
+from state.rows.going_back import describe_rewind, transaction_undone_by
 from state.rows.value_limits import ValueLimits
 from state.sql.horizons import read_horizons
 from state.sql.notes import REWINDS, STORES
@@ -127,7 +127,7 @@ class SqlMapState(TableState[RowTable]):
         of another owner, `ConfigError` if the database refuses.
         """
         self._database.check_writable()
-        self._own(owner, txid_of)
+        self._set_owner(owner, txid_of)
         registration = self._registration(owner)
         store = SqlRows(self._database, registration, self.table)
         store.open(self._store_id)
@@ -168,7 +168,7 @@ class SqlMapState(TableState[RowTable]):
         with self._reading() as connection:
             version = registration.check(connection)
             oldest_known = TxId(REWINDS.read(connection, self._table_name) or 0)
-        return reach_in_words(self.table, undone_by(version, oldest_known, target, self.table))
+        return describe_rewind(self.table, transaction_undone_by(version, oldest_known, target, self.table))
 
     def rewind(self, target: RewindTarget, fence_id: AttemptId) -> None:
         """Undo the newest transaction, under a new fence, in one database transaction (see the port)."""

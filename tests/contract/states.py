@@ -116,7 +116,7 @@ class StagedMapState(DeltaMapState):
         stager = self.stager(OWNER)
         if stager is None or not partials.table.num_rows or not STAGEABLE.issuperset(partials.combine.values()):
             return partials
-        rows = self._rows.of_partials(partials)
+        rows = self._rows.from_partials(partials)
         check_unique(rows, self.key.names, self.table)
         other, less = rows, rows
         for name, how in partials.combine.items():

@@ -167,7 +167,7 @@ class GoneTooEarly(OpaqueRule):
 
 
 class ExpiredAreRead(InMemory):
-    def _alive(self, attempt: TransactionAttempt, rows: pa.Table) -> pa.Table:
+    def _select_unexpired(self, attempt: TransactionAttempt, rows: pa.Table) -> pa.Table:
         return rows
 
 

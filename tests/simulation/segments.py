@@ -120,7 +120,7 @@ class SegmentedState(SimulatedState):
         while not self._is_committed(attempt, partials):
             self._reached["a write is refused for others' OPTIMIZE, and checked again"] += 1
         self.wrote = attempt.attempt_id
-        self._fence.wrote(attempt)
+        self._fence.record_write(attempt)
 
     def fence(self, attempt_id: AttemptId) -> None:
         super().fence(attempt_id)

@@ -185,8 +185,8 @@ class SimulatedState(MemoryMapState):
         return replace(row, prev_value=self.forgotten) if forgets else row
 
     def get(self, attempt: TransactionAttempt, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        wanted = self._rows.wanted(keys)
-        return self._rows.found(keys, wanted, self._read(attempt, wanted))
+        wanted = self._rows.key_table(keys)
+        return self._rows.values_by_key(keys, wanted, self._read(attempt, wanted))
 
     def rows_before(self, attempt: TransactionAttempt, keys: pa.Table) -> pa.Table:
         if self.is_stateful:
@@ -223,7 +223,7 @@ class SimulatedState(MemoryMapState):
             raise FailedException(f"table {self.stored.name} can't be written")
         while not self._is_written(attempt, rows, combine):
             self._reached["a write is refused for others' OPTIMIZE, and checked again"] += 1
-        self._fence.wrote(attempt)
+        self._fence.record_write(attempt)
 
     def _is_written(self, attempt: TransactionAttempt, rows: Mapping[Key, Any], combine: Mapping[str, str]) -> bool:
         """Check the version and write once. False: others have moved the table, and the check may still hold."""

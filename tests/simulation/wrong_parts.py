@@ -97,7 +97,7 @@ class TriesAgainAfterAConflict(SimulatedState):
             super()._write_values(attempt, rows, combine)
         except TableConflict:
             self.stored.commit(attempt.attempt_id, self._after(Verdict.WRITE, attempt, rows, combine))
-            self._fence.wrote(attempt)
+            self._fence.record_write(attempt)
 
 
 class RebasesOverAnOptimize(SimulatedState):
@@ -126,7 +126,7 @@ class MovesTheVersionFirst(SimulatedState):
         self.stored.commit(attempt.attempt_id)
         self._before(f"write {self.stored.name} as {attempt}")
         self.stored.commit(self.stored.version, self._after(verdict, attempt, rows, combine))
-        self._fence.wrote(attempt)
+        self._fence.record_write(attempt)
 
 
 class AddsToWhatIsThere(SimulatedState):
@@ -152,7 +152,7 @@ class MovesTheRowsFirst(SimulatedState):
             self.stored.commit(self.stored.version, self._after(Verdict.WRITE, attempt, rows, combine))
         self._before(f"write {self.stored.name} as {attempt}")
         self.stored.commit(attempt.attempt_id)
-        self._fence.wrote(attempt)
+        self._fence.record_write(attempt)
 
 
 class ReadsWhatADeadAttemptHasLeft(SimulatedState):
