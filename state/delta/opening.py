@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from state.delta.log.log import check_entries, is_there
-from state.delta.log.torn import set_aside, torn_files, without
+from state.delta.log.torn import describe_without, find_torn_files, set_aside
 from state.delta.log.version import TableVersion
 from state.delta.merged import MergedTable, Turn
 from state.delta.segments.log_layout import LogLayout, SegmentColumns
@@ -157,13 +157,13 @@ def mend_torn_log(location: DeltaLocation, owner: str, check: Callable[[TornFile
 
 def _set_torn_aside(location: DeltaLocation, owner: str, check: Callable[[TornFiles], None]) -> None:
     try:
-        if torn := torn_files(Path(location.uri)):
-            check(without(torn, Path(location.uri), owner))
+        if torn := find_torn_files(Path(location.uri)):
+            check(describe_without(torn, Path(location.uri), owner))
         set_aside(torn)
     except (OSError, DeltaError) as error:
         raise OperatingError(f"Delta table {location} can't be opened: {location.reason(error)}") from error
     for each in torn:
-        _log.warning("Delta table %s: set aside %s, which a power cut has torn: %s", location, each.path, each.why)
+        _log.warning("Delta table %s: set aside %s, which a power cut has torn: %s", location, each.path, each.reason)
 
 
 def columns_of(location: DeltaLocation, key: Sequence[str], names: Mapping[str, str]) -> StateColumns:

@@ -26,7 +26,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from state.delta.log.entries import Entry, log_files, read_entry
 from state.delta.log.log import ENTRY, LOG_FOLDER, UNREADABLE, WHOLE_CHECKPOINT, check_entries
-from state.delta.log.torn import Torn, set_aside
+from state.delta.log.torn import TornFile, set_aside
 from state.delta.tables.data_files import DataFile
 from state.delta.tables.table import DeltaLocation, load_table, storage_of
 from transactional.model.errors import OperatingError, StoreMismatch
@@ -150,7 +150,7 @@ def rebuild_checkpoint(location: DeltaLocation, known: KnownTable) -> str:
     _write(location, storage, known.version, rows)
     if location.scheme == "file":
         log, checkpoint = Path(location.uri, LOG_FOLDER), _checkpoint_name(known.version)
-        set_aside([Torn(log / name, why) for name, why in remains.broken.items() if name != checkpoint])
+        set_aside([TornFile(log / name, why) for name, why in remains.broken.items() if name != checkpoint])
     wrong = [f"{name}: {why}" for name, why in remains.broken.items()]
     gaps = [version for version in remains.unread if f"{version:020}.json" not in remains.broken]
     return "; ".join([*wrong, *(f"the entry of Delta version {version} is missing" for version in gaps)])

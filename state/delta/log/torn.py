@@ -1,9 +1,9 @@
-"""What a power failure leaves of a Delta table on a disk: log files without content.
+"""Log files of a Delta table on a disk that a power cut has torn.
 
 An entry may be truncated, or name files that do not exist; a checkpoint and the hint of the last one may be truncated.
-Such a table can't be opened. While the system is running nobody sees this: what writes tables gives a file its name
-once all of it is written. A torn file was never durable, so no durably committed transaction depends on it. But a file
-that somebody has moved away looks the same: so whether the store has committed what is torn is looked up first.
+Such a table can't be opened. While the system runs, no program sees a torn file, since writers give a file its name
+after its content. A torn file was never durable, so no durably committed transaction depends on it. But a file that
+somebody has moved away looks the same. So it is first looked up whether the store has committed the torn transaction.
 """
 
 from __future__ import annotations
@@ -36,73 +36,75 @@ _CHUNK_BYTES, _CHECKSUM_BYTES, _HEADER_BYTES = 512, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Torn:
-    """A file of a log that has to be set aside, and why."""
+class TornFile:
+    """A file of a log that has to be set aside, and the reason."""
 
     path: Path
-    why: str
+    reason: str
 
 
-def torn_files(table: Path) -> list[Torn]:
-    """The files that prevent a table from being opened and may be removed; empty if the table is intact.
+def find_torn_files(table: Path) -> list[TornFile]:
+    """Return the files that prevent a table from being opened and may be removed. Raises `OSError`.
 
-    Also empty if what remains would not be a table: that needs a backup. Raises `OSError`.
+    The list is empty if the table is intact, and if the other files would not be a table, which needs a backup.
     """
     log = table / LOG_FOLDER
     names = os.listdir(log) if log.is_dir() else []
     entries = sorted((name for name in names if ENTRY.fullmatch(name)), reverse=True)
-    torn = list[Torn]()
+    torn = list[TornFile]()
     for name in entries:
-        why = _why_torn(table, log / name)
-        if not why:
+        reason = _explain_torn_entry(table, log / name)
+        if not reason:
             break
-        torn.append(Torn(log / name, why))
-    kept = [int(name[:20]) for name in entries[len(torn) :]]
-    newest = max(kept, default=-1)
+        torn.append(TornFile(log / name, reason))
+    versions = [int(name[:20]) for name in entries[len(torn) :]]
+    newest = max(versions, default=-1)
     checkpoints = {name: int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)}
     torn += _torn_checkpoints(log, checkpoints, newest)
-    gone = {each.path.name for each in torn}
-    whole = {version for name, version in checkpoints.items() if name not in gone}
-    if not set(range(max(whole, default=-1) + 1, newest + 1)) <= set(kept):
+    torn_names = {file.path.name for file in torn}
+    intact = {version for name, version in checkpoints.items() if name not in torn_names}
+    if not set(range(max(intact, default=-1) + 1, newest + 1)) <= set(versions):
         return []
-    return [*torn, *_torn_hint(log, whole)]
+    return [*torn, *_torn_hint(log, intact)]
 
 
-def without(torn: Collection[Torn], table: Path, owner: str) -> TornFiles:
-    """What the table of an owner is without these files. Raises `OSError`, `DeltaError`."""
-    log, gone = table / LOG_FOLDER, {each.path.name for each in torn}
+def describe_without(torn: Collection[TornFile], table: Path, owner: str) -> TornFiles:
+    """Return the versions that an owner's table has, and loses, without these files. Raises `OSError`, `DeltaError`."""
+    log, torn_names = table / LOG_FOLDER, {file.path.name for file in torn}
     names = sorted((name for name in os.listdir(log) if ENTRY.fullmatch(name)), reverse=True)
-    kept = [name for name in names if name not in gone]
-    version = next(filter(None, (_version_in(log / name, owner) for name in kept)), None)
-    if version is None and kept:
-        # Only a checkpoint has it: others have written so much since.
-        version = DeltaTable(table, version=int(kept[0][:20])).transaction_version(owner)
-    lost = next(filter(None, (_version_in(log / name, owner) for name in names if name in gone)), None)
-    what = "; ".join(f"{each.path.name}: {each.why}" for each in torn)
-    return TornFiles(what, None if version is None else AttemptId(version), None if lost is None else AttemptId(lost))
+    intact = [name for name in names if name not in torn_names]
+    version = next(filter(None, (_version_in(log / name, owner) for name in intact)), None)
+    if version is None and intact:
+        # Only a checkpoint has the version, since other programs have written many entries since.
+        version = DeltaTable(table, version=int(intact[0][:20])).transaction_version(owner)
+    lost_version = next(filter(None, (_version_in(log / name, owner) for name in names if name in torn_names)), None)
+    reasons = "; ".join(f"{file.path.name}: {file.reason}" for file in torn)
+    attempt_id = None if version is None else AttemptId(version)
+    return TornFiles(reasons, attempt_id, None if lost_version is None else AttemptId(lost_version))
 
 
 def _version_in(entry: Path, owner: str) -> int | None:
-    """The version that an entry gives the table of an owner; None: none, or none that can be read."""
+    """Return the version that an entry gives an owner's table, or None if it has none that can be read."""
     try:
         actions = [json.loads(line) for line in entry.read_bytes().splitlines() if b'"txn"' in line]
-        return next((int(each["txn"]["version"]) for each in actions if each["txn"]["appId"] == owner), None)
+        return next((int(action["txn"]["version"]) for action in actions if action["txn"]["appId"] == owner), None)
     except (ValueError, LookupError, TypeError):
         return None
 
 
-def set_aside(torn: Collection[Torn]) -> None:
+def set_aside(torn: Collection[TornFile]) -> None:
     """Move the files out of the log, to names that readers ignore. Raises `OSError`."""
-    for each in torn:
-        # Files written together with it would otherwise be checked against what replaces it.
-        version = each.path.name[:20]
-        for other in (f".{each.path.name}.crc", f"{version}.crc", f".{version}.crc.crc"):
-            each.path.with_name(other).unlink(missing_ok=True)
-        each.path.rename(each.path.with_name(f"_torn_{each.path.name}.{uuid4()}.tmp"))
-    sync({each.path.parent for each in torn})
+    for file in torn:
+        # The checksum files beside it would otherwise be compared with the file that replaces it.
+        version = file.path.name[:20]
+        for checksum in (f".{file.path.name}.crc", f"{version}.crc", f".{version}.crc.crc"):
+            file.path.with_name(checksum).unlink(missing_ok=True)
+        file.path.rename(file.path.with_name(f"_torn_{file.path.name}.{uuid4()}.tmp"))
+    sync({file.path.parent for file in torn})
 
 
-def _why_torn(table: Path, entry: Path) -> str:
+def _explain_torn_entry(table: Path, entry: Path) -> str:
+    """Return why an entry is torn, or an empty text if it is intact."""
     content = entry.read_bytes()
     try:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
@@ -110,16 +112,16 @@ def _why_torn(table: Path, entry: Path) -> str:
         return "it is truncated"
     if not actions or not all(isinstance(action, dict) for action in actions):
         return "it is truncated"
-    if _lacks_its_end(entry, actions) or _lacks_what_was_summed(entry, content):
+    if _is_cut_off(entry, actions) or _is_shorter_than_summed(entry, content):
         return "it is truncated"
     for action in actions:
-        if "add" in action and (why := _why_no_file(table, action["add"])):
-            return why
+        if "add" in action and (reason := _explain_missing_file(table, action["add"])):
+            return reason
     return ""
 
 
-def _lacks_its_end(entry: Path, actions: list[dict[str, Any]]) -> bool:
-    """Whether lines are missing. A topology's entry ends with the app transaction, unless Spark has written it."""
+def _is_cut_off(entry: Path, actions: list[dict[str, Any]]) -> bool:
+    """True if lines are missing. A topology's entry ends with the app transaction, unless Spark has written it."""
     if entry.name == _FIRST and not {"metaData", "protocol"} <= {name for action in actions for name in action}:
         return True
     commit = next((action["commitInfo"] for action in actions if "commitInfo" in action), None)
@@ -132,13 +134,13 @@ def _lacks_its_end(entry: Path, actions: list[dict[str, Any]]) -> bool:
     if not isinstance(note, dict) or OWNER_NOTE not in note:
         return False
     if COMPACTED_FILES_NOTE in note:
-        made = sum("add" in action for action in actions)
-        return made < int(note.get(ADDED_FILES_NOTE, 1)) or not any("remove" in action for action in actions)
+        add_count = sum("add" in action for action in actions)
+        return add_count < int(note.get(ADDED_FILES_NOTE, 1)) or not any("remove" in action for action in actions)
     return "txn" not in actions[-1]
 
 
-def _lacks_what_was_summed(entry: Path, content: bytes) -> bool:
-    """Whether Spark's file system has a checksum for more than exists."""
+def _is_shorter_than_summed(entry: Path, content: bytes) -> bool:
+    """True if the checksums of Spark's file system are for more bytes than the entry has."""
     try:
         sums = entry.with_name(f".{entry.name}.crc").read_bytes()[_HEADER_BYTES:]
     except FileNotFoundError:
@@ -152,7 +154,8 @@ def _lacks_what_was_summed(entry: Path, content: bytes) -> bool:
     )
 
 
-def _why_no_file(table: Path, add: Mapping[str, object]) -> str:
+def _explain_missing_file(table: Path, add: Mapping[str, object]) -> str:
+    """Return why a file that an entry adds is missing or torn, or an empty text if it is intact."""
     path = str(add.get("path", ""))
     if "://" in path or path.startswith("file:"):
         return ""
@@ -167,27 +170,29 @@ def _why_no_file(table: Path, add: Mapping[str, object]) -> str:
     return f"the file {path} that it adds does not exist"
 
 
-def _torn_checkpoints(log: Path, checkpoints: Mapping[str, int], newest: int) -> list[Torn]:
-    """Checkpoints of versions that do not exist, and the newest ones down to one that is intact."""
-    torn = list[Torn]()
+def _torn_checkpoints(log: Path, checkpoints: Mapping[str, int], newest: int) -> list[TornFile]:
+    """Return checkpoints of versions that do not exist, and the newest ones down to an intact one."""
+    torn = list[TornFile]()
     for version in sorted(set(checkpoints.values()), reverse=True):
         parts = [log / name for name in checkpoints if checkpoints[name] == version]
-        is_whole = all(part.suffix != ".parquet" or _has_footer(part) for part in parts)
-        if version <= newest and is_whole:
+        is_intact = all(part.suffix != ".parquet" or _has_footer(part) for part in parts)
+        if version <= newest and is_intact:
             break
-        why = "it is truncated" if not is_whole else f"the log ends with Delta version {newest}"
-        torn += [Torn(part, why) for part in parts]
+        reason = "it is truncated" if not is_intact else f"the log ends with Delta version {newest}"
+        torn += [TornFile(part, reason) for part in parts]
     return torn
 
 
-def _torn_hint(log: Path, checkpoints: Collection[int]) -> list[Torn]:
+def _torn_hint(log: Path, checkpoints: Collection[int]) -> list[TornFile]:
     try:
         version = json.loads((log / _HINT).read_bytes())["version"]
     except FileNotFoundError:
         return []
     except (ValueError, LookupError, TypeError):
-        return [Torn(log / _HINT, "it is truncated")]
-    return [] if version in checkpoints else [Torn(log / _HINT, f"there is no checkpoint of Delta version {version}")]
+        return [TornFile(log / _HINT, "it is truncated")]
+    return (
+        [] if version in checkpoints else [TornFile(log / _HINT, f"there is no checkpoint of Delta version {version}")]
+    )
 
 
 def _is_whole_parquet(path: Path) -> bool:
@@ -199,7 +204,7 @@ def _is_whole_parquet(path: Path) -> bool:
 
 
 def _has_footer(path: Path) -> bool:
-    """Whether a checkpoint can be read at all: bytes of zeros between the marks are none."""
+    """True if a checkpoint can be read, which is not so if there are zeros between its magic bytes."""
     try:
         return _is_whole_parquet(path) and parquet.read_metadata(path).num_row_groups >= 0
     except (pa.ArrowException, OSError):

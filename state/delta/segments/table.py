@@ -31,7 +31,7 @@ from state.delta.segments.log_layout import (
 )
 from state.delta.segments.restarts import check_expiry
 from state.delta.segments.stored import StoredSegments
-from state.delta.tables.lookup import SegmentCopies, measured, newest_rows, with_keys
+from state.delta.tables.lookup import SegmentCopies, measure_bounds, newest_rows, with_keys
 from state.delta.tables.sql import DATA_FUSION, Dialect, alive_view
 from state.delta.tables.staging import FileStager
 from state.delta.writing.commit import as_attempt, commit_overwrite, commit_properties, settle_feature, under_fence
@@ -184,7 +184,7 @@ class SegmentsTable(Layout):
 
     def _measured(self, columns: Sequence[Field]) -> SumBounds:
         files = pa.table(self.loaded.snapshot.get_add_actions(flatten=True))
-        return SumBounds(measured(files, self.columns, columns, self._stored.read_all, self._stored.unique_until))
+        return SumBounds(measure_bounds(files, self.columns, columns, self._stored.read_all, self._stored.unique_until))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from state import DeltaMapState
-from state.delta.log.torn import torn_files
+from state.delta.log.torn import find_torn_files
 from state.delta.merging.change import REWRITTEN_ROWS_MAX
 from state.delta.segments.log_layout import LogLayout
 from tests.contract.states import OWNER, Place, content, counts
@@ -139,11 +139,11 @@ def test_a_torn_checkpoint_or_its_hint_keeps_nobody_out(place: Place, layout: st
 def test_what_is_whole_stays(place: Place, layout: str) -> None:
     folder = table(place, layout)
     DeltaTable(folder).create_checkpoint()
-    assert torn_files(folder) == []
+    assert find_torn_files(folder) == []
     DeltaTable(folder).optimize.compact()
     DeltaTable(folder).delete("word = 'b'")
     DeltaTable(folder).alter.set_table_properties({"delta.appendOnly": "false"})
-    assert torn_files(folder) == [], "entries of others end as they like"
+    assert find_torn_files(folder) == [], "entries of others end as they like"
 
 
 def test_what_would_leave_no_table_is_left_alone(place: Place) -> None:
@@ -151,7 +151,7 @@ def test_what_would_leave_no_table_is_left_alone(place: Place) -> None:
     DeltaTable(folder).create_checkpoint()
     cut_checkpoint(folder)
     log_file(folder, 1).unlink()
-    assert torn_files(folder) == []
+    assert find_torn_files(folder) == []
 
 
 def test_a_table_whose_creation_is_torn_is_created_anew(place: Place) -> None:
