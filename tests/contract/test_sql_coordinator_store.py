@@ -180,7 +180,9 @@ def batch_with_all_parts() -> BatchMetadata:
         split_records=5,
         excluded=(Exclusion("bolt", "0123", "no"),),
         letters=(Letter(1, 0, "bolt", "flights", "default", '{"n": 1}', "no"),),
-        facts=BatchFacts(1_000, 5_000, 900, None, behind={"total": (4_000, None)}, last_row_ms={"total": 950}),
+        facts=BatchFacts(
+            1_000, 5_000, 900, None, outer_watermarks={"total": (4_000, None)}, last_row_ms={"total": 950}
+        ),
         event_times={flights: LastSeen(7_000, 1_000)},
         listed={PartitionId("flights", 1): Listed(900, Listing.EMPTY, is_awaited=False)},
         pending=(PendingMessage(flights, Offset(3), 2, 1_400, "no"),),

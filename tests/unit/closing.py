@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from transactional.core.machine.window_assignment import with_windows_behind
+from transactional.core.machine.window_assignment import with_outer_watermarks
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
 from transactional.model.facts import BatchFacts, compute_facts
-from transactional.topology.closing import ClosingRule, windows_behind
+from transactional.topology.closing import ClosingRule, find_event_time_inner_windows
 from transactional.topology.topology import Topology
 
 
@@ -18,7 +18,7 @@ def planned_facts(topology: Topology, after: BatchMetadata, ms: int, **options: 
     times = topology.event_times_of(after.event_times)
     known = [(of, after.event_times[partition]) for partition, of in times.items()]
     facts = compute_facts(after.facts, after.facts.time_ms + ms, known, after.listed.values())
-    facts = with_windows_behind(facts, after.facts, windows_behind(topology.components))
+    facts = with_outer_watermarks(facts, after.facts, find_event_time_inner_windows(topology.components))
     rule = ClosingRule(topology, TopologyConfig(**options))
     return rule.facts_without_records(after, facts, after.listed.values(), has_ended=True)
 

@@ -22,7 +22,7 @@ from tests.windows.count_world import CountWorld
 from tests.windows.seeds import HAPPENINGS, MANY, SEEDS, situations
 from tests.windows.world import Flaky, FlakyState, NotingRunner, Parts, World, run_seeds, since_1970
 from transactional.core.machine.listing import record_listed
-from transactional.core.machine.window_assignment import WindowsBehind, with_windows_behind
+from transactional.core.machine.window_assignment import InnerWindowsByName, with_outer_watermarks
 from transactional.core.ports import StateKind
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.facts import BatchFacts, Listed, compute_facts
@@ -188,37 +188,40 @@ def test_windows_whose_parts_go_to_several_tasks_are_found(monkeypatch: pytest.M
     assert is_found(known=5)
 
 
-def by_the_source(facts: BatchFacts, before: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+def by_the_source(facts: BatchFacts, before: BatchFacts | None, windows: InnerWindowsByName) -> BatchFacts:
     """All windows by the times of the source."""
     return facts
 
 
-def one_transaction_early(facts: BatchFacts, before: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+def one_transaction_early(facts: BatchFacts, before: BatchFacts | None, windows: InnerWindowsByName) -> BatchFacts:
     """What the windows above close in the same transaction is still to come."""
-    found = with_windows_behind(facts, before, windows)
+    found = with_outer_watermarks(facts, before, windows)
     return replace(
         found,
-        behind={
-            name: (with_windows_behind(facts, facts, windows).behind[name][0], found.behind[name][1])
+        outer_watermarks={
+            name: (
+                with_outer_watermarks(facts, facts, windows).outer_watermarks[name][0],
+                found.outer_watermarks[name][1],
+            )
             for name in windows
         },
     )
 
 
-def at_the_end(facts: BatchFacts, before: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+def at_the_end(facts: BatchFacts, before: BatchFacts | None, windows: InnerWindowsByName) -> BatchFacts:
     """As if rows had the time at which their window ends."""
     later = {
         name: tuple(replace(each, first_time=partial(each.first_time.func, by_end=True)) for each in above)  # type: ignore[attr-defined]
         for name, above in windows.items()
     }
-    return with_windows_behind(facts, before, later)
+    return with_outer_watermarks(facts, before, later)
 
 
 @pytest.mark.parametrize("wrong", [by_the_source, one_transaction_early, at_the_end])
 def test_windows_of_windows_that_close_too_early_are_found(
     wrong: Callable[..., BatchFacts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "with_windows_behind", wrong)
+    monkeypatch.setattr(runner, "with_outer_watermarks", wrong)
     assert is_found(world=CascadeWorld, known=8)
 
 

@@ -194,7 +194,9 @@ class BatchMetadata:
         """Return the facts, and all other parts that are not empty."""
         parts = {
             "facts": self.facts and _facts_row(self.facts),
-            "behind": [[name, *times] for name, times in sorted(self.facts.behind.items())] if self.facts else [],
+            "behind": [[name, *times] for name, times in sorted(self.facts.outer_watermarks.items())]
+            if self.facts
+            else [],
             "last_rows": [[name, ms] for name, ms in sorted(self.facts.last_row_ms.items())] if self.facts else [],
             "event_times": [[p.source, p.index, *self.event_times[p]] for p in sorted(self.event_times)],
             "listed": [[p.source, p.index, *self.listed[p]] for p in sorted(self.listed)],
@@ -257,7 +259,7 @@ class BatchMetadata:
             }
             last_rows = {_parse_text(name): parse_whole_number(ms) for name, ms in document.get("last_rows", [])}
             numbers = map(_number_or_none, (watermark, *previous_values))
-            facts = BatchFacts(parse_whole_number(time_ms), *numbers, behind=behind, last_row_ms=last_rows)
+            facts = BatchFacts(parse_whole_number(time_ms), *numbers, outer_watermarks=behind, last_row_ms=last_rows)
         times = {
             PartitionId(_parse_text(p), parse_whole_number(i)): LastSeen(*map(parse_whole_number, last_seen))
             for p, i, *last_seen in document.get("event_times", [])

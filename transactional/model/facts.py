@@ -41,7 +41,9 @@ class BatchFacts:
     previous_watermark_us: int | None = None
     static_versions: Mapping[str, StaticVersion] = field(default_factory=dict, hash=False, kw_only=True)
     """The versions of static tables that the batch reads, by table. They are stored beside the facts."""
-    behind: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict, hash=False, kw_only=True)
+    outer_watermarks: Mapping[str, tuple[int | None, int | None]] = field(
+        default_factory=dict, hash=False, kw_only=True
+    )
     """`watermark_us` and `previous_watermark_us` by component, for components with windows over other windows.
 
     Their watermarks are behind those of the source, because the other windows still keep rows."""
@@ -51,9 +53,9 @@ class BatchFacts:
 
     def for_component(self, component: str) -> BatchFacts:
         """Return the facts for a component: with watermarks of its own if it has windows over other windows."""
-        if component not in self.behind:
+        if component not in self.outer_watermarks:
             return self
-        watermark_us, previous_us = self.behind[component]
+        watermark_us, previous_us = self.outer_watermarks[component]
         return replace(self, watermark_us=watermark_us, previous_watermark_us=previous_us)
 
 

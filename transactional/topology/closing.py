@@ -2,8 +2,8 @@
 
 A transaction closes the windows that the watermark has passed by the records before it. Behind the last record there is
 no further one, so `ClosingRule` decides whether a transaction without records is planned. It is pure: it depends on
-what is recorded, and on the time of planning. Windows may count the rows of other windows, which are said to be above
-them.
+what is recorded, and on the time of planning. Windows may count the rows of other windows: *outer* windows count
+the rows of *inner* ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from transactional.core.machine.window_assignment import WindowsAbove, WindowsBehind
+from transactional.core.machine.window_assignment import InnerWindows, InnerWindowsByName
 from transactional.core.ports import Windowed
 from transactional.model.batch import BatchMetadata
 from transactional.model.config import TopologyConfig
@@ -41,37 +41,38 @@ class WindowComponent(Protocol):
         """The inputs of the component, whose sources come before it."""
 
 
-def windows_above(components: Iterable[WindowComponent]) -> WindowsBehind:
-    """Return the next windows above each component with windows of time, whatever components lie between."""
-    above, inner_windows = dict[str, dict[str, Windowed]](), dict[str, tuple[WindowsAbove, ...]]()
+def find_inner_windows(components: Iterable[WindowComponent]) -> InnerWindowsByName:
+    """Return, for each component with windows of time, the inner windows whose rows it counts, whatever components lie
+    between."""
+    reaching, inner_windows = dict[str, dict[str, Windowed]](), dict[str, tuple[InnerWindows, ...]]()
     for component in components:
-        levels_above = dict[str, Windowed]()
+        reaching_inputs = dict[str, Windowed]()
         for grouping in component.inputs:
-            levels_above |= above.get(grouping.source, {})
+            reaching_inputs |= reaching.get(grouping.source, {})
         windows = component.windows
-        above[component.id] = levels_above
+        reaching[component.id] = reaching_inputs
         if windows is not None and not windows.depends_on_order:
-            above[component.id] = {component.id: windows}
-            if levels_above:
+            reaching[component.id] = {component.id: windows}
+            if reaching_inputs:
                 inner_windows[component.id] = tuple(
-                    _inner_window(name, inner, windows) for name, inner in levels_above.items()
+                    _inner_window(name, inner, windows) for name, inner in reaching_inputs.items()
                 )
     return inner_windows
 
 
-def _inner_window(name: str, inner: Windowed, windows: Windowed) -> WindowsAbove:
-    return WindowsAbove(name, inner.closes_without_input, partial(inner.first_time, by_end=windows.time_is_window_end))
+def _inner_window(name: str, inner: Windowed, windows: Windowed) -> InnerWindows:
+    return InnerWindows(name, inner.closes_without_input, partial(inner.first_time, by_end=windows.time_is_window_end))
 
 
-def windows_behind(components: Iterable[WindowComponent]) -> WindowsBehind:
-    """Return the windows above, for components whose own windows use event time."""
+def find_event_time_inner_windows(components: Iterable[WindowComponent]) -> InnerWindowsByName:
+    """Return the inner windows of components whose own windows use event time."""
     components = list(components)
     by_event = {
         component.id
         for component in components
         if component.windows is not None and not component.windows.closes_without_input
     }
-    return {name: above for name, above in windows_above(components).items() if name in by_event}
+    return {name: inner_windows for name, inner_windows in find_inner_windows(components).items() if name in by_event}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +81,20 @@ class TimedWindows:
     microseconds since 1970."""
 
     windows: Mapping[str, Windowed]
-    above: WindowsBehind
+    inner_windows: InnerWindowsByName
 
     @classmethod
     def from_topology(cls, topology: Topology) -> TimedWindows:
         """Return the windows of a topology, each after those whose rows it counts."""
         timed = {c.id: c.windows for c in topology.components if c.windows is not None}
         windows = {name: timed_windows for name, timed_windows in timed.items() if not timed_windows.depends_on_order}
-        return cls(windows, windows_above(topology.components) if windows else {})
+        return cls(windows, find_inner_windows(topology.components) if windows else {})
 
     def names_by_transaction_time(self) -> set[str]:
         """Return the components whose windows use the time of transactions, or count the rows of such windows."""
         names = set[str]()
         for name, windows in self.windows.items():
-            if windows.closes_without_input or any(inner.name in names for inner in self.above.get(name, ())):
+            if windows.closes_without_input or any(inner.name in names for inner in self.inner_windows.get(name, ())):
                 names.add(name)
         return names
 
@@ -110,8 +111,8 @@ class TimedWindows:
             if windows.closes_without_input:
                 rows = [] if batch.facts is None else [self._last_row_ms(name, batch.facts) * 1_000]
             else:
-                above = [ends[inner.name] for inner in self.above.get(name, ()) if inner.name in ends]
-                rows = above if newest_us is None else [newest_us, *above]
+                inner_ends = [ends[inner.name] for inner in self.inner_windows.get(name, ()) if inner.name in ends]
+                rows = inner_ends if newest_us is None else [newest_us, *inner_ends]
             if rows:
                 ends[name] = max(rows) + windows.longest_us
         return ends
@@ -144,14 +145,18 @@ class TimedWindows:
     def with_last_rows(self, facts: BatchFacts, batch: BatchMetadata, *, has_rows: bool) -> BatchFacts:
         """Add the time of the last row of each component with windows by transaction time to the facts after a batch.
 
-        Its rows are records, or windows above it that close.
+        Its rows are records, or inner windows that close.
         """
         by_transaction = [name for name, windows in self.windows.items() if windows.closes_without_input]
         if not by_transaction:
             return facts
         closing, last_row_ms = set(self.closing(batch, facts)), dict[str, int]()
         for name in by_transaction:
-            if has_rows or batch.facts is None or any(inner.name in closing for inner in self.above.get(name, ())):
+            if (
+                has_rows
+                or batch.facts is None
+                or any(inner.name in closing for inner in self.inner_windows.get(name, ()))
+            ):
                 last_row_ms[name] = facts.time_ms
             else:
                 last_row_ms[name] = self._last_row_ms(name, batch.facts)
@@ -166,19 +171,19 @@ class TimedWindows:
     def closing_watermark_us(self, batch: BatchMetadata) -> int | None:
         """Return the watermark of the source at which all windows by event time have closed, level by level.
 
-        It is the newest event time plus the longest window; None if there is no event time, or no such window. Windows
-        above emit nothing that is late for windows behind them, which therefore need a later watermark, by what is
-        still open above.
+        It is the newest event time plus the longest window; None if there is no event time, or no such window. Inner
+        windows emit nothing that is late for outer ones, which therefore need a later watermark, by what the inner
+        windows keep open.
         """
         ends, by_transaction = self.last_ends_us(batch), self.names_by_transaction_time()
         needed_us = {name: end for name, end in ends.items() if name not in by_transaction}
         for name in reversed(list(needed_us)):
-            for above in self.above.get(name, ()):
-                us, first_us = needed_us[name], above.first_time(needed_us[name])
+            for inner in self.inner_windows.get(name, ()):
+                us, first_us = needed_us[name], inner.first_time(needed_us[name])
                 if first_us < us:
-                    us += max(us - first_us, self.windows[above.name].longest_us)
-                needed_us[above.name] = max(needed_us[above.name], us)
-        return max((us for name, us in needed_us.items() if name not in self.above), default=None)
+                    us += max(us - first_us, self.windows[inner.name].longest_us)
+                needed_us[inner.name] = max(needed_us[inner.name], us)
+        return max((us for name, us in needed_us.items() if name not in self.inner_windows), default=None)
 
 
 def windows_left_open(topology: Topology) -> dict[str, str]:
@@ -253,7 +258,7 @@ class ClosingRule:
         is_silent = follows_clock(
             batch_facts, [(event_time, batch.event_times[partition]) for partition, event_time in times.items()]
         )
-        levels, drains = set(self.windows.above), self._config.stop_when_drained
+        levels, drains = set(self.windows.inner_windows), self._config.stop_when_drained
         names = set(self._by_transaction)
         if is_silent:
             names |= self.windows.windows.keys()

@@ -314,7 +314,9 @@ def test_windows_of_windows_by_transaction_time_close_by_the_clock() -> None:
         facts = planned_facts(topology, batch, ms - batch.facts.time_ms)  # type: ignore[union-attr]
         if facts is not None:
             planned.append(ms)
-            batch = BatchMetadata({}, facts=BatchFacts(ms, behind=facts.behind, last_row_ms={"open": 60_000}))
+            batch = BatchMetadata(
+                {}, facts=BatchFacts(ms, outer_watermarks=facts.outer_watermarks, last_row_ms={"open": 60_000})
+            )
     assert planned[0] == 61_000
     assert min(later - ms for ms, later in itertools.pairwise(planned)) >= 1_000
     assert planned[-1] <= 74_000

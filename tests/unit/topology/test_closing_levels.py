@@ -10,11 +10,11 @@ import pytest
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import TransactionalTopologyBuilder, TupleWindow, WindowedBolt
-from transactional.core.machine.window_assignment import WindowsAbove, with_windows_behind
+from transactional.core.machine.window_assignment import InnerWindows, with_outer_watermarks
 from transactional.model.batch import BatchMetadata, PartitionId
 from transactional.model.facts import BatchFacts, LastSeen
 from transactional.testing import complete_topology
-from transactional.topology.closing import TimedWindows, windows_behind
+from transactional.topology.closing import TimedWindows, find_event_time_inner_windows
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Sum, TridentTopology, field, session, sliding, tumbling
 
@@ -123,7 +123,7 @@ def three_levels() -> Topology:
 
 def test_windows_are_known_by_those_above_them() -> None:
     components = three_levels().components
-    found = windows_behind(components)
+    found = find_event_time_inner_windows(components)
     assert {name: [each.name for each in above] for name, above in found.items()} == {
         "outer": ["inner"],
         "top": ["outer"],
@@ -139,8 +139,8 @@ def test_windows_are_known_by_those_above_them() -> None:
     assert windows.closing_watermark_us(after) == ends["top"] + 60 * minute - 1, "a session lasts for an hour at most"
 
 
-def above(name: str, back: int, *, by_transaction: bool = False) -> WindowsAbove:
-    return WindowsAbove(name, by_transaction, lambda us: us - back)
+def above(name: str, back: int, *, by_transaction: bool = False) -> InnerWindows:
+    return InnerWindows(name, by_transaction, lambda us: us - back)
 
 
 BEHIND = {"b": (above("a", 10),), "c": (above("b", 100), above("a", 50))}
@@ -151,34 +151,34 @@ def chain(*watermark: int | None) -> BatchFacts:
     for txid, us in enumerate(watermark):
         before = facts
         now = BatchFacts(txid, us, txid - 1, watermark[txid - 1]) if txid else BatchFacts(txid, us)
-        facts = with_windows_behind(now, before, BEHIND)
+        facts = with_outer_watermarks(now, before, BEHIND)
     assert facts is not None
     return facts
 
 
 def test_what_is_late_follows_from_what_windows_had_closed_before() -> None:
-    assert chain(None).behind == {"b": (None, None), "c": (None, None)}
-    assert chain(1_000).behind == {"b": (None, None), "c": (None, None)}
-    assert chain(1_000, 2_000).behind == {"b": (990, None), "c": (None, None)}
-    assert chain(1_000, 2_000, 3_000).behind == {"b": (1_990, 990), "c": (890, None)}
-    assert chain(1_000, 2_000, 3_000, 3_000).behind == {"b": (2_990, 1_990), "c": (1_890, 890)}
+    assert chain(None).outer_watermarks == {"b": (None, None), "c": (None, None)}
+    assert chain(1_000).outer_watermarks == {"b": (None, None), "c": (None, None)}
+    assert chain(1_000, 2_000).outer_watermarks == {"b": (990, None), "c": (None, None)}
+    assert chain(1_000, 2_000, 3_000).outer_watermarks == {"b": (1_990, 990), "c": (890, None)}
+    assert chain(1_000, 2_000, 3_000, 3_000).outer_watermarks == {"b": (2_990, 1_990), "c": (1_890, 890)}
 
 
 def test_what_is_late_never_goes_back() -> None:
     """Not for a store either that was written when all windows went by the source."""
     before = BatchFacts(7, 5_000, 6, 4_000)
-    facts = with_windows_behind(BatchFacts(8, 5_005, 7, 5_000), before, BEHIND)
-    assert facts.behind == {"b": (5_000, 5_000), "c": (5_000, 5_000)}
-    after = with_windows_behind(BatchFacts(9, 5_500, 8, 5_005), facts, BEHIND)
-    assert after.behind == {"b": (5_000, 5_000), "c": (5_000, 5_000)}
-    last = with_windows_behind(BatchFacts(10, 5_600, 9, 5_500), after, BEHIND)
-    assert last.behind == {"b": (5_490, 5_000), "c": (5_000, 5_000)}
+    facts = with_outer_watermarks(BatchFacts(8, 5_005, 7, 5_000), before, BEHIND)
+    assert facts.outer_watermarks == {"b": (5_000, 5_000), "c": (5_000, 5_000)}
+    after = with_outer_watermarks(BatchFacts(9, 5_500, 8, 5_005), facts, BEHIND)
+    assert after.outer_watermarks == {"b": (5_000, 5_000), "c": (5_000, 5_000)}
+    last = with_outer_watermarks(BatchFacts(10, 5_600, 9, 5_500), after, BEHIND)
+    assert last.outer_watermarks == {"b": (5_490, 5_000), "c": (5_000, 5_000)}
 
 
 def test_windows_by_transaction_have_its_time() -> None:
     behind = {"b": (above("a", 10, by_transaction=True),)}
-    facts = with_windows_behind(BatchFacts(8), BatchFacts(7), behind)
-    assert facts.behind == {"b": (6_990, None)}
+    facts = with_outer_watermarks(BatchFacts(8), BatchFacts(7), behind)
+    assert facts.outer_watermarks == {"b": (6_990, None)}
 
 
 def test_facts_of_windows_of_windows_are_recorded() -> None:
@@ -186,7 +186,7 @@ def test_facts_of_windows_of_windows_are_recorded() -> None:
     again = BatchMetadata.from_json(batch.to_json())
     assert again.facts == batch.facts
     assert again.facts is not None
-    assert again.facts.for_component("b") == BatchFacts(2, 1_990, 1, 990, behind=again.facts.behind)
+    assert again.facts.for_component("b") == BatchFacts(2, 1_990, 1, 990, outer_watermarks=again.facts.outer_watermarks)
     assert again.facts.for_component("a") == again.facts
 
 
@@ -195,6 +195,6 @@ def test_silence_ends_when_the_last_of_the_windows_has_closed(late_us: int, *, e
     """A transaction without a record closes the inner ones, the next ones those behind."""
     windows, minute = TimedWindows.from_topology(three_levels()), 60_000_000
     late = (24 * 60 + late_us) * minute
-    facts = BatchFacts(1, 10**15, behind={"outer": (10**15, None), "top": (late, None)})
+    facts = BatchFacts(1, 10**15, outer_watermarks={"outer": (10**15, None), "top": (late, None)})
     after = BatchMetadata({}, event_times={PartitionId("a", 0): LastSeen(0)}, facts=facts)
     assert list(windows.open_until_us(after)) == (["top"] if expected else [])

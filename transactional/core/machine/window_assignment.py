@@ -129,7 +129,7 @@ class Sessions:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowsAbove:
+class InnerWindows:
     """The windows of a component `name`, whose rows other windows count.
 
     `first_time` returns the earliest time that the row of a window may have which has not closed at the given
@@ -149,11 +149,11 @@ class WindowsAbove:
         return None if closed_us is None else self.first_time(closed_us)
 
 
-WindowsBehind = Mapping[str, tuple[WindowsAbove, ...]]
+InnerWindowsByName = Mapping[str, tuple[InnerWindows, ...]]
 """The windows whose rows a component counts, by component. A component comes after those whose windows it counts."""
 
 
-def with_windows_behind(facts: BatchFacts, previous: BatchFacts | None, windows: WindowsBehind) -> BatchFacts:
+def with_outer_watermarks(facts: BatchFacts, previous: BatchFacts | None, windows: InnerWindowsByName) -> BatchFacts:
     """Return the facts of a batch with the watermarks of windows that count other windows.
 
     Such a watermark is the earliest time that a row may still have. So outer windows count the rows of an inner window
@@ -166,7 +166,7 @@ def with_windows_behind(facts: BatchFacts, previous: BatchFacts | None, windows:
         times = [None if previous is None else inner.earliest_time(previous) for inner in inner_windows]
         new_us = None if None in times else min(us for us in times if us is not None)
         watermarks[name] = max((us for us in (old_us, new_us) if us is not None), default=None), old_us
-    return replace(facts, behind=watermarks) if watermarks else facts
+    return replace(facts, outer_watermarks=watermarks) if watermarks else facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from transactional.core.machine.protocol import (
     ProcessingSucceeded,
     ProgressMade,
 )
-from transactional.core.machine.window_assignment import with_windows_behind
+from transactional.core.machine.window_assignment import with_outer_watermarks
 from transactional.core.ports import Clock, JobExecutor, Processed
 from transactional.model.attempt import TransactionAttempt
 from transactional.model.batch import BatchLimit, BatchMetadata, OffsetRange, PartitionId, PendingMessage
@@ -41,7 +41,7 @@ from transactional.runtime.engine.history.observing import Maintained, Notice
 from transactional.runtime.engine.maintenance import Maintenance, Targets
 from transactional.runtime.engine.message_letters import letters_of_messages
 from transactional.runtime.engine.waiting import PartitionWaitLog
-from transactional.topology.closing import ClosingRule, windows_behind
+from transactional.topology.closing import ClosingRule, find_event_time_inner_windows
 from transactional.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class PhaseRunner:
         self.topology, self.executor, self.post = topology, executor, post
         self.clock, self.config = clock or SystemClock(), config or TopologyConfig()
         self._closing = ClosingRule(topology, self.config)
-        self._windows_behind = windows_behind(topology.components)
+        self._windows_behind = find_event_time_inner_windows(topology.components)
         self._planning = DaemonPool(1, "planning")
         # An aborted attempt may still occupy a thread.
         self._processing = DaemonPool(2 * max_pending, "processing")
@@ -293,7 +293,7 @@ class PhaseRunner:
         rules = self.topology.event_times_of(after.event_times)
         seen = [(rule, after.event_times[partition]) for partition, rule in rules.items()]
         facts = compute_facts(after.facts, now_ms, seen, listed.values())
-        return with_windows_behind(facts, after.facts, self._windows_behind)
+        return with_outer_watermarks(facts, after.facts, self._windows_behind)
 
     def _process(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Event:
         try:
