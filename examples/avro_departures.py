@@ -47,7 +47,8 @@ def register(registry: str) -> int:
 
 
 def departure(schema_id: int, carrier: str, delay: int) -> bytes:
-    """What a serializer makes of a departure: a zero byte, the id, a string, the second type of a union, an int."""
+    """Return a departure as a serializer encodes it: a zero byte, the id, a string, the second type of a union, an
+    int."""
     text = carrier.encode()
     return b"\0" + schema_id.to_bytes(4, "big") + bytes([2 * len(text)]) + text + bytes([2, 2 * delay])
 

@@ -43,7 +43,7 @@ _REGISTRY: Final = """CREATE TABLE IF NOT EXISTS transactional_states (
 
 @contextmanager
 def raising_ours(state: str) -> Iterator[None]:
-    """What DuckDB raises is to whoever uses a state."""
+    """Raise DuckDB's errors as the errors that users of a state expect."""
     try:
         yield
     except duckdb.ProgrammingError as error:
@@ -90,36 +90,36 @@ class DuckRows(RowStore):
         return self._recorded().get("store_id")
 
     def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
-        """Of the registry."""
+        """Read the version and the expiry horizons from the registry."""
         about = self._recorded()
         txid, horizons = about.get("horizon_txid"), (about.get("horizon"), about.get("previous_horizon"))
         return about.get("attempt_id"), NO_HORIZONS if txid is None else ExpiryHorizons(TxId(txid), *horizons)
 
     def rewound_to(self) -> TxId:
-        """Of the registry."""
+        """Return the transaction that a rewind took the table back to, 0 if there was none."""
         return TxId(self._recorded().get("rewound_to") or 0)
 
     def rows(self, keys: Collection[Key] | None = None) -> Rows:
-        """Rows by key; a table without a key has one at most."""
+        """Return rows by key. A table without a key has one row at most."""
         if keys is None or not self._width:
             return self._stored("true")
-        with self._given(keys, self._columns.key) as given:
-            return self._stored(f"EXISTS (SELECT 1 FROM {given} g WHERE {self._same_key('g')})")
+        with self._registered(keys, self._columns.key) as source:
+            return self._stored(f"EXISTS (SELECT 1 FROM {source} g WHERE {self._same_key('g')})")
 
     def rows_between(self, column: str, after: int | None, until: int) -> Rows:
-        """The rows whose column lies in the range, or did before their last transaction."""
+        """Return the rows whose column is in the range, or was before their last transaction."""
         names = [column] if column in self._columns.key.names else [column, self._columns.prev(column)]
-        late = [f"epoch_us({_quoted(each)}) BETWEEN $after + 1 AND $until" for each in names]
+        late = [f"epoch_us({_quoted(name)}) BETWEEN $after + 1 AND $until" for name in names]
         return self._stored(" OR ".join(late), {"after": -(2**63) if after is None else after, "until": until})
 
     def tombstones_and_rows_since(self, since: TxId | None) -> Rows:
-        """Tombstones, and with `since` the rows of this transaction and later ones."""
+        """Return tombstones and, with `since`, the rows of this transaction and later ones."""
         marks = [f"{_quoted(self._columns.deleted)}"] if self._columns.deletes else []
         marks += [] if since is None else [f"{_quoted(self._columns.txid)} >= {since:d}"]
         return self._stored(" OR ".join(marks)) if marks else {}
 
     def write(self, write: RowWrite, change: Change | None = None) -> None:
-        """Move the version on, which nobody else can do then, read what `change` reads, and write."""
+        """Advance the version, which no other writer can do then, compute the change, and write it."""
         try:
             with self._transaction():
                 self._move(write)
@@ -132,16 +132,16 @@ class DuckRows(RowStore):
     # --- the registry ---------------------------------------------------------------------------------------------
 
     def _create(self, owner: str, columns: str, store_id: str | None) -> None:
-        with self._given([], self._columns.all) as given:
-            self._connection.execute(f"CREATE TABLE {self._table} AS SELECT * FROM {given}")
+        with self._registered([], self._columns.all) as source:
+            self._connection.execute(f"CREATE TABLE {self._table} AS SELECT * FROM {source}")
         about = [self._name, owner, columns, store_id, *(None,) * 5]
         self._connection.execute("INSERT INTO transactional_states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", about)
 
     def _recorded(self) -> dict[str, Any]:
         with raising_ours(self._state):
             query = "SELECT * FROM transactional_states WHERE name = ?"
-            found: list[dict[str, Any]] = self._arrow(query, [self._name]).to_pylist()
-        return found[0] if found else {}
+            records: list[dict[str, Any]] = self._arrow(query, [self._name]).to_pylist()
+        return records[0] if records else {}
 
     def _move(self, write: RowWrite) -> None:
         """Compare the version, and set it. Raises `WriteRefused`."""
@@ -155,8 +155,8 @@ class DuckRows(RowStore):
         if write.rewound_to is not None:
             new["rewound_to"] = write.rewound_to
         setting = ", ".join(f"{name} = ?" for name in new)
-        where = "name = ? AND attempt_id IS NOT DISTINCT FROM ?::BIGINT"
-        update = f"UPDATE transactional_states SET {setting} WHERE {where} RETURNING name"
+        condition = "name = ? AND attempt_id IS NOT DISTINCT FROM ?::BIGINT"
+        update = f"UPDATE transactional_states SET {setting} WHERE {condition} RETURNING name"
         if not self._arrow(update, [*new.values(), self._name, write.expected_version]).num_rows:
             raise WriteRefused("another writer came between", is_conflict=True)
 
@@ -165,30 +165,30 @@ class DuckRows(RowStore):
     def _stored(self, condition: str, parameters: Mapping[str, Any] | None = None) -> Rows:
         query = f"SELECT * FROM {self._table} t WHERE {condition}"
         with raising_ours(self._state):
-            found = self._arrow(query, parameters)
-        return self._records.rows(rows_of(found.cast(arrow_schema(self._columns.all))))
+            table = self._arrow(query, parameters)
+        return self._records.rows(rows_of(table.cast(arrow_schema(self._columns.all))))
 
     def _replace(self, changes: Changes) -> None:
         keys = [*changes.changed_rows, *changes.deleted_keys]
         if keys and not self._width:
             self._connection.execute(f"DELETE FROM {self._table}")
         elif keys:
-            with self._given(keys, self._columns.key) as given:
-                self._connection.execute(f"DELETE FROM {self._table} t USING {given} g WHERE {self._same_key('g')}")
+            with self._registered(keys, self._columns.key) as source:
+                self._connection.execute(f"DELETE FROM {self._table} t USING {source} g WHERE {self._same_key('g')}")
         records = [self._records.record(*row) for row in changes.changed_rows.items()]
-        with self._given(records, self._columns.all) as given:
-            self._connection.execute(f"INSERT INTO {self._table} SELECT * FROM {given}")
+        with self._registered(records, self._columns.all) as source:
+            self._connection.execute(f"INSERT INTO {self._table} SELECT * FROM {source}")
 
-    def _same_key(self, other: str) -> str:
+    def _same_key(self, alias: str) -> str:
         names = map(_quoted, self._columns.key.names)
-        return " AND ".join(f"t.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
+        return " AND ".join(f"t.{name} IS NOT DISTINCT FROM {alias}.{name}" for name in names)
 
     def _arrow(self, query: str, parameters: Any = None) -> pa.Table:
         return self._connection.sql(query, params=parameters).to_arrow_table()
 
     @contextmanager
-    def _given(self, rows: Collection[tuple[Any, ...]], columns: Schema) -> Iterator[str]:
-        """Rows as DuckDB sees them, under a name."""
+    def _registered(self, rows: Collection[tuple[Any, ...]], columns: Schema) -> Iterator[str]:
+        """Register rows under a name that DuckDB can query."""
         name = "transactional_given"
         self._connection.register(name, table_of_rows(rows, columns))
         try:
@@ -235,21 +235,21 @@ class DuckDBMapState(TableState[RowTable]):
 
     @property
     def storage_path(self) -> str:
-        """The file."""
+        """The path of the file."""
         return str(self._path)
 
     @property
     def value_limits(self) -> ValueLimits:
-        """Its values go through Python."""
+        """The limits of values that pass through Python."""
         return ValueLimits(self.table)
 
     def identity(self) -> Mapping[str, str]:
-        """File, table, key, values, kind."""
+        """Return file, table, key, values and kind."""
         table = {"duckdb": str(self._path), "table": self._table_name}
         return {**table, "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Take the file, and create the table in it, or check the one that is there (see the port)."""
+        """Open the file, and create the table in it, or check the existing one (see the port)."""
         self._set_owner(owner, txid_of)
         self._connection = connected(self._path, self.table)
         table = self._table_in(self._connection, owner)
@@ -257,14 +257,14 @@ class DuckDBMapState(TableState[RowTable]):
         self._opened = table
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file, so that another process can open it."""
         super().close()
         if self._connection is not None:
             self._connection.close()
 
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
-        """What going back would undo (see the port): one transaction, the newest, at most."""
-        with self._looking(owner_of(topology_id, component_id)) as table:
+        """Describe what a rewind would undo (see the port): the newest transaction at most."""
+        with self._open_briefly(owner_of(topology_id, component_id)) as table:
             return describe_rewind(
                 self.table, None if table is None else table.transaction_to_undo(table.read_and_check_version(), target)
             )
@@ -274,14 +274,14 @@ class DuckDBMapState(TableState[RowTable]):
         self._rewind_by(fence_id, lambda table: table.rewind(target, fence_id))
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        with self._looking(self._fence.owner) as table:
+        with self._open_briefly(self._fence.owner) as table:
             if table is None:
                 raise OperatingError(f"state {self.table}: there is no such file yet")
             return table.visible_rows(committed_txid)
 
     @contextmanager
-    def _looking(self, owner: str) -> Iterator[RowTable | None]:
-        """The table as it is, for a moment, with a connection of its own; None: there is no file."""
+    def _open_briefly(self, owner: str) -> Iterator[RowTable | None]:
+        """Open the current table for a moment, with a connection of its own. None if there is no file."""
         if not self._path.exists():
             yield None
             return

@@ -32,7 +32,7 @@ MAX_DELAY = timedelta(minutes=3)
 
 
 class Timed(NamedTuple):
-    """What `split` makes: it keeps the time, by which windows go."""
+    """A word, as `split` emits it, with its time, by which it is assigned to windows."""
 
     at: datetime
     word: str

@@ -40,7 +40,7 @@ class Split(BasicBolt):
 
 
 class Faulty(BasicBolt):
-    """Passes words on, and has each fault happen once: before it has worked on its word, or after."""
+    """Passes words on, and lets each fault happen once: before it has worked on its word, or after."""
 
     output = "word string"
 
@@ -55,11 +55,11 @@ class Faulty(BasicBolt):
             self.fail_once(tuple.word)
 
     def work(self, word: str, collector: OutputCollector) -> None:
-        """What is done with a word: here a state behind counts it."""
+        """Emit the word, which a state behind this bolt counts."""
         collector.emit(word)
 
     def fail_once(self, fault: str) -> None:
-        """Only the first time."""
+        """Cause a fault, unless it has happened before."""
         try:
             Path(self.folder, fault).touch(exist_ok=False)
         except FileExistsError:
@@ -96,7 +96,7 @@ def build(level: str, folder: Path) -> Topology:
 
 
 def counted(level: str, folder: Path) -> Counter[str]:
-    """What a level has counted."""
+    """Return the counts of a level."""
     if level == "exactly-once":
         rows = SqlMapState(f"sqlite:///{folder}/counts.db", "counts", "word string", "count long").read().to_pylist()
         return Counter({row["word"]: row["count"] for row in rows})
@@ -111,40 +111,40 @@ def run(level: str, folder: Path, master: str) -> Counter[str]:
     return counted(level, folder)
 
 
-def told(level: str, counts: Counter[str]) -> str:
-    """A line about a level."""
-    lost, twice = (EXPECTED - counts).total(), (counts - EXPECTED).total()
+def summary(level: str, counts: Counter[str]) -> str:
+    """Return a line with the errors of a level."""
+    missing, surplus = (EXPECTED - counts).total(), (counts - EXPECTED).total()
     right = sum(counts[word] == number for word, number in EXPECTED.items())
-    return f"{level:14} {lost:3} lost, {twice:3} too many; {right:2} of {len(EXPECTED)} words have the right count"
+    return f"{level:14} {missing:3} lost, {surplus:3} too many; {right:2} of {len(EXPECTED)} words have the right count"
 
 
-def svg(found: dict[str, Counter[str]]) -> str:
-    """For each level and word, how far its count is off: lost below the line, too many above it."""
+def svg(counts_by_level: dict[str, Counter[str]]) -> str:
+    """Return a picture of the errors by level and word: lost below the line, too many above it."""
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 430" font-family="sans-serif" font-size="12">']
     parts.append('<rect width="760" height="430" fill="#ffffff"/>')
-    for row, (level, counts) in enumerate(found.items()):
+    for row, (level, counts) in enumerate(counts_by_level.items()):
         middle = 75 + 140 * row
-        parts.append(f'<text x="10" y="{middle - 50}" font-weight="bold">{told(level, counts)}</text>')
+        parts.append(f'<text x="10" y="{middle - 50}" font-weight="bold">{summary(level, counts)}</text>')
         parts.append(f'<line x1="10" x2="750" y1="{middle}" y2="{middle}" stroke="#888888"/>')
         for place, word in enumerate(EXPECTED):
-            off = max(-8, min(8, counts[word] - EXPECTED[word]))
-            x, y, colour = 20 + 66 * place, middle - max(off, 0) * 5, "#c8643c" if off < 0 else "#2f6f9f"
-            parts.append(f'<rect x="{x}" y="{y}" width="40" height="{abs(off) * 5}" fill="{colour}"/>')
+            error = max(-8, min(8, counts[word] - EXPECTED[word]))
+            left, top, colour = 20 + 66 * place, middle - max(error, 0) * 5, "#c8643c" if error < 0 else "#2f6f9f"
+            parts.append(f'<rect x="{left}" y="{top}" width="40" height="{abs(error) * 5}" fill="{colour}"/>')
             parts.append(
-                f'<text x="{x}" y="{middle + 56}" font-size="9">{word} {counts[word] - EXPECTED[word]:+d}</text>'
+                f'<text x="{left}" y="{middle + 56}" font-size="9">{word} {counts[word] - EXPECTED[word]:+d}</text>'
             )
     return "\n".join([*parts, "</svg>", ""])
 
 
 def levels(master: str) -> Iterator[tuple[str, Counter[str]]]:
-    """Run all, one after the other."""
+    """Run all levels, one after the other."""
     for level in LEVELS:
         with TemporaryDirectory() as folder:
             yield level, run(level, Path(folder), master)
 
 
 def main() -> None:
-    """The command line."""
+    """Run what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--master", default="none")
     parser.add_argument("--svg", type=Path)
@@ -156,12 +156,12 @@ def main() -> None:
         store = f"sqlite:///{options.folder}/store.db"
         run_topology(build(options.level, options.folder), store=store, config=config, master=options.master)
         return
-    found = {}
+    counts_by_level = {}
     for level, counts in levels(options.master):
-        found[level] = counts
-        print(told(level, counts), flush=True)
+        counts_by_level[level] = counts
+        print(summary(level, counts), flush=True)
     if options.svg:
-        options.svg.write_text(svg(found), "utf-8")
+        options.svg.write_text(svg(counts_by_level), "utf-8")
 
 
 if __name__ == "__main__":

@@ -39,21 +39,21 @@ class People(Combiner):
         self.field = field
 
     def init(self, row: Tuple) -> list[str]:
-        """One of them."""
+        """Return the person of one row."""
         return [row[self.field]]
 
-    def combine(self, one: list[str], other: list[str]) -> list[str]:
-        """All of both."""
-        return sorted({*one, *other})
+    def combine(self, first: list[str], second: list[str]) -> list[str]:
+        """Return the persons of both lists."""
+        return sorted({*first, *second})
 
     def zero(self) -> list[str]:
-        """Nobody."""
+        """Return the list of an address without posts, or of a person without followers."""
         return []
 
 
 def pairs(people: dict[str, list[str]]) -> list[list[tuple[str, str]]]:
-    """A row for each of them, in one partition."""
-    return [[(name, other) for name, others in people.items() for other in others]]
+    """Return a row for each pair of a name and a person, in one partition."""
+    return [[(name, person) for name, persons in people.items() for person in persons]]
 
 
 def build(directory: str = "data/trident-reach") -> Topology:
@@ -67,8 +67,8 @@ def build(directory: str = "data/trident-reach") -> Topology:
     @topology.query("reach", "address string")
     def reach(questions: Stream) -> Stream:
         persons = questions.state_query(posted, on="address").flat_map(lambda row: row.people or [], "person string")
-        seen = persons.state_query(followers, on="person").flat_map(lambda row: row.people or [], "follower string")
-        return seen.group_by("follower").aggregate(times=Count()).aggregate(reach=Count())
+        reached = persons.state_query(followers, on="person").flat_map(lambda row: row.people or [], "follower string")
+        return reached.group_by("follower").aggregate(times=Count()).aggregate(reach=Count())
 
     return topology.build(strict=True)
 

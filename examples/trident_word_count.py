@@ -32,7 +32,7 @@ FREQUENT = 3
 
 
 class Word(NamedTuple):
-    """What `split` makes."""
+    """A word, as `split` emits it."""
 
     word: str
 

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 NOT_LOCKED = {"pip", "transactional-topologies"}
-"""What a virtual environment brings along, and this project."""
+"""Packages that the lock leaves out: those of every virtual environment, and this project."""
 ANEW = "make clean, then make check"
 UNKNOWN = (
     "Whether a pinned version has known vulnerabilities can't be seen from here: run `pip-audit -r requirements.lock` "
@@ -31,7 +31,7 @@ _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}(?=\s|$)")
 
 def locked(text: str) -> tuple[dict[str, str], list[str]]:
     """Name → version of what the lock installs here, and what is wrong with it."""
-    found: dict[str, str] = {}
+    pinned: dict[str, str] = {}
     wrong: list[str] = []
     for entry in re.split(r"\n(?=\S)", text):
         if entry.startswith("#") or not entry.strip():
@@ -42,15 +42,15 @@ def locked(text: str) -> tuple[dict[str, str], list[str]]:
         elif not _HASH.search(entry):
             wrong.append(f"requirements.lock has no hash for {match[1]} {match[2]}")
         elif not match[3] or Requirement(f"x; {match[3]}").marker.evaluate():  # type: ignore[union-attr]
-            found[canonicalize_name(match[1])] = match[2]
-    return found, wrong
+            pinned[canonicalize_name(match[1])] = match[2]
+    return pinned, wrong
 
 
 def asked_for(pyproject: dict[str, Any], pinned: dict[str, str]) -> Iterator[str]:
     """Dependencies of the project that the lock does not hold, or in a version that does not fit."""
     project = pyproject["project"]
-    several = [*project["optional-dependencies"].values(), *pyproject["dependency-groups"].values()]
-    for text in [*project["dependencies"], *(each for some in several for each in some)]:
+    groups = [*project["optional-dependencies"].values(), *pyproject["dependency-groups"].values()]
+    for text in [*project["dependencies"], *(requirement_text for group in groups for requirement_text in group)]:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         if name in NOT_LOCKED:
@@ -62,7 +62,7 @@ def asked_for(pyproject: dict[str, Any], pinned: dict[str, str]) -> Iterator[str
 
 
 def installed(pinned: dict[str, str]) -> Iterator[str]:
-    """What is installed and differs from the lock."""
+    """Yield the installed packages that differ from the lock."""
     here = {canonicalize_name(each.name): each.version for each in distributions()}
     for name, version in sorted(here.items()):
         if name not in pinned and name not in NOT_LOCKED:

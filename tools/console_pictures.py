@@ -183,7 +183,7 @@ def shoot(page: Page, address: str, file: Path, part: str) -> None:
 
 
 def chromium() -> str:
-    """The browser."""
+    """Return the path of the browser."""
     found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     return found or sys.exit("there is no chromium: run tools/ensure.sh chromium, or name it in CHROMIUM")
 

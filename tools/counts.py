@@ -34,7 +34,7 @@ class Checkout:
 
     @cached_property
     def nodes(self) -> dict[str, list[ast.AST]]:
-        """All nodes of the product's modules by path, walked once."""
+        """Return the nodes of the product's modules by path, walked once."""
         return {path: list(ast.walk(module)) for path, module in self.modules.items()}
 
     @cached_property
@@ -132,7 +132,7 @@ def combine_rules(folder: str) -> Callable[[Checkout], Places]:
 
 
 def names_of_a_delta_state(checkout: Checkout) -> Places:
-    """What `DeltaMapState` and its bases define."""
+    """Return the names that `DeltaMapState` and its bases define."""
     names, left = set[str](), ["DeltaMapState"]
     while left:
         if (node := checkout.classes.get(left.pop())) is not None and node.name not in checkout.ports:
@@ -142,7 +142,7 @@ def names_of_a_delta_state(checkout: Checkout) -> Places:
 
 
 def names_beside_the_port(checkout: Checkout) -> Places:
-    """And of these what no port defines."""
+    """Return those of these names that no port defines."""
     ports = {name for node in checkout.ports.values() for name in methods_of(node)}
     return sorted(set(names_of_a_delta_state(checkout)) - ports)
 

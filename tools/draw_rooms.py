@@ -92,7 +92,7 @@ def draw(checkout: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """The command line."""
+    """Write the picture to the file that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="*", type=Path, default=[Path(__file__).parents[1]])
     for checkout in parser.parse_args().checkouts:

@@ -284,7 +284,7 @@ def reference_page(name: str) -> str:
 
 
 def proof_page() -> str:
-    """What docs/proof.json says of the long proofs."""
+    """Return the page of the long proofs, from docs/proof.json."""
     return page_of(Proof.read(ROOT / "docs" / "proof.json"))
 
 
@@ -314,7 +314,7 @@ def _door(module: str, name: str) -> str:
 
 @functools.cache
 def _offered(package: str) -> frozenset[str]:
-    """What a package has in `__all__`."""
+    """Return the names in the `__all__` of a package."""
     for each in ast.parse(_file_of(package).read_text(encoding="utf-8")).body:
         if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
             return frozenset(ast.literal_eval(each.value))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.guarantees import EXPECTED, FAULTS, LEVELS, run, svg, told
+from examples.guarantees import EXPECTED, FAULTS, LEVELS, run, summary, svg
 
 
 @pytest.mark.sampled(3)
@@ -27,8 +27,8 @@ def test_it_is_told_and_drawn() -> None:
     del none["ant"]
     more["bee"] += 2
     lost, right = EXPECTED["ant"], len(EXPECTED) - 1
-    assert told("x", none) == f"x{lost:17} lost,   0 too many; {right} of {right + 1} words have the right count"
-    assert told("x", more) == f"x{0:17} lost,   2 too many; {right} of {right + 1} words have the right count"
+    assert summary("x", none) == f"x{lost:17} lost,   0 too many; {right} of {right + 1} words have the right count"
+    assert summary("x", more) == f"x{0:17} lost,   2 too many; {right} of {right + 1} words have the right count"
     drawn = svg({"at-most-once": none, "at-least-once": more})
     assert f"ant -{lost}<" in drawn
     assert "bee +2<" in drawn
