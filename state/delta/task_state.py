@@ -1,4 +1,4 @@
-"""A Delta table at one version, for the tasks of a step: what they read of it, and where what they put is kept."""
+"""A Delta table at one version, for the tasks of a step: reads its rows, and stages the rows that tasks put."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from transactional.model.attempt import TransactionAttempt
 from transactional.model.errors import OperatingError
 
 _loaded: dict[tuple[str, str, str], Layout] = {}
-"""The tables that this process has read, by location, the table's own id and its columns: what they keep of a table is
-of use again for the next transaction's tasks."""
+"""The tables that this process has read, by location, table id and columns. Their caches serve the next transaction's
+tasks as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class DeltaTaskState(TaskRows):
         return WrittenPart(table)
 
     def _table(self) -> Layout:
-        known = str(self.location), self.table_id, str(self.rows.columns.all)
+        table = str(self.location), self.table_id, str(self.rows.columns.all)
         try:
-            if known not in _loaded:
-                _loaded[known] = reading(self.location, self.owner, self.rows.columns)
-            _loaded[known].loaded.move_to(self.delta_version)
+            if table not in _loaded:
+                _loaded[table] = reading(self.location, self.owner, self.rows.columns)
+            _loaded[table].loaded.move_to(self.delta_version)
         except OperatingError as error:
             text = f"{error}; that was on {socket.gethostname()}, and the driver has it at version {self.delta_version}"
             raise NeedsDriver(text, "its table can't be read where its tasks would run") from error
-        return _loaded[known]
+        return _loaded[table]

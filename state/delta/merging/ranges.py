@@ -13,7 +13,7 @@ from pyarrow import parquet
 from pyarrow.fs import FileSystem
 
 from state.delta.tables.data_files import DataFile, with_all
-from state.delta.tables.storage import opened_parquet
+from state.delta.tables.storage import open_parquet
 from state.rows.expiring import select_range
 
 
@@ -44,7 +44,7 @@ class TimeRange:
     def _groups(self, storage: FileSystem, files: Sequence[DataFile]) -> Iterator[tuple[parquet.ParquetFile, int, int]]:
         """Yield the row groups with rows in the range, and the number of these rows."""
         for file in files:
-            opened = opened_parquet(storage, file.name, file.size_bytes)
+            opened = open_parquet(storage, file.name, file.size_bytes)
             for group in range(opened.num_row_groups):
                 if rows := self.select(opened.read_row_group(group, columns=[self.column])).num_rows:
                     yield opened, group, rows

@@ -22,7 +22,7 @@ from pyarrow.fs import FileSystem
 
 from state.delta.merging.change import Change
 from state.delta.tables.data_files import DataFile, Lane, WrittenFile, lanes_for, side_by_side, with_all
-from state.delta.tables.storage import opened_parquet
+from state.delta.tables.storage import open_parquet
 from state.rows.expiring import time_scalar
 from transactional.model.aggregates.key_matching import (
     compute_sort_order,
@@ -82,7 +82,7 @@ def units_of(storage: FileSystem, files: Iterable[DataFile], rows_max: int) -> I
     """Yield units of files, which are opened one by one. Small files are one unit up to `rows_max` rows."""
     unit = Unit()
     for file in files:
-        opened = opened_parquet(storage, file.name, file.size_bytes)
+        opened = open_parquet(storage, file.name, file.size_bytes)
         if unit.files and unit.rows + opened.metadata.num_rows > rows_max:
             yield unit
             unit = Unit()

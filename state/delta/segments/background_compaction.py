@@ -26,7 +26,7 @@ from state.delta.segments.shares import is_in_share
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation, unreadable
-from state.delta.writing.commit import commit_files, noted
+from state.delta.writing.commit import commit_files, owned_properties
 from state.delta.writing.staged import check_there, replaced
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns
@@ -126,7 +126,7 @@ def commit_compaction(table: TableVersion, finished: WrittenCompaction) -> bool:
     if {str(file["path"]) for file in inputs} != finished.inputs:
         return False
     check_there(table.location, finished.files)
-    properties = noted(table, Transaction(compaction_of(table.owner), finished.compaction.end))
+    properties = owned_properties(table, Transaction(compaction_of(table.owner), finished.compaction.end))
     commit_files(table, replaced(table, inputs, finished.files, finished.compaction.end), properties)
     return True
 

@@ -31,7 +31,7 @@ from state.delta.segments.stored import StoredSegments
 from state.delta.tables.sql import DATA_FUSION
 from state.delta.tables.staging import is_plain
 from state.delta.tables.table import refused
-from state.delta.writing.commit import commit_overwrite, noted, settle_feature
+from state.delta.writing.commit import commit_overwrite, owned_properties, settle_feature
 from state.fence import WriteRefused
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError
@@ -92,7 +92,7 @@ class Compactor:
         rows, order = query.compact(compaction, self._stored.base_txid(), horizon), query.compaction_order(compaction)
         sql = f"SELECT f.*, CAST({compaction.end} AS BIGINT) AS {txid} FROM ({rows}) f{order}"
         predicate = f"{txid} > {compaction.start} AND {txid} <= {compaction.end}"
-        properties = noted(self._loaded, Transaction(compaction_of(self._loaded.owner), compaction.end))
+        properties = owned_properties(self._loaded, Transaction(compaction_of(self._loaded.owner), compaction.end))
         reader = self._stored.reader(sql, join_settings(self._stored.segments()))
         commit_overwrite(self._loaded, reader, properties, predicate=predicate)
         self._log_compaction(compaction)

@@ -1,8 +1,8 @@
-"""The files below a Delta table's folder, in any storage that delta-rs opens, while other threads run.
+"""The files in a Delta table's folder, in any storage that delta-rs opens, without blocking other threads.
 
-delta-rs' own handler holds the interpreter's lock while a store keeps it waiting: no other thread gets on, neither the
-one that renews the lease nor the one that answers /livez. What it holds it for is done by obstore, which is made of the
-same crate (`object_store`) and lets go of it. The options are delta-rs' own.
+delta-rs' own handler holds the interpreter's lock while it waits for a store. Meanwhile no other thread runs, neither
+the one that renews the lease nor the one that answers /livez. So requests are made by obstore, which is built on the
+same crate (`object_store`) and releases the lock. Its options are those of delta-rs.
 """
 
 from __future__ import annotations
@@ -30,93 +30,94 @@ from transactional.model.errors import ConfigError
 from transactional.model.plumbing.redaction import redacted_reason
 
 WHOLE_BYTES_MAX = 8 * 1024 * 1024
-"""So large an object of rows is brought by one request: its parts would take longer."""
+"""Largest object that is read as a whole by one request, since requests for parts of it would take longer."""
 REQUESTS_AT_ONCE = 16
-"""So many objects are looked at side by side, where there are more: a start looks at each file of a table."""
+"""Number of objects whose metadata is requested in parallel. A start requests that of every file of a table."""
 _AZURE = ("abfs", "abfss", "adl", "az", "azure")
 _STORES: Mapping[str, Any] = {
     **dict.fromkeys(("s3", "s3a"), S3Store),
     **dict.fromkeys(("gs", "gcs"), GCSStore),
     **dict.fromkeys(_AZURE, AzureStore),
 }
-"""By scheme; of others, such as HDFS, delta-rs' handler is left as it is."""
+"""The client class by URI scheme. For other schemes, such as HDFS, delta-rs' own handler is used."""
 _LOGINS: Mapping[Any, str] = {
     S3Store: "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
     GCSStore: "GOOGLE_SERVICE_ACCOUNT, the path of a service account's JSON file",
     AzureStore: "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, the key in base64 as the portal shows it",
 }
-"""By client: the options that are a login, which are environment variables, too."""
-_MACHINES = "//169.254.169.254/"
-"""Where a machine of a cloud has its login from, if nobody has given one."""
-_OF_CLIENT = {
+"""By client class the options of a login, which are environment variables as well."""
+_METADATA_SERVICE = "//169.254.169.254/"
+"""The address from which a machine in a cloud gets its login, if none is configured."""
+_CLIENT_OPTIONS = {
     *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only"),
     *("http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only"),
     *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes"),
     *("randomize_addresses", "read_timeout", "timeout", "user_agent"),
 }
-"""Options of the HTTP client, which obstore wants apart."""
+"""Options of the HTTP client, which are a separate argument of obstore."""
 _PREFIX = re.compile("^(aws|azure|google)_")
-_BY_PROFILE = frozenset({"aws_profile", "aws_iam_role_arn", "aws_s3_assume_role_arn"})
-"""Ways to get at keys that delta-rs has of Amazon's own library, and obstore has not."""
-_OF_SYSTEM = re.compile(r'code: (\d+),\s+kind: \w+,\s+message: "([^"\n]+)"')
+_PROFILE_OPTIONS = frozenset({"aws_profile", "aws_iam_role_arn", "aws_s3_assume_role_arn"})
+"""Options by which delta-rs gets keys from Amazon's own library, which obstore can't."""
+_SYSTEM_ERROR = re.compile(r'code: (\d+),\s+kind: \w+,\s+message: "([^"\n]+)"')
 _REASON = re.compile(r'error: "([^"\n]+)"')
 _TIME = re.compile(r"(\d+)\s*(ms|s|m|h)[a-z]*", re.IGNORECASE)
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
 def storage_at(uri: str, options: Mapping[str, str]) -> FileSystem:
-    """What is stored below a table's folder, an absolute path or a URI: paths are as its log has them.
+    """Return the file system of a table's folder, which is an absolute path or a URI. Paths are those of its log.
 
-    Raises `ConfigError` for options that are no login, such as a key that is none.
+    Raises `ConfigError` for options that are no valid login, such as a malformed key.
     """
     scheme = urlsplit(uri).scheme.lower()
     if len(scheme) < 2:  # one letter is a drive on Windows
         return SubTreeFileSystem(uri, LocalFileSystem())
-    said = {name.lower(): value for name, value in options.items()}
+    settings = {name.lower(): text for name, text in options.items()}
     if _STORES.get(scheme) is S3Store:
-        given = {_PREFIX.sub("", name) for name in said}
-        around = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
-        said = {**{name: around[name] for name in around if name.removeprefix("aws_") not in given}, **said}
+        names = {_PREFIX.sub("", name) for name in settings}
+        environment = {name.lower(): text for name, text in os.environ.items() if name.startswith("AWS_")}
+        defaults = {name: text for name, text in environment.items() if name.removeprefix("aws_") not in names}
+        settings = {**defaults, **settings}
     try:
-        return _storage_at(scheme, uri, tuple(sorted(said.items())))
+        return _storage_at(scheme, uri, tuple(sorted(settings.items())))
     except BaseError as error:
         reason = redacted_reason(OSError(_in_one_line(str(error))), options)
         raise ConfigError(f"the storage of {uri} can't be opened: {reason}; {login_advice(scheme)}") from None
 
 
 def login_advice(scheme: str) -> str:
-    """How one logs in to a storage, as part of a sentence."""
-    names = _LOGINS.get(_STORES.get(scheme), "what it takes")
+    """Return how to log in to a storage, as a part of a sentence."""
+    names = _LOGINS.get(_STORES.get(scheme), "the options of a login")
     return f"pass storage_options with {names}; or set the environment variables of these names"
 
 
-def is_machines_login(reason: str) -> bool:
-    """Whether a storage's error is that of a machine that no cloud gives a login, and where no other one is given."""
-    return _MACHINES in reason
+def lacks_cloud_login(reason: str) -> bool:
+    """True for the error of a storage without a configured login, on a machine to which no cloud gives one."""
+    return _METADATA_SERVICE in reason
 
 
 def can_create(storage: FileSystem) -> bool:
-    """Whether the log's next entry can be made here without replacing another writer's: by a link, or by `create`."""
+    """True if the log's next entry can be written without replacing another writer's: by a link, or by `create`."""
     return _is_on_disk(storage) or isinstance(storage.handler, _Objects)
 
 
-def create(storage: FileSystem, path: str, data: bytes) -> None:
-    """Put an object in an object store, where there is none of this name. Raises `FileExistsError`, `OSError`."""
-    storage.handler.create(path, data)
+def create(storage: FileSystem, path: str, content: bytes) -> None:
+    """Put an object in an object store that has none of this name. Raises `FileExistsError`, `OSError`."""
+    storage.handler.create(path, content)
 
 
 def delete(storage: FileSystem, paths: Iterable[str]) -> None:
-    """Delete files, of which some may not be there. Raises `OSError`."""
+    """Delete files. Missing ones are ignored. Raises `OSError`."""
     for path in paths:
         with suppress(FileNotFoundError):
             storage.delete_file(path)
 
 
-def opened_parquet(storage: FileSystem, path: str, size_bytes: int) -> parquet.ParquetFile:
-    """A file of rows on a disk, or in a store by as few requests as possible. Raises `OSError`, `ArrowException`."""
+def open_parquet(storage: FileSystem, path: str, size_bytes: int) -> parquet.ParquetFile:
+    """Open a Parquet file, in a store by as few requests as possible. Raises `OSError`, `ArrowException`."""
     if _is_on_disk(storage):
         return parquet.ParquetFile(path, filesystem=storage, coerce_int96_timestamp_unit="us")
-    source = storage.handler.opened(path, size_bytes)
+    source = storage.handler.open_whole(path, size_bytes)
     return parquet.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit="us")
 
 
@@ -126,23 +127,24 @@ def _is_on_disk(storage: FileSystem) -> bool:
 
 @lru_cache(maxsize=100)
 def _storage_at(scheme: str, uri: str, options: tuple[tuple[str, str], ...]) -> FileSystem:
-    """A client is dear to make: it reads the certificates that it trusts."""
-    kind, said = _STORES.get(scheme), dict(options)
-    if kind is None or (kind is S3Store and _is_by_profile(said)):
-        return PyFileSystem(DeltaStorageHandler(uri, said))
-    known = uri.replace("gcs:", "gs:", 1) if scheme == "gcs" else uri  # obstore has one name for it
-    return PyFileSystem(_Objects(uri, said, _store_at(kind, known, said)))
+    """Return a cached file system. A client takes long to create, since it reads the certificates that it trusts."""
+    kind, settings = _STORES.get(scheme), dict(options)
+    if kind is None or (kind is S3Store and _needs_profile(settings)):
+        return PyFileSystem(DeltaStorageHandler(uri, settings))
+    store_uri = uri.replace("gcs:", "gs:", 1) if scheme == "gcs" else uri  # obstore has one name for it
+    return PyFileSystem(_Objects(uri, settings, _store_at(kind, store_uri, settings)))
 
 
 class _Objects(DeltaStorageHandler):
-    """delta-rs' handler, but for what it holds the interpreter's lock for. Raises `OSError`."""
+    """delta-rs' handler, with all requests made by obstore. Raises `OSError`."""
 
     def __init__(self, uri: str, options: Mapping[str, str], store: Any) -> None:
         self._uri, self._options, self.store = uri, dict(options), store
 
     @cached_property
     def _handler(self) -> Any:  # type: ignore[override]
-        """delta-rs' own, for what is rare: of S3 it looks for a region and a role as soon as it is made."""
+        """delta-rs' own handler, for rare requests. It is created late, since for S3 it looks up a region and a
+        role."""
         return DeltaStorageHandler(self._uri, self._options)._handler
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
@@ -154,102 +156,102 @@ class _Objects(DeltaStorageHandler):
     def _info(self, path: str) -> FileInfo:
         try:
             with _as_os_error():
-                return _described(obstore.head(self.store, path))
+                return _to_file_info(obstore.head(self.store, path))
         except FileNotFoundError:
             return FileInfo(path, FileType.NotFound)
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
         with _as_os_error():
             if selector.recursive:
-                found = [each for page in obstore.list(self.store, selector.base_dir) for each in page]
+                objects = [meta for page in obstore.list(self.store, selector.base_dir) for meta in page]
             else:
-                found = list(obstore.list_with_delimiter(self.store, selector.base_dir)["objects"])
-        if not found and not selector.allow_not_found:
+                objects = list(obstore.list_with_delimiter(self.store, selector.base_dir)["objects"])
+        if not objects and not selector.allow_not_found:
             raise FileNotFoundError(f"there is nothing in {selector.base_dir}")
-        return list(map(_described, found))
+        return list(map(_to_file_info, objects))
 
-    def create(self, path: str, data: bytes) -> None:
+    def create(self, path: str, content: bytes) -> None:
         with _as_os_error():
             try:
-                obstore.put(self.store, path, data, mode="create", use_multipart=False)
+                obstore.put(self.store, path, content, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
-                # A request that is tried again, since its answer was lost, finds what it has written itself.
-                if bytes(obstore.get(self.store, path).bytes()) != data:
+                # A request that is retried, since its answer was lost, finds the object that it has created.
+                if bytes(obstore.get(self.store, path).bytes()) != content:
                     raise FileExistsError(_in_one_line(str(error))) from None
 
     def delete_file(self, path: str) -> None:
         with _as_os_error():
             obstore.delete(self.store, path)
 
-    def opened(self, path: str, size_bytes: int) -> pa.NativeFile:
+    def open_whole(self, path: str, size_bytes: int) -> pa.NativeFile:
         if size_bytes > WHOLE_BYTES_MAX:
-            return pa.PythonFile(_Read(self.store, path, size_bytes), mode="r")
+            return pa.PythonFile(_Reader(self.store, path, size_bytes), mode="r")
         with _as_os_error():
             return pa.BufferReader(bytes(obstore.get(self.store, path).bytes()))
 
     def open_input_file(self, path: str) -> pa.PythonFile:
         with _as_os_error():
             size_bytes = int(obstore.head(self.store, path)["size"])
-        return pa.PythonFile(_Read(self.store, path, size_bytes), mode="r")
+        return pa.PythonFile(_Reader(self.store, path, size_bytes), mode="r")
 
     open_input_stream = open_input_file
 
     def open_output_stream(self, path: str, metadata: Mapping[str, str] | None = None) -> pa.PythonFile:
-        return pa.PythonFile(_Written(obstore.open_writer(self.store, path)), mode="w")
+        return pa.PythonFile(_Writer(obstore.open_writer(self.store, path)), mode="w")
 
 
-def _described(found: Any) -> FileInfo:
-    return FileInfo(found["path"], FileType.File, size=found["size"], mtime=found["last_modified"])
+def _to_file_info(meta: Any) -> FileInfo:
+    return FileInfo(meta["path"], FileType.File, size=meta["size"], mtime=meta["last_modified"])
 
 
-class _Read:
-    """A file at any place of which can be read."""
+class _Reader:
+    """An object opened for reading at any position."""
 
     closed = False
 
     def __init__(self, store: Any, path: str, size_bytes: int) -> None:
-        self._store, self._path, self._size, self._at = store, path, size_bytes, 0
+        self._store, self._path, self._size, self._position = store, path, size_bytes, 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
-        begin, left = self._at, max(0, self._size - self._at)
-        many = left if size < 0 else min(size, left)
-        if not many:
+        begin, remaining_bytes = self._position, max(0, self._size - self._position)
+        length = remaining_bytes if size < 0 else min(size, remaining_bytes)
+        if not length:
             return b""
         with _as_os_error():
-            data = bytes(obstore.get_range(self._store, self._path, start=begin, length=many))
-        self._at = begin + len(data)
-        return data
+            content = bytes(obstore.get_range(self._store, self._path, start=begin, length=length))
+        self._position = begin + len(content)
+        return content
 
     def close(self) -> None:
         self.closed = True
 
 
-class _Written:
-    """A file that is there as soon as it is closed."""
+class _Writer:
+    """An object opened for writing, which exists once it is closed."""
 
     closed = False
 
     def __init__(self, writer: Any) -> None:
-        self._writer, self._written = writer, 0
+        self._writer, self._size = writer, 0
 
-    def write(self, data: bytes) -> int:
+    def write(self, content: bytes) -> int:
         with _as_os_error():
-            self._writer.write(bytes(data))
-        self._written += len(data)
-        return len(data)
+            self._writer.write(bytes(content))
+        self._size += len(content)
+        return len(content)
 
     def tell(self) -> int:
-        return self._written
+        return self._size
 
     def flush(self) -> None:
-        """Nothing: it is written as a whole."""
+        """Do nothing: the object is written as a whole."""
 
     def close(self) -> None:
         self.closed = True
@@ -269,42 +271,42 @@ def _as_os_error() -> Iterator[None]:
 
 
 def _in_one_line(text: str) -> str:
-    """What an error of obstore says, and the reason that it has in the lines below."""
-    said, _, below = text.partition("\n")
-    if found := _OF_SYSTEM.search(below):
-        return f"{said}: {found[2]} (os error {found[1]})"
-    reason = "operation timed out" if "TimedOut" in below else next(iter(_REASON.findall(below)), "")
-    return f"{said}: {reason}" if reason else said
+    """Return the first line of an obstore error, with the reason from its later lines."""
+    first_line, _, details = text.partition("\n")
+    if match := _SYSTEM_ERROR.search(details):
+        return f"{first_line}: {match[2]} (os error {match[1]})"
+    reason = "operation timed out" if "TimedOut" in details else next(iter(_REASON.findall(details)), "")
+    return f"{first_line}: {reason}" if reason else first_line
 
 
 def _store_at(kind: Any, uri: str, options: Mapping[str, str]) -> Any:
-    """obstore's client of a folder."""
+    """Return obstore's client of a folder."""
     config, client, retry = dict[str, str](), dict[str, str](), dict[str, str]()
-    for name, value in options.items():
-        if (plain := _PREFIX.sub("", name)) in _OF_CLIENT:
-            client[plain] = value
+    for name, text in options.items():
+        if (plain := _PREFIX.sub("", name)) in _CLIENT_OPTIONS:
+            client[plain] = text
         elif plain in ("max_retries", "retry_timeout") or plain.startswith("backoff_config."):
-            retry[plain] = value
-        elif _is_known(kind, name):
-            config[name] = value
-    return kind.from_url(uri, config=config, client_options=client or None, retry_config=_retries(retry))
+            retry[plain] = text
+        elif _has_option(kind, name):
+            config[name] = text
+    return kind.from_url(uri, config=config, client_options=client or None, retry_config=_retry_config(retry))
 
 
-def _is_by_profile(said: Mapping[str, str]) -> bool:
-    """Whether the keys of S3 are had from a profile or a role of Amazon's library."""
-    if not _BY_PROFILE.isdisjoint(said):
+def _needs_profile(settings: Mapping[str, str]) -> bool:
+    """True if the keys of S3 come from a profile or a role of Amazon's library."""
+    if not _PROFILE_OPTIONS.isdisjoint(settings):
         return True
-    has_keys = any(name.endswith(("access_key_id", "web_identity_token_file", "skip_signature")) for name in said)
+    has_keys = any(name.endswith(("access_key_id", "web_identity_token_file", "skip_signature")) for name in settings)
     files = (
-        said.get("aws_shared_credentials_file", "~/.aws/credentials"),
-        said.get("aws_config_file", "~/.aws/config"),
+        settings.get("aws_shared_credentials_file", "~/.aws/credentials"),
+        settings.get("aws_config_file", "~/.aws/config"),
     )
     return not has_keys and any(Path(file).expanduser().exists() for file in files)
 
 
 @lru_cache(maxsize=1_000)
-def _is_known(kind: Any, name: str) -> bool:
-    """Whether obstore has an option of this name: as with delta-rs, others are none of its business."""
+def _has_option(kind: Any, name: str) -> bool:
+    """True if obstore has an option of this name. Other options are ignored, as by delta-rs."""
     try:
         kind("any", config={name: "any"})
     except UnknownConfigurationKeyError:
@@ -314,16 +316,16 @@ def _is_known(kind: Any, name: str) -> bool:
     return True
 
 
-def _retries(said: Mapping[str, str]) -> Any:
-    """How often and how long is tried again; None: as obstore does."""
+def _retry_config(settings: Mapping[str, str]) -> Any:
+    """Return how often and for how long requests are retried, or None for obstore's defaults."""
     retry, backoff = dict[str, Any](), dict[str, Any]()
-    for name, value in said.items():
+    for name, text in settings.items():
         plain = name.removeprefix("backoff_config.")
-        number = float(value) if plain == "base" else int(value) if plain == "max_retries" else _time(value)
+        number = float(text) if plain == "base" else int(text) if plain == "max_retries" else _parse_duration(text)
         (retry if plain == name else backoff)[plain] = number
     return {**retry, **({"backoff": backoff} if backoff else {})} or None
 
 
-def _time(text: str) -> timedelta:
-    """`30s`, `3 minutes`, `1m 30s`."""
+def _parse_duration(text: str) -> timedelta:
+    """Parse a duration such as `30s`, `3 minutes` or `1m 30s`."""
     return sum((timedelta(**{_UNITS[u.lower()]: int(n)}) for n, u in _TIME.findall(text)), timedelta())

@@ -16,7 +16,7 @@ from deltalake.table import ProtocolVersions
 from pyarrow.fs import FileSystem
 
 from state.delta.tables.data_files import DataFile
-from state.delta.tables.storage import is_machines_login, login_advice, storage_at
+from state.delta.tables.storage import lacks_cloud_login, login_advice, storage_at
 from state.fence import WriteRefused
 from state.rows.columns import StateColumns, check_layout
 from transactional.model.errors import ConfigError, OperatingError, SchemaMismatch, TableUnfit
@@ -114,7 +114,7 @@ class DeltaLocation:
     def reason(self, error: BaseException) -> str:
         """What an error of delta-rs says of this table: one line, without the secrets among the options."""
         reason = redacted_reason(error, self.storage_options)
-        if is_machines_login(reason):
+        if lacks_cloud_login(reason):
             return f"there is no login, and this machine has none: {login_advice(self.scheme)} ({reason})"
         return reason
 

@@ -65,17 +65,17 @@ def as_attempt(table: TableVersion, attempt_id: AttemptId, attempt: TransactionA
 def under_fence(table: TableVersion, *more: Transaction) -> CommitProperties:
     """With the version that the table has, so that the fence holds here, too; and with other app transactions."""
     version = table.version()
-    return noted(table, *([] if version is None else [Transaction(table.owner, version)]), *more)
+    return owned_properties(table, *([] if version is None else [Transaction(table.owner, version)]), *more)
 
 
-def noted(table: TableVersion, *transactions: Transaction) -> CommitProperties:
-    """Records the owner in the table's history. An entry that ends with an app transaction is known not to be torn."""
+def owned_properties(table: TableVersion, *transactions: Transaction) -> CommitProperties:
+    """Return commit properties that record the owner. An entry that ends with an app transaction is not torn."""
     note = {"userMetadata": json.dumps({OWNER_NOTE: table.owner})} if transactions else {}
     return once(list(transactions), note)
 
 
 def _note(owner: str, attempt_id: AttemptId, attempt: TransactionAttempt | None) -> str:
-    """What a Delta commit says about itself in the table's history."""
+    """Return the note of a Delta commit in the table's history, as JSON."""
     transaction = {"txid": attempt.txid} if attempt is not None else {}
     return json.dumps({OWNER_NOTE: owner, **transaction, "attempt_id": int(attempt_id)})
 
@@ -107,8 +107,11 @@ def by_delta_rs(table: TableVersion) -> Iterator[DeltaTable]:
 
 
 def _is_of_libraries(error: Exception) -> bool:
-    """Whether it is what delta-rs or Arrow raise, as for a sum that does not fit. Where there is one processor, what a
-    query fails with has no class of its own: some raise a `ValueError` there, a stream of rows an `Exception`."""
+    """True for an error of delta-rs or Arrow, as for a sum that does not fit.
+
+    With one processor the errors of a query have no class of their own: some are a `ValueError`, those of a stream of
+    rows an `Exception`.
+    """
     if isinstance(error, DeltaError | OSError | pa.ArrowException) or type(error) is Exception:
         return True
     *_, (raised_in, _) = traceback.walk_tb(error.__traceback__)
@@ -117,31 +120,31 @@ def _is_of_libraries(error: Exception) -> bool:
 
 def _has_written(table: TableVersion, snapshot: DeltaTable, began_s: float) -> None:
     if snapshot.version() == table.read_version:
-        return  # nothing was to be done
+        return  # nothing had to be written
     table.read_version += 1
     if snapshot.version() != table.read_version:
-        # What has come after it is for `refresh` to find.
+        # `refresh` handles the versions after it.
         snapshot.load_as_version(table.read_version)
     if _may_be_late(table, table.read_version, began_s):
         _check_late_commit(table)
 
 
 def _check_late_commit(table: TableVersion) -> None:
-    """Raise `WriteRefused` when the version that was written had been another's, and was cleaned out of the log."""
-    written, by = table.read_version, table.version()
+    """Raise `WriteRefused` if the written version was another writer's before, whose entry was deleted from the log."""
+    written_version, attempt_id = table.read_version, table.version()
     table.reload()
-    if table.version() != by:
-        table.log.withdraw(written)
-        reason = f"another writer's Delta version {written} was cleaned out of the log"
+    if table.version() != attempt_id:
+        table.log.withdraw(written_version)
+        reason = f"another writer's Delta version {written_version} was cleaned out of the log"
         raise WriteRefused(reason, is_conflict=True)
-    table.check_others(written)
+    table.check_others(written_version)
     table.read_version = table.delta_version
 
 
 def commit_files(
     table: TableVersion, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
 ) -> None:
-    """Make a Delta commit of files that come or go, which are where they belong. Raises `WriteRefused`."""
+    """Commit added and removed files, which are in their final places. Raises `WriteRefused`."""
     with by_delta_rs(table) as snapshot:
         snapshot.create_write_transaction(
             list(actions),
@@ -151,7 +154,7 @@ def commit_files(
             commit_properties=properties,
             post_commithook_properties=NOTHING_AFTERWARDS,
         )
-        # This call, unlike others, leaves the snapshot where it was.
+        # This call, unlike others, does not move the snapshot.
         snapshot.update_incremental()
         if snapshot.version() != table.read_version + 1:
             snapshot.load_as_version(table.read_version + 1)
@@ -181,7 +184,7 @@ def settle_columns(table: TableVersion) -> None:
 
 
 def settle_feature(table: TableVersion, feature: str) -> None:
-    """Note that the table has a feature, before the first use of it: readers go by it. Raises `WriteRefused`."""
+    """Record in the table a feature before its first use, since readers depend on it. Raises `WriteRefused`."""
     if feature not in features_used(table.properties):
         commit_properties(table, properties_with(table.properties, feature), under_fence(table))
 
@@ -189,7 +192,7 @@ def settle_feature(table: TableVersion, feature: str) -> None:
 def settle_expiry(table: TableVersion) -> None:
     """Note by which column rows expire, before the first horizon is recorded. Raises `WriteRefused`."""
     if (expires := table.columns.expires) is None or table.says_expiry:
-        # To look means that delta-rs has to load the version.
+        # Reading the properties means that delta-rs has to load the version.
         return
     if EXPIRES_PROPERTY not in table.properties:
         commit_properties(table, {EXPIRES_PROPERTY: expires}, under_fence(table))
@@ -197,7 +200,7 @@ def settle_expiry(table: TableVersion) -> None:
 
 
 def commit_overwrite(table: TableVersion, rows: Any, properties: CommitProperties, **more: Any) -> None:
-    """Write rows, a table or a reader, instead of all, or of those that a `predicate` names. Raises `WriteRefused`."""
+    """Replace all rows, or those of a `predicate`, by a table or a reader of rows. Raises `WriteRefused`."""
     with by_delta_rs(table) as snapshot:
         write_deltalake(
             snapshot,
@@ -215,9 +218,9 @@ def commit_overwrite(table: TableVersion, rows: Any, properties: CommitPropertie
 def commit_replaced(
     table: TableVersion, attempt: TransactionAttempt, new: Sequence[WrittenFile], old: Sequence[DataFile]
 ) -> None:
-    """As this attempt let a table have the `new` files, which are where they belong, instead of the `old` ones.
+    """Replace the `old` files of a table by `new` ones, which are in their final places, as this attempt.
 
-    Raises `WriteRefused`, and then the new ones are gone; `OSError`, and then it may have come to pass.
+    Raises `WriteRefused`, after which the new files are deleted, or `OSError`, after which the commit may exist.
     """
     table.check_read_version()
     version = table.read_version + 1
@@ -243,7 +246,7 @@ def _replacing(
     new: Sequence[WrittenFile],
     old: Sequence[DataFile],
 ) -> list[dict[str, Any]]:
-    """The entry that lets a table have the `new` files instead of the `old` ones."""
+    """Return the log entry that replaces the `old` files by the `new` ones."""
     now_ms = _now_ms(table, new)
     note = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
     note |= {"readVersion": version - 1, "isBlindAppend": False, "engineInfo": "transactional"}
@@ -263,7 +266,7 @@ def _replacing(
 
 
 def _now_ms(table: TableVersion, new: Sequence[WrittenFile]) -> int:
-    """The time, by the storage's own clock where that takes no request."""
+    """Return the time in milliseconds, by the storage's own clock if that takes no request."""
     if table.folder is None:
         return time.time_ns() // 1_000_000
     names = [file.name for file in new] or [LOG_FOLDER]
@@ -271,7 +274,7 @@ def _now_ms(table: TableVersion, new: Sequence[WrittenFile]) -> int:
 
 
 def _write_version(table: TableVersion, version: int, actions: Sequence[Mapping[str, Any]], needed: list[str]) -> None:
-    """Make a Delta version of some files. Raises `FileExistsError` when there is one, `OSError`."""
+    """Write the entry of a Delta version. Raises `FileExistsError` if the version exists, `OSError`."""
     if table.folder is None:
         create(table.storage, commit_path(version), _lines(actions).encode())
         return
@@ -289,31 +292,31 @@ def _may_be_late(table: TableVersion, version: int, since_s: float) -> bool:
 
 
 def is_late(folder: Path, version: int) -> bool:
-    """Whether another writer may have written this Delta version before, and its entry was cleaned out of the log.
+    """True if another writer may have written this Delta version before, whose entry was deleted from the log.
 
     An entry is deleted only once there is a later checkpoint, oldest first. The checkpoint says who wrote it.
     """
     log = folder / LOG_FOLDER
     if not (log / entry_name(version - 1)).exists():
         return True
-    told = _hint(log)
-    return (told is None or told >= version) and _newest_checkpoint(log) >= version
+    hinted_version = _hint(log)
+    return (hinted_version is None or hinted_version >= version) and _newest_checkpoint(log) >= version
 
 
 def write_entry(path: Path, actions: Sequence[Mapping[str, Any]], needed: Sequence[Path] | None) -> None:
-    """Write an entry of a log, and sync it before, together with the files that it needs; None: not at all.
+    """Write an entry of a log. It is synced first, together with the files that it needs, unless these are None.
 
-    Raises `FileExistsError` when there is such an entry.
+    Raises `FileExistsError` if there is such an entry.
     """
-    # As delta-rs names it: readers pass over it.
-    written = path.with_name(f"_commit_{uuid4()}.json.tmp")
+    # Readers ignore this name, which delta-rs uses as well.
+    temporary = path.with_name(f"_commit_{uuid4()}.json.tmp")
     try:
-        written.write_text(_lines(actions), "utf-8")
+        temporary.write_text(_lines(actions), "utf-8")
         if needed is not None:
-            sync([*needed, written])
-        os.link(written, path)
+            sync([*needed, temporary])
+        os.link(temporary, path)
     finally:
-        written.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _lines(actions: Sequence[Mapping[str, Any]]) -> str:
@@ -321,7 +324,7 @@ def _lines(actions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _hint(log: Path) -> int | None:
-    """What `_last_checkpoint` says, -1: it is not there, None: it says nothing, as after a power cut."""
+    """Return the version in `_last_checkpoint`: -1 if there is no such file, None if it is torn."""
     try:
         return int(json.loads((log / "_last_checkpoint").read_bytes())["version"])
     except FileNotFoundError:

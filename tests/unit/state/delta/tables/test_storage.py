@@ -26,7 +26,7 @@ from state.delta.doctor import ExaminedDelta
 from state.delta.log.log import is_there
 from state.delta.segments.log_layout import LogLayout
 from state.delta.state import DeltaMapState
-from state.delta.tables.storage import REQUESTS_AT_ONCE, _Objects, create, opened_parquet, storage_at
+from state.delta.tables.storage import REQUESTS_AT_ONCE, _Objects, create, open_parquet, storage_at
 from state.delta.tables.table import DeltaLocation, load_table
 from state.delta.writing.creating import create_table
 from state.fence import TableWrite, WriteRefused
@@ -197,8 +197,8 @@ ASKED: Mapping[str, Callable[[FileSystem], object]] = {
     "deleting": lambda files: files.delete_file("a"),
     "writing": lambda files: _write(files, "w", b"rows"),
     "creating": lambda files: create(files, "w", b"rows"),
-    "a file of rows": lambda files: opened_parquet(files, "rows", 4_000).read()["a"].to_pylist(),
-    "a large file of rows": lambda files: opened_parquet(files, "rows", len(ROWS)).read()["a"].to_pylist(),
+    "a file of rows": lambda files: open_parquet(files, "rows", 4_000).read()["a"].to_pylist(),
+    "a large file of rows": lambda files: open_parquet(files, "rows", len(ROWS)).read()["a"].to_pylist(),
 }
 
 
