@@ -1,4 +1,4 @@
-"""The kinds of bolt, and what they are called with. Public names."""
+"""The kinds of bolt, and the arguments of their methods. Public names."""
 
 from transactional.model.user_code.tuples import Key, Tuple
 from transactional.topology.bolts.bolts import (

@@ -1,1 +1,1 @@
-"""What people operate a topology with: the command line, the console, telemetry, the doctor, queries."""
+"""The tools to operate a topology: the command line, the console, telemetry, the doctor and queries."""

@@ -1,4 +1,4 @@
-"""Finds what the command line names: `MODULE:TOPOLOGY`, and a store by its URL."""
+"""Loads a topology named as `MODULE:TOPOLOGY`, and opens a store by its URL."""
 
 from __future__ import annotations
 

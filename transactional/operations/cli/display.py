@@ -1,4 +1,4 @@
-"""`Display`, for programs that run a topology themselves: what the command line prints of a run, as an observer."""
+"""`Display`, for programs that run a topology themselves: an observer that prints a run as the command line does."""
 
 from transactional.operations.cli.output.display import Display
 

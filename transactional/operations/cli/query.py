@@ -1,4 +1,4 @@
-"""`transactional query` and `read`: what a topology's states say, as of one committed transaction."""
+"""`transactional query` and `read`: answers queries, and prints tables, as of one committed transaction."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _answer_failed(_request: Request, error: Exception) -> Response:
 
 
 class Pages:
-    """The endpoints. Those that read the store are called in threads."""
+    """The endpoints. The ones that read the store are called in threads."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._store = console, console.store

@@ -1,4 +1,4 @@
-"""The table of errors as a page: what the documentation says of each code, for whoever is woken by one at night."""
+"""The page of error codes, converted from the documentation's, for operators without access to the documentation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INLINE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One heading of the page, where links lead to, and what is below it, as HTML."""
+    """A section of the page: its heading, the anchor of links to it, and its content as HTML."""
 
     title: str
     anchor: str

@@ -1,1 +1,1 @@
-"""What is wrong between store, tables and source, and what can be done about it."""
+"""Finds contradictions between store, tables and source, and repairs those that can be repaired safely."""

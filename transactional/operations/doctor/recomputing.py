@@ -155,7 +155,7 @@ class _Recomputing:
         return component_ids
 
     def _copies_of_closed_windows(self, windows: RecomputedWindowTable) -> list[tuple[Component, dict[str, str]]]:
-        """Return the committers that store closed windows unchanged, each with its columns by those of the windows."""
+        """Return the committers that store closed windows unchanged, each with its columns by the windows' columns."""
         name, key = windows.component.id, (*windows.update.key, "window_start")
         readers = self.topology.subscribers(name)
         columns_by_reader = [(reader, columns_of_copy(reader, name, key, windows.recomputed)) for reader in readers]

@@ -49,8 +49,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The contents of the journal of a topology's runs: each attempt's batch, who committed each transaction (again
-    after a rewind), the coordinators' fences, and what the fences of rewinds have taken tables back to."""
+    """The contents of the journal of a topology's runs.
+
+    `attempts` has each attempt's batch, `committed` the attempts that committed each transaction (several after a
+    rewind), `fences` those of the coordinators, and `rewinds` the standing to which the fence of a rewind took tables.
+    """
 
     attempts: Mapping[AttemptId, tuple[TxId, BatchMetadata]] = field(default_factory=dict)
     committed: Mapping[TxId, Sequence[AttemptId]] = field(default_factory=dict)

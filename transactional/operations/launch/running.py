@@ -183,8 +183,8 @@ def console_of_run(
 ) -> Iterator[None]:
     """Serve the console beside a run that is about to start.
 
-    `report` gets a line with its address, which contains the token. None for `address`: on this machine, on any port
-    that is free if the usual one is taken. Raises `ConfigError`.
+    `report` gets a line with its address, which contains the token. Without an address only this machine
+    can connect, on any free port if the usual one is in use. Raises `ConfigError`.
     """
     from transactional.operations.console.needs import require_console
 

@@ -1,1 +1,1 @@
-"""What every HTTP server of ours has in common: where it listens, and who has access."""
+"""The common parts of HTTP servers: the address, the limits on connections, and the check of access."""

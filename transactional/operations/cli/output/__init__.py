@@ -1,1 +1,1 @@
-"""What the command line prints: live lines, tables, JSON, and the log of a run."""
+"""The output of the command line: live lines, tables, JSON, and the log of a run."""

@@ -20,7 +20,7 @@ def print_line(text: str) -> None:
 
 
 def make_plain_console(width: int | None = None) -> Console:
-    """A console that shows texts unchanged: an error may contain what rich would interpret as markup or emoji."""
+    """Return a console that shows texts unchanged: rich would interpret parts of an error as markup or emoji."""
     return Console(width=width, markup=False, emoji=False, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""`run --log`: the log of a run on stderr, instead of what is displayed."""
+"""`run --log`: the log of a run on stderr, in place of the display."""
 
 from __future__ import annotations
 
