@@ -14,7 +14,7 @@ from state.memory import MemoryMapState
 from tests.contract.states import OWNER, Place, always, counts
 from transactional.core.ports import CommitFacts
 from transactional.model.attempt import TxId
-from transactional.runtime.commit.committing import facts_of_write
+from transactional.runtime.commit.committing import recorded_write_facts
 
 LAYOUTS: dict[str, str | LogLayout] = {"merge": "merge", "log": LogLayout(compact_after=2)}
 
@@ -61,5 +61,5 @@ class Away(MemoryMapState):
 
 
 def test_a_transaction_commits_also_if_that_can_not_be_told() -> None:
-    assert facts_of_write(Away("word string", "count long"), 3) == {"rows": 3}
-    assert facts_of_write(MemoryMapState("word string", "count long"), None) == {}
+    assert recorded_write_facts(Away("word string", "count long"), 3) == {"rows": 3}
+    assert recorded_write_facts(MemoryMapState("word string", "count long"), None) == {}

@@ -28,7 +28,7 @@ from transactional.model.config import TopologyConfig
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.runner import Fatal, PhaseRunner
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.runtime.tasks.step_work import StepWork, TaskDone
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork
 from transactional.testing import ManualClock, MemoryCoordinatorStore
 from transactional.topology.topology import Topology
 from transactional.trident import Count, Max, Sum, TridentTopology, session, sliding, tumbling
@@ -138,7 +138,7 @@ class NotingExecutor(LocalExecutor):
 
     world: World
 
-    def run_step(self, work: StepWork) -> list[TaskDone]:
+    def run_step(self, work: StepWork) -> list[StepAnswer]:
         """Note, then run."""
         done = super().run_step(work)
         self.world.reached["tasks close windows"] += sum(1 for each in done if each.received) > 1

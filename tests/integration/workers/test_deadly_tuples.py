@@ -23,7 +23,7 @@ from transactional.errors import RetriesExhausted
 from transactional.model.arrow import to_ipc
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.engine.history.run_history import RunSummary
-from transactional.runtime.executors.workers.deadly_tuples import deadly_tuple
+from transactional.runtime.executors.workers.deadly_tuples import find_deadly_tuple
 from transactional.runtime.executors.workers.executor import WorkerExecutor
 from transactional.runtime.tasks.watching import BoltInput
 from transactional.testing import MemoryCoordinatorStore
@@ -195,7 +195,7 @@ def test_halving_costs_few_deaths_wherever_the_tuple_is(count: int) -> None:
                 died.append(part)
             return is_in
 
-        found = deadly_tuple(given, dies)
+        found = find_deadly_tuple(given, dies)
         assert found is not None
         assert found.rows.to_pylist() == [{"number": deadly}]
         assert len(died) <= math.log2(count) + 1
@@ -204,4 +204,4 @@ def test_halving_costs_few_deaths_wherever_the_tuple_is(count: int) -> None:
 def test_no_tuples_are_not_searched() -> None:
     rows = pa.record_batch({"number": pa.array([], pa.int64())})
     given = BoltInput("bolt", 0, "spout", "default", to_ipc([rows], rows.schema))
-    assert deadly_tuple(given, lambda part: True) is None
+    assert find_deadly_tuple(given, lambda part: True) is None

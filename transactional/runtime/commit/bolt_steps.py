@@ -15,7 +15,7 @@ from transactional.model.errors import SchemaMismatch, TransactionalError
 from transactional.model.reading import Lookup, Lookups
 from transactional.model.user_code.failures import TaskFailed
 from transactional.runtime.commit.commit_steps import CommitStep, error_of_tasks
-from transactional.runtime.commit.commit_task import CommitTask, with_state
+from transactional.runtime.commit.commit_task import CommitTask, with_state_view
 from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.fault_finding import Inputs, find_faults
 from transactional.runtime.commit.step_tasks import BoltWork
@@ -24,7 +24,7 @@ from transactional.runtime.tasks.map_state import MapStateView
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.stateful import KeyValues, StatefulOperator, overrides_rollback
 from transactional.runtime.tasks.step_work import StepWork, TaskInput, WaitingTuples, read_batches, read_bytes
-from transactional.runtime.tasks.task_loop import Received, run_through
+from transactional.runtime.tasks.task_loop import Received, run_task_loop
 from transactional.topology.bolts.bolts import Bolt
 from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.topology import Topology, split_lookup_name
@@ -90,7 +90,7 @@ class BoltStep(CommitStep):
             received = partial(self._tuples, exchange.inbox.pop((component.id, task), ()))
             if sets_aside:
                 inputs[task] = received
-            loop, failed = run_through(make, received)
+            loop, failed = run_task_loop(make, received)
             if failed is None:
                 exchange.letters += loop.letters
                 exchange.late_counts.update(loop.late_counts)
@@ -126,7 +126,7 @@ class BoltStep(CommitStep):
             return info, None
         waiting = (exchange.inbox.get((component.id, task), ()) for task in range(component.parallelism))
         tuples = (batch for received in waiting for batch, _, _ in self._tuples(received))
-        return with_state(info, component.id, component.state, tuples, replaces=self._replaces(exchange))
+        return with_state_view(info, component.id, component.state, tuples, replaces=self._replaces(exchange))
 
     def _lookups(self, exchange: CommitExchange) -> Lookups:
         """Return the tables that the bolt looks up: states before this transaction, or after it, once they are written.

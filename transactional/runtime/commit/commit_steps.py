@@ -16,10 +16,10 @@ from transactional.model.errors import TransactionalError, TuplesLost, WorkerDie
 from transactional.model.user_code.failures import TaskFailed, make_error, rank_failure, sum_up_failures
 from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.executor_choice import StepExecutorChoice, StepExecutorChooser
-from transactional.runtime.processing.staging import scratch_of
+from transactional.runtime.processing.staging import find_scratch
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.program import TaskProgram
-from transactional.runtime.tasks.step_work import StepExecutor, StepFailure, StepWork, TaskDone
+from transactional.runtime.tasks.step_work import StepAnswer, StepExecutor, StepFailure, StepWork
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component, Topology
 
@@ -39,7 +39,7 @@ class CommitContext:
     @cached_property
     def scratch(self) -> Scratch | None:
         """The storage for data of steps that is too large for the driver."""
-        return scratch_of(self.topology)
+        return find_scratch(self.topology)
 
 
 class CommitStep(ABC):
@@ -107,7 +107,7 @@ class CommitStep(ABC):
         assert self.component.state is not None
         return self.component.state.for_tasks(exchange.attempt)
 
-    def _check(self, work: StepWork, answers: Sequence[TaskDone]) -> None:
+    def _check(self, work: StepWork, answers: Sequence[StepAnswer]) -> None:
         """Raise if a task has not answered exactly once, has failed, or has not received all its rows."""
         if failures := [answer.failure for answer in answers if answer.failure is not None]:
             for reason in (failure.driver_reason for failure in failures if failure.driver_reason):

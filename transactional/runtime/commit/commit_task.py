@@ -44,7 +44,7 @@ class CommitTask(TaskLoop):
             self.partials += emitter.partials()
 
 
-def with_state(
+def with_state_view(
     info: TaskInfo, component_id: str, state: ReadState, tuples: Iterable[pa.RecordBatch], *, replaces: bool
 ) -> tuple[TaskInfo, MapStateView | KeyValues]:
     """Return the task with a view of its state. For a stateful bolt the keys of its tuples are read at once."""

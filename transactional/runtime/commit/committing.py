@@ -26,7 +26,7 @@ from transactional.topology.steps import Step, plan_steps
 from transactional.topology.topology import Component, Topology, WorkPhase
 
 
-def facts_of_write(state: State, rows: int | None) -> dict[str, int]:
+def recorded_write_facts(state: State, rows: int | None) -> dict[str, int]:
     """Return the recorded facts of a state's write, as far as they are known."""
     recorded = {} if rows is None else {"rows": rows}
     try:
@@ -107,7 +107,7 @@ class CommitPhase:
         if self.context.scratch is not None:
             self.context.scratch.remove(exchange.scratch_files)
         for component_id, facts in states.items():
-            facts |= facts_of_write(self.states[component_id], exchange.written_rows.get(component_id))
+            facts |= recorded_write_facts(self.states[component_id], exchange.written_rows.get(component_id))
         edges = Counter(processed.edges) + exchange.sent
         letters = Counter(letter.exclusion.component for letter in exchange.letters)
         late_counts = Counter(processed.late_counts) + exchange.late_counts

@@ -21,7 +21,7 @@ from transactional.model.errors import OperatingError, SchemaMismatch
 from transactional.model.letters import Exclusion
 from transactional.model.user_code.failures import TaskFailed
 from transactional.runtime.commit.changed_rows import changed_rows
-from transactional.runtime.commit.commit_task import CommitTask, emit_tables, with_state
+from transactional.runtime.commit.commit_task import CommitTask, emit_tables, with_state_view
 from transactional.runtime.commit.exchange import Addressed
 from transactional.runtime.commit.fault_finding import find_faults
 from transactional.runtime.processing.split_rows import in_order
@@ -31,8 +31,8 @@ from transactional.runtime.tasks.items import Item, PartialAggregates, SetAside,
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.part_of_state import PartOfState
 from transactional.runtime.tasks.program import TaskProgram
-from transactional.runtime.tasks.step_work import StepFailure, StepWork, TaskDone, TaskInput, read_batches, read_bytes
-from transactional.runtime.tasks.task_loop import run_through
+from transactional.runtime.tasks.step_work import StepAnswer, StepFailure, StepWork, TaskInput, read_batches, read_bytes
+from transactional.runtime.tasks.task_loop import run_task_loop
 from transactional.topology.topology import CLOSED
 
 
@@ -44,7 +44,7 @@ class BoltWork(StepWork):
     replaces: bool
     excluded: tuple[Exclusion, ...]
 
-    def _run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
+    def _run(self, program: TaskProgram, task_input: TaskInput) -> StepAnswer:
         component, tasks = self.step.component, self.step.tasks
         received = [
             (batch, *waiting[1:]) for waiting in task_input.waiting for batch in read_batches(waiting, program.scratch)
@@ -55,13 +55,13 @@ class BoltWork(StepWork):
         if self.state is not None:
             part = PartOfState(self.step, self.state, task_input.task)
             tuples = (batch for batch, _, _ in received)
-            info, view = with_state(info, component, part, tuples, replaces=self.replaces)
+            info, view = with_state_view(info, component, part, tuples, replaces=self.replaces)
         instances = {} if task_input.instance is None else {component: read_bytes(task_input.instance, program.scratch)}
-        loop, failed = run_through(partial(CommitTask, info, component, instances), lambda: iter(received))
+        loop, failed = run_task_loop(partial(CommitTask, info, component, instances), lambda: iter(received))
         if failed is not None:
-            return TaskDone(task_input.task, count, failure=_failure(info, failed))
+            return StepAnswer(task_input.task, count, failure=_failure(info, failed))
         items = _items(task_input.task, loop.emitters[component], loop.addressed, loop.partials, loop.letters)
-        counted = TaskDone(task_input.task, count, late_counts=loop.late_counts, counted=loop.counted)
+        counted = StepAnswer(task_input.task, count, late_counts=loop.late_counts, counted=loop.counted)
         answer = _with_items(program, self, counted, items)
         if answer.failure is not None or part is None or view is None:
             return answer
@@ -73,7 +73,7 @@ class BoltWork(StepWork):
             failures = find_faults(component, part, info, {task_input.task: lambda: iter(received)})
             if not failures:
                 raise
-            return TaskDone(task_input.task, count, failure=_failure(*failures[0]))
+            return StepAnswer(task_input.task, count, failure=_failure(*failures[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ClosingWork(StepWork):
     closer: Closer
     order: tuple[str, ...]
 
-    def _run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
+    def _run(self, program: TaskProgram, task_input: TaskInput) -> StepAnswer:
         assert self.state is not None
         step, rows = self.step, self.state.rows_between(*self.between).combine_chunks()
         parts = [
@@ -94,12 +94,12 @@ class ClosingWork(StepWork):
             for batch in rows.to_batches()
         ]
         own_rows = pa.Table.from_batches(parts, rows.schema)
-        done = TaskDone(task_input.task, own_rows.num_rows, rows_in_all=rows.num_rows)
+        done = StepAnswer(task_input.task, own_rows.num_rows, rows_in_all=rows.num_rows)
         return _with_emissions(
             program, self, done, {CLOSED: in_order(self.closer.close_windows(own_rows, self.facts), self.order)}
         )
 
-    def expected_rows(self, answers: Sequence[TaskDone]) -> int:
+    def expected_rows(self, answers: Sequence[StepAnswer]) -> int:
         """Return the number of rows that every task has read. Each has kept the rows of its keys."""
         return max(answer.rows_in_all for answer in answers)
 
@@ -108,7 +108,7 @@ class ClosingWork(StepWork):
 class ChangingWork(StepWork):
     """Combines the partial aggregates of the task's keys, keeps the changed rows, and passes them on."""
 
-    def _run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
+    def _run(self, program: TaskProgram, task_input: TaskInput) -> StepAnswer:
         assert self.state is not None
         step = self.step
         waiting = [read_batches(tuples, program.scratch) for tuples in task_input.waiting]
@@ -120,11 +120,13 @@ class ChangingWork(StepWork):
         changed = in_order(changed, step.split_by if step.in_order else ())
         written = state.keep_rows(part if can_combine_all(aggregator.combine_kinds) else changed)
         streams = [stream for stream, fields in program.outputs_of(step.component).items() if fields]
-        done = TaskDone(task_input.task, sum(table.num_rows for table in tables), written=written)
+        done = StepAnswer(task_input.task, sum(table.num_rows for table in tables), written=written)
         return _with_emissions(program, self, done, dict.fromkeys(streams, changed))
 
 
-def _with_emissions(program: TaskProgram, work: StepWork, done: TaskDone, tables: Mapping[str, pa.Table]) -> TaskDone:
+def _with_emissions(
+    program: TaskProgram, work: StepWork, done: StepAnswer, tables: Mapping[str, pa.Table]
+) -> StepAnswer:
     """Return the answer with the rows that an update emits, by stream."""
     try:
         emitter = emit_tables(program, work.attempt, work.step.component, done.task, tables)
@@ -135,7 +137,7 @@ def _with_emissions(program: TaskProgram, work: StepWork, done: TaskDone, tables
     return _with_items(program, work, done, items)
 
 
-def _with_items(program: TaskProgram, work: StepWork, done: TaskDone, items: list[Item]) -> TaskDone:
+def _with_items(program: TaskProgram, work: StepWork, done: StepAnswer, items: list[Item]) -> StepAnswer:
     """Return the answer with the items for later components, in files if they are large."""
     sent_items = list(staged(program, work.attempt, items, work.step.tasks))
     for item in sent_items:

@@ -26,7 +26,7 @@ from transactional.runtime.commit.commit_steps import CommitContext, CommitStep,
 from transactional.runtime.commit.commit_task import emit_tables
 from transactional.runtime.commit.exchange import CommitExchange
 from transactional.runtime.commit.step_tasks import ChangingWork, ClosingWork
-from transactional.runtime.processing.split_rows import in_order_of_tasks, inputs_of, read_tables, size_of
+from transactional.runtime.processing.split_rows import read_tables, size_of, sort_like_job, split_inputs
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.step_work import StepWork, TaskInput
 from transactional.topology.steps import Step, read_streams
@@ -102,7 +102,7 @@ class ChangingStep(UpdateStep):
         part, plan = self.partials(exchange), self.plan
         changed = changed_rows(self.state, exchange.attempt, part.table, self.aggregator)
         if plan.in_order:
-            changed = in_order_of_tasks(changed, plan.split_by, plan.tasks)
+            changed = sort_like_job(changed, plan.split_by, plan.tasks)
         if not can_combine_all(part.combine):
             part = Partials(kinds_written(part.combine), changed.select(part.table.column_names))
         self.merge(exchange, part)
@@ -117,7 +117,7 @@ class ChangingStep(UpdateStep):
         if (part := self._state_for_tasks(exchange)) is None:
             return None
         plan, waiting = self.plan, exchange.partials_of(self.component.id)
-        inputs = tuple(starmap(TaskInput, enumerate(inputs_of(waiting, plan.split_by, plan.tasks))))
+        inputs = tuple(starmap(TaskInput, enumerate(split_inputs(waiting, plan.split_by, plan.tasks))))
         return ChangingWork(exchange.attempt, plan, part, exchange.processed.facts, inputs, size_of(waiting)[0])
 
     def _write_parts(self, exchange: CommitExchange, written: Sequence[WrittenPart]) -> None:
@@ -183,7 +183,7 @@ class ClosingStep(UpdateStep):
         if (rows := self.update.closing(facts)) is None:
             return arrow_schema(self.update.closed_fields).empty_table()
         closed = self.update.close_windows(self.state.rows_between(exchange.attempt, *rows), facts)
-        return in_order_of_tasks(closed, plan.split_by, plan.tasks, self.update.window_key) if plan.in_order else closed
+        return sort_like_job(closed, plan.split_by, plan.tasks, self.update.window_key) if plan.in_order else closed
 
     def _size(self, exchange: CommitExchange) -> tuple[int, int]:
         rows = self.update.closing(self.facts(exchange))

@@ -59,7 +59,7 @@ from transactional.runtime.engine.leadership import Leadership
 from transactional.runtime.engine.letter_spout import LetterSpout, check_retries
 from transactional.runtime.engine.runner import Fatal, PhaseRunner
 from transactional.runtime.engine.savepoints import SavepointWatch
-from transactional.runtime.engine.sizing import sizer_of
+from transactional.runtime.engine.sizing import make_sizer
 from transactional.runtime.publishing.relays import Relays
 from transactional.runtime.tasks.step_work import StepExecutor
 from transactional.topology.closing import windows_left_open
@@ -141,7 +141,7 @@ class TopologyDriver:
         )
         self.relays = Relays(topology.sinks, store, self.config)
         self.failures = 0
-        self.sizer = sizer_of(topology, self.config)
+        self.sizer = make_sizer(topology, self.config)
         self._halt: FatalError | None = None
         self._end: RunEnd | None = None
         self._current_state = DesiredState.ACTIVE

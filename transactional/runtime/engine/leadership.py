@@ -40,10 +40,10 @@ from transactional.model.guarantees import Guarantee
 from transactional.model.plumbing.pools import DaemonPool
 from transactional.runtime.engine.fencing import SideBySide, fence_tables
 from transactional.runtime.engine.history.event_times import event_time_of
-from transactional.runtime.engine.history.in_flight import progress_of_program
+from transactional.runtime.engine.history.in_flight import usable_progress
 from transactional.runtime.engine.history.minutes import Minutes
 from transactional.runtime.engine.history.observing import Committed, LeaseRenewed, Notice, StoreWritten
-from transactional.runtime.engine.history.run_history import about, lags_of, retention
+from transactional.runtime.engine.history.run_history import about, read_lags, retention
 from transactional.runtime.engine.history.timeline import Timeline
 from transactional.runtime.engine.streams import fingerprint_as_stored, progress_of_streams
 from transactional.topology.topology import Topology
@@ -110,7 +110,7 @@ class Leadership:
             progress = progress_of_streams(
                 self.topology, self.store, self.lease.progress, accept_changes=self.accept_changes
             )
-            progress = progress_of_program(self.topology, self.store, progress)
+            progress = usable_progress(self.topology, self.store, progress)
         except TransactionalError as error:
             self.release(RunEnd(EndedHow.FAILED, error.code, str(error)), is_done=False)
             raise
@@ -234,7 +234,7 @@ class Leadership:
                 self.write("processed", lambda: store.record_processed(lease, attempt, batch, at_ms=processed_at_ms))
             case RecordCommit(attempt, batch, report):
                 flight = timeline[attempt]
-                details = lags_of(self.topology.spout, batch) | event_time_of(self.topology, batch) | report.details()
+                details = read_lags(self.topology.spout, batch) | event_time_of(self.topology, batch) | report.details()
                 minute = self._minutes.add(flight, batch, lag_in(details))
                 self.write(
                     "commit",

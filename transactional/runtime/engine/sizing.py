@@ -127,7 +127,7 @@ class BatchSizer:
         return text if _is_in_reach(self.target_ms, cost) else f"{text}, too much for {self.target_ms} ms"
 
 
-def sizer_of(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
+def make_sizer(topology: Topology, config: TopologyConfig) -> BatchSizer | None:
     """Return the batch sizer, or None without a target latency. Raises `ConfigError` for a spout whose batches can't be
     limited."""
     if config.target_latency_ms is None:

@@ -13,11 +13,11 @@ from transactional.model.batch import BatchMetadata
 from transactional.model.errors import AttemptLost, ConfigError
 from transactional.model.reading import Lookups
 from transactional.runtime.processing.gathering import gather
-from transactional.runtime.processing.staging import scratch_of, staged, stagers_of
+from transactional.runtime.processing.staging import find_scratch, find_stagers, staged
 from transactional.runtime.processing.tasks import run_task
 from transactional.runtime.tasks.items import Item, is_for_level, is_for_task
 from transactional.runtime.tasks.program import AttemptInput, Record, check_sendable, make_program
-from transactional.runtime.tasks.step_work import StepWork, TaskDone
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork
 from transactional.topology.topology import Topology
 
 
@@ -41,8 +41,8 @@ class LocalExecutor:
 
     def open(self) -> None:
         """Prepare the storage of staged files. There is nothing to start."""
-        scratch = scratch_of(self._topology)
-        self.program = replace(self.program, stagers=stagers_of(self._topology), scratch=scratch)
+        scratch = find_scratch(self._topology)
+        self.program = replace(self.program, stagers=find_stagers(self._topology), scratch=scratch)
 
     def run(self, attempt: TransactionAttempt, batch: BatchMetadata) -> Processed:
         """Run a processing phase level by level. Raises `AttemptLost` if the attempt is cancelled."""
@@ -74,7 +74,7 @@ class LocalExecutor:
         """Return 1: tasks run one at a time, so a job is never quicker."""
         return 1
 
-    def run_step(self, work: StepWork) -> list[TaskDone]:
+    def run_step(self, work: StepWork) -> list[StepAnswer]:
         """Run the tasks of a step one after the other. No task sees the writes of another one."""
         return [work.run(self.program, task_input) for task_input in work.inputs]
 

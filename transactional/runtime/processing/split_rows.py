@@ -40,7 +40,7 @@ def in_order(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in by]) if by else rows
 
 
-def in_order_of_tasks(rows: pa.Table, by: Sequence[str], tasks: int, key: Sequence[str] = ()) -> pa.Table:
+def sort_like_job(rows: pa.Table, by: Sequence[str], tasks: int, key: Sequence[str] = ()) -> pa.Table:
     """Return the rows in the order of a job of this many tasks: task by task, sorted by `key`, or by the columns that
     split them. So the executor of an update makes no difference."""
     parts = split_rows(rows, by, tasks) if by else [rows]
@@ -58,7 +58,7 @@ def _tables(waiting: WaitingRows, scratch: Scratch | None) -> list[pa.Table]:
     return [waiting]
 
 
-def inputs_of(waiting: Iterable[WaitingRows], by: Sequence[str], tasks: int) -> list[tuple[WaitingTuples, ...]]:
+def split_inputs(waiting: Iterable[WaitingRows], by: Sequence[str], tasks: int) -> list[tuple[WaitingTuples, ...]]:
     """Return the waiting partial aggregates for each task of a step."""
     inputs: list[list[WaitingTuples]] = [[] for _ in range(tasks)]
     for rows in waiting:

@@ -37,7 +37,7 @@ StepItem = TuplesToCommit | PickledBolt | PartialAggregates
 """An item that may be read by tasks of a later step instead of the driver."""
 
 
-def stagers_of(topology: Topology) -> dict[str, Stager]:
+def find_stagers(topology: Topology) -> dict[str, Stager]:
     """Return the writers of staged files, for committers whose rows may come from several tasks.
 
     A committer whose changes are read by bolts has none, because its rows are not computed before the commit phase.
@@ -86,7 +86,7 @@ def staged(program: TaskProgram, attempt: TransactionAttempt, items: Iterable[It
     return iter(sent_items)
 
 
-def stagers_of_steps(topology: Topology) -> dict[str, Stager]:
+def find_step_stagers(topology: Topology) -> dict[str, Stager]:
     """Return the writers of staged files of steps, by component. Executors must see their folders to run a step as a
     job."""
     stagers = dict[str, Stager]()
@@ -98,7 +98,7 @@ def stagers_of_steps(topology: Topology) -> dict[str, Stager]:
     return stagers
 
 
-def scratch_of(topology: Topology) -> Scratch | None:
+def find_scratch(topology: Topology) -> Scratch | None:
     """Return the storage for data of later steps, or None if there is none or no step would read it."""
     if all(step.driver_reason for step in plan_steps(topology)):
         return None

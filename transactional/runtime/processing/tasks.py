@@ -54,7 +54,7 @@ from transactional.runtime.tasks.letter_retries import (
 from transactional.runtime.tasks.operator_factory import TaskInfo
 from transactional.runtime.tasks.operators import Operator
 from transactional.runtime.tasks.program import AttemptInput, TaskProgram
-from transactional.runtime.tasks.task_loop import Received, TaskLoop, run_through
+from transactional.runtime.tasks.task_loop import Received, TaskLoop, run_task_loop
 from transactional.runtime.tasks.watching import Report, run_watched
 from transactional.topology.stages import COMMIT_STAGE, SPOUT_STAGE, Stage, StageEdge
 from transactional.topology.topology import WorkPhase
@@ -81,7 +81,7 @@ def run_task(
         loop.watch = None if report is None else partial(run_watched, report, task)
         return loop
 
-    return _sent(*run_through(make, received))
+    return _sent(*run_task_loop(make, received))
 
 
 def run_dataframe_task(
@@ -101,7 +101,7 @@ def run_dataframe_task(
     def make(*, looks_closer: bool) -> _Task:
         return _Task(program, inputs, stage, task, looks_closer=looks_closer)
 
-    return _sent(*run_through(make, lambda: batches_read))
+    return _sent(*run_task_loop(make, lambda: batches_read))
 
 
 def _sent(work: _Task, failed: TaskFailed | None) -> Iterator[Item]:

@@ -40,7 +40,7 @@ def _register(module: ModuleType) -> list[Any]:
 
 
 @contextmanager
-def sent_by_value(value: object) -> Iterator[list[ModuleType]]:
+def sending_by_value(value: object) -> Iterator[list[ModuleType]]:
     """Within this context, pickle the classes and functions of `value` from user modules by value. Returns these
     modules.
 

@@ -1,7 +1,7 @@
 """The inputs and the answers of a step's tasks when the step runs as a Spark job.
 
 `StepWork` describes one step of one attempt: the driver makes it, and executors run it, one `TaskInput` each. The
-answer of a task, `TaskDone`, is all that the task leaves behind: files that it has staged count for nothing until the
+answer of a task, `StepAnswer`, is all that the task leaves behind: files that it has staged count for nothing until the
 driver commits them. A failure is an answer, too.
 """
 
@@ -60,7 +60,7 @@ class StepFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskDone:
+class StepAnswer:
     """The answer of one task: the number of rows that it has received, its items for later steps, and what it has
     written."""
 
@@ -84,7 +84,7 @@ class StepWork(ABC):
     Picklable; runs on executors."""
 
     counted: ClassVar[str] = "tuples that were sent to them"
-    """The rows that `TaskDone.received` counts, for messages."""
+    """The rows that `StepAnswer.received` counts, for messages."""
 
     attempt: TransactionAttempt
     step: Step
@@ -94,21 +94,21 @@ class StepWork(ABC):
     rows: int
     """Number of rows that the tasks have to receive together."""
 
-    def run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
+    def run(self, program: TaskProgram, task_input: TaskInput) -> StepAnswer:
         """Run one task. Files that it has staged belong to no table until the driver commits them."""
         began_s = perf_counter()
         try:
             with naive_times_in(program.naive_times):
                 done = self._run(program, task_input)
         except TransactionalError as error:
-            done = TaskDone(task_input.task, 0, failure=StepFailure.of_state(error))
+            done = StepAnswer(task_input.task, 0, failure=StepFailure.of_state(error))
         return replace(done, elapsed_ms=(perf_counter() - began_s) * 1e3)
 
     @abstractmethod
-    def _run(self, program: TaskProgram, task_input: TaskInput) -> TaskDone:
+    def _run(self, program: TaskProgram, task_input: TaskInput) -> StepAnswer:
         """Run one task. May raise errors of the state."""
 
-    def expected_rows(self, answers: Sequence[TaskDone]) -> int:
+    def expected_rows(self, answers: Sequence[StepAnswer]) -> int:
         """Return the number of rows that tasks with these answers must have received together."""
         return self.rows
 
@@ -136,7 +136,7 @@ class StepExecutor(Protocol):
     def slots(self) -> int:
         """Return the number of tasks that run at a time. The executor has to be open."""
 
-    def run_step(self, work: StepWork) -> Sequence[TaskDone]:
+    def run_step(self, work: StepWork) -> Sequence[StepAnswer]:
         """Run all tasks of a step; blocks. Called from the commit thread.
 
         Spark may run a task more than once; the answer is that of one run of each. Raises `OperatingError`.

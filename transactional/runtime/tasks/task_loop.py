@@ -156,7 +156,7 @@ class MakesLoop(Protocol[Loop_co]):
         """Create the loop, which checks every value if it looks closer."""
 
 
-def run_through(make: MakesLoop[Loop_co], received: Callable[[], Received]) -> tuple[Loop_co, TaskFailed | None]:
+def run_task_loop(make: MakesLoop[Loop_co], received: Callable[[], Received]) -> tuple[Loop_co, TaskFailed | None]:
     """Run a task. Returns the run that counts, and its failure, if it has failed.
 
     If a failure may be due to any of many tuples, the task is run once more to find which. If that finds none, the

@@ -29,7 +29,7 @@ from transactional.model.user_code.tuples import Tuple
 from transactional.runtime.commit import executor_choice
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.runtime.tasks.step_work import StepWork, TaskDone
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork
 from transactional.topology.bolts.stateful import StatefulBolt
 from transactional.topology.topology import Topology
 
@@ -238,15 +238,15 @@ def test_a_replay_reexecutors_what_a_dead_attempt_has_staged(tmp_path: Path) -> 
 class Executor(LocalExecutor):
     """Changes what tasks answer."""
 
-    def __init__(self, topology: Topology, change: Callable[[Executor, StepWork], list[TaskDone]]) -> None:
+    def __init__(self, topology: Topology, change: Callable[[Executor, StepWork], list[StepAnswer]]) -> None:
         super().__init__(topology)
         self._change = change
         self.open()
 
-    def run_step(self, work: StepWork) -> list[TaskDone]:
+    def run_step(self, work: StepWork) -> list[StepAnswer]:
         return self._change(self, work)
 
-    def as_it_is(self, work: StepWork) -> list[TaskDone]:
+    def as_it_is(self, work: StepWork) -> list[StepAnswer]:
         return super().run_step(work)
 
 
@@ -261,7 +261,7 @@ def first_batch(topology: Topology, executor: LocalExecutor, choice: str = "jobs
 def test_a_second_run_of_a_task_counts_once(tmp_path: Path) -> None:
     state = log(tmp_path / "t")
 
-    def twice(executor: Executor, work: StepWork) -> list[TaskDone]:
+    def twice(executor: Executor, work: StepWork) -> list[StepAnswer]:
         first, second = executor.as_it_is(work), executor.as_it_is(work)
         return [first[0], second[1], first[2]]
 
@@ -272,7 +272,7 @@ def test_a_second_run_of_a_task_counts_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "t" / STAGED_FOLDER).glob("*.parquet"))) == 6, "the others' files are nobody's"
 
 
-def died(executor: Executor, work: StepWork) -> list[TaskDone]:
+def died(executor: Executor, work: StepWork) -> list[StepAnswer]:
     raise WorkerDied("worker process 7 was ended by SIGSEGV in step 'count'")
 
 
@@ -290,24 +290,24 @@ def test_after_a_process_has_died_of_it_a_step_stays_a_job(tmp_path: Path, monke
     assert phase.context.executor_chooser.choose(step.plan, 1, 0).is_job
 
 
-def both(executor: Executor, work: StepWork) -> list[TaskDone]:
+def both(executor: Executor, work: StepWork) -> list[StepAnswer]:
     return [*executor.as_it_is(work), executor.as_it_is(work)[0]]
 
 
-def one_more(executor: Executor, work: StepWork) -> list[TaskDone]:
-    return [*executor.as_it_is(work), TaskDone(0, 0)]
+def one_more(executor: Executor, work: StepWork) -> list[StepAnswer]:
+    return [*executor.as_it_is(work), StepAnswer(0, 0)]
 
 
-def one_lost(executor: Executor, work: StepWork) -> list[TaskDone]:
+def one_lost(executor: Executor, work: StepWork) -> list[StepAnswer]:
     return executor.as_it_is(work)[1:]
 
 
-def tuples_lost(executor: Executor, work: StepWork) -> list[TaskDone]:
+def tuples_lost(executor: Executor, work: StepWork) -> list[StepAnswer]:
     less = replace(work.inputs[0], waiting=work.inputs[0].waiting[1:])
     return executor.as_it_is(replace(work, inputs=(less, *work.inputs[1:])))
 
 
-def tuples_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
+def tuples_twice(executor: Executor, work: StepWork) -> list[StepAnswer]:
     more = replace(work.inputs[0], waiting=(*work.inputs[0].waiting, work.inputs[0].waiting[0]))
     return executor.as_it_is(replace(work, inputs=(more, *work.inputs[1:])))
 
@@ -340,7 +340,7 @@ def test_tasks_read_the_version_that_the_driver_has_checked(layout: LogLayout | 
 def test_a_commit_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
     state = log(tmp_path / "t")
 
-    def overtaken(executor: Executor, work: StepWork) -> list[TaskDone]:
+    def overtaken(executor: Executor, work: StepWork) -> list[StepAnswer]:
         other = log(tmp_path / "t")
         other.open("words/count", lambda attempt_id: TxId(attempt_id // 10))
         other.put(attempt(1, 9), {("w7",): (1_000,)})
@@ -355,7 +355,7 @@ def test_a_commit_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
 def test_a_zombie_that_has_staged_commits_nothing(tmp_path: Path) -> None:
     state = log(tmp_path / "t")
 
-    def taken_over(executor: Executor, work: StepWork) -> list[TaskDone]:
+    def taken_over(executor: Executor, work: StepWork) -> list[StepAnswer]:
         done = executor.as_it_is(work)
         other = log(tmp_path / "t")
         other.open("words/count", lambda attempt_id: TxId(attempt_id // 10))

@@ -27,7 +27,7 @@ from transactional.model.user_code.tuples import Tuple
 from transactional.runtime.commit import executor_choice
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.runtime.tasks.step_work import StepWork, TaskDone
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork
 from transactional.topology.steps import Step, plan_steps
 from transactional.topology.streams.aggregates.committing import OwnUpdate
 from transactional.topology.topology import NEW_AND_OLD, Topology
@@ -116,15 +116,15 @@ class Executor(LocalExecutor):
         self._change = change
         self.open()
 
-    def run_step(self, work: StepWork) -> list[TaskDone]:
+    def run_step(self, work: StepWork) -> list[StepAnswer]:
         is_it = self._change is not None and work.step.component == "counts"
         return self._change(self, work) if is_it and self._change is not None else self.as_it_is(work)
 
-    def as_it_is(self, work: StepWork) -> list[TaskDone]:
+    def as_it_is(self, work: StepWork) -> list[StepAnswer]:
         return super().run_step(work)
 
 
-Change = Callable[[Executor, StepWork], list[TaskDone]]
+Change = Callable[[Executor, StepWork], list[StepAnswer]]
 
 
 def processed(executor: LocalExecutor, txid: int, attempt_id: int, of: tuple[int, int]) -> Processed:
@@ -198,11 +198,11 @@ def test_what_is_too_large_for_the_driver_is_a_job(tmp_path: Path, monkeypatch: 
 # --- an executor that does what it must not -------------------------------------------------------------------------
 
 
-def one_lost(executor: Executor, work: StepWork) -> list[TaskDone]:
+def one_lost(executor: Executor, work: StepWork) -> list[StepAnswer]:
     return executor.as_it_is(work)[1:]
 
 
-def one_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
+def one_twice(executor: Executor, work: StepWork) -> list[StepAnswer]:
     done = executor.as_it_is(work)
     return [*done, done[0]]
 
@@ -210,17 +210,17 @@ def one_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
 # The first of what waits has come through the driver: nothing, where all is staged.
 
 
-def part_lost(executor: Executor, work: StepWork) -> list[TaskDone]:
+def part_lost(executor: Executor, work: StepWork) -> list[StepAnswer]:
     less = replace(work.inputs[0], waiting=(work.inputs[0].waiting[0], *work.inputs[0].waiting[2:]))
     return executor.as_it_is(replace(work, inputs=(less, *work.inputs[1:])))
 
 
-def part_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
+def part_twice(executor: Executor, work: StepWork) -> list[StepAnswer]:
     more = replace(work.inputs[0], waiting=(*work.inputs[0].waiting, work.inputs[0].waiting[1]))
     return executor.as_it_is(replace(work, inputs=(more, *work.inputs[1:])))
 
 
-def of_another_split(executor: Executor, work: StepWork) -> list[TaskDone]:
+def of_another_split(executor: Executor, work: StepWork) -> list[StepAnswer]:
     """Two tasks have each other's keys."""
     one, two, *others = work.inputs
     swapped = replace(one, waiting=two.waiting), replace(two, waiting=one.waiting)
@@ -238,7 +238,7 @@ def test_what_was_lost_or_came_twice_fails_the_attempt(change: Change, tmp_path:
     assert topology.component("counts").state.read().num_rows == 0  # type: ignore[union-attr]
 
 
-def before_of_now(executor: Executor, work: StepWork) -> list[TaskDone]:
+def before_of_now(executor: Executor, work: StepWork) -> list[StepAnswer]:
     """Reads what a dead attempt has written as what was before the transaction."""
     assert work.state is not None
     later = replace(work.state, attempt=attempt(work.attempt.txid + 1, work.attempt.attempt_id))  # type: ignore[type-var]
@@ -255,7 +255,7 @@ def test_old_values_that_a_dead_attempt_has_written_would_be_found(tmp_path: Pat
 def test_a_commit_is_refused_if_the_table_has_moved(tmp_path: Path) -> None:
     topology = changing(in_delta(tmp_path, STAGED))
 
-    def overtaken(executor: Executor, work: StepWork) -> list[TaskDone]:
+    def overtaken(executor: Executor, work: StepWork) -> list[StepAnswer]:
         other: Any = changing(in_delta(tmp_path, STAGED)).component("counts").state
         other.put(attempt(1, 9), {("w7", 1): (1, 1, 1, 1)})
         return executor.as_it_is(work)

@@ -25,8 +25,8 @@ from transactional.model.config import TopologyConfig
 from transactional.runtime.commit.committing import CommitPhase
 from transactional.runtime.engine.driver import TopologyDriver
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.runtime.processing.staging import stagers_of
-from transactional.runtime.tasks.step_work import StepWork, TaskDone
+from transactional.runtime.processing.staging import find_stagers
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork
 from transactional.testing import MemoryCoordinatorStore
 from transactional.topology.steps import plan_steps
 from transactional.topology.topology import CLOSED, Topology
@@ -74,15 +74,15 @@ class Executor(LocalExecutor):
         super().__init__(topology, record=record)
         self.steps, self._change = 0, change
 
-    def run_step(self, work: StepWork) -> list[TaskDone]:
+    def run_step(self, work: StepWork) -> list[StepAnswer]:
         self.steps += 1
         return super().run_step(work) if self._change is None else self._change(self, work)
 
-    def as_it_is(self, work: StepWork) -> list[TaskDone]:
+    def as_it_is(self, work: StepWork) -> list[StepAnswer]:
         return super().run_step(work)
 
 
-Change = Callable[[Executor, StepWork], list[TaskDone]]
+Change = Callable[[Executor, StepWork], list[StepAnswer]]
 
 
 class Repeating(CommitPhase):
@@ -190,25 +190,25 @@ def test_what_is_staged_has_to_be_one_row_per_key(tmp_path: Path) -> None:
     )
     counts.closed().persist(staged(tmp_path)("last", ("page",)), name="last")
     counts.closed().persist(staged(tmp_path)("each", ("window_start", "page")), name="each")
-    assert set(stagers_of(topology.build())) == {"open", "each"}
+    assert set(find_stagers(topology.build())) == {"open", "each"}
 
 
-def one_lost(executor: Executor, work: StepWork) -> list[TaskDone]:
+def one_lost(executor: Executor, work: StepWork) -> list[StepAnswer]:
     return executor.as_it_is(work)[1:]
 
 
-def one_twice(executor: Executor, work: StepWork) -> list[TaskDone]:
+def one_twice(executor: Executor, work: StepWork) -> list[StepAnswer]:
     done = executor.as_it_is(work)
     return [*done, done[0]]
 
 
-def of_another_split(executor: Executor, work: StepWork) -> list[TaskDone]:
+def of_another_split(executor: Executor, work: StepWork) -> list[StepAnswer]:
     """One task splits the keys among fewer tasks than the others, and so takes some of theirs."""
     fewer = replace(work, step=replace(work.step, tasks=2))
     return [fewer.run(executor.program, work.inputs[0]), *executor.as_it_is(work)[1:]]
 
 
-def fewer_rows(executor: Executor, work: StepWork) -> list[TaskDone]:
+def fewer_rows(executor: Executor, work: StepWork) -> list[StepAnswer]:
     """One has read another version, which lacks something."""
     done = executor.as_it_is(work)
     most = max(done, key=lambda each: each.received)

@@ -8,7 +8,7 @@ import pytest
 
 from state import DeltaMapState, LogLayout
 from tests.unit.fakes import builder, same
-from transactional.runtime.processing.staging import stagers_of
+from transactional.runtime.processing.staging import find_stagers
 
 
 @pytest.mark.parametrize("stream", [None, "default", "old"])
@@ -18,4 +18,4 @@ def test_what_a_state_changes_passes_through_the_driver_if_it_is_read(stream: st
     made.set_committer_bolt("counts", counts.count()).fields_grouping("spout", "word")
     if stream is not None:
         made.set_bolt("behind", same, output="word string, count long").shuffle_grouping("counts", stream=stream)
-    assert set(stagers_of(made.build())) == ({"counts"} if stream is None else set())
+    assert set(find_stagers(made.build())) == ({"counts"} if stream is None else set())

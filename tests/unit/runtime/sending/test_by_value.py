@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
-from transactional.runtime.sending.by_value import send_by_value, sent_by_value
+from transactional.runtime.sending.by_value import send_by_value, sending_by_value
 
 
 class Neighbours:
@@ -41,7 +41,7 @@ def neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Neighbours:
 
 
 def sent(value: object) -> list[str]:
-    with sent_by_value(value) as modules:
+    with sending_by_value(value) as modules:
         return [module.__name__ for module in modules]
 
 
@@ -64,7 +64,7 @@ def test_a_module_goes_by_value_with_those_that_it_uses(neighbours: Neighbours) 
     bolts: Any = neighbours.module(
         "ours_bolts", "import ours_unused\nfrom ours_helpers import add\ndef twice(n):\n    return add(n) * 2\n"
     )
-    with sent_by_value([bolts.twice]) as modules:
+    with sending_by_value([bolts.twice]) as modules:
         assert [module.__name__ for module in modules] == ["ours_bolts", "ours_helpers", "ours_deepest"]
         assert elsewhere(cloudpickle.dumps(bolts.twice)) == "42"
         assert elsewhere(by_spark(bolts.twice)) == "42"

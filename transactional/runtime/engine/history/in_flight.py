@@ -31,7 +31,7 @@ _BOLT_FIELDS = ("kind", "inputs", "reads", "steps", "streams")
 _log = logging.getLogger(__name__)
 
 
-def progress_of_program(topology: Topology, store: StoreReader, progress: Progress) -> Progress:
+def usable_progress(topology: Topology, store: StoreReader, progress: Progress) -> Progress:
     """Return the progress without exclusions, letters and digests that the current program can't use.
 
     Exclusions and letters go if the bolts differ from those of the program that recorded them, digests if other fields

@@ -75,7 +75,7 @@ LAGS_MAX: Final = 50
 """Number of partitions whose lag is recorded: those with the highest."""
 
 
-def lags_of(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
+def read_lags(spout: Spout, batch: BatchMetadata) -> dict[str, Any]:
     """Return the lag of the source and of its partitions, as stored with a transaction commit."""
     try:
         lags = spout.lag_by_partition(batch)

@@ -13,7 +13,7 @@ from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.errors import FatalError, WorkerDied
 from transactional.runtime.executors.auto.choice import ExecutorChoice, ExecutorChooser
-from transactional.runtime.tasks.step_work import StepWork, TaskDone
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork
 
 _REMEMBERED = 1_000
 """Number of transactions whose executor is remembered: more than can be in flight."""
@@ -25,7 +25,7 @@ class TaskExecutor(JobExecutor, Protocol):
     def slots(self) -> int:
         """Return the number of tasks that run at a time."""
 
-    def run_step(self, work: StepWork) -> Sequence[TaskDone]:
+    def run_step(self, work: StepWork) -> Sequence[StepAnswer]:
         """Run the tasks of a step, as `StepExecutor.run_step`."""
 
 
@@ -113,7 +113,7 @@ class GearedExecutor:
         """Return the number of tasks of a step that run at a time in workers."""
         return self.workers.slots()
 
-    def run_step(self, work: StepWork) -> Sequence[TaskDone]:
+    def run_step(self, work: StepWork) -> Sequence[StepAnswer]:
         """Run a step on the executor that processed its attempt."""
         return self._executor_of(work.attempt).run_step(work)
 

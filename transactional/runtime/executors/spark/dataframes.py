@@ -22,7 +22,7 @@ from transactional.topology.bolts.functions import BoltFunction
 from transactional.topology.stages import Stage
 
 
-def dataframe_items(
+def run_dataframe_bolt(
     session: SparkSession, program: TaskProgram, stage: Stage, rdd: RDD[Item], task_input: Callable[[], AttemptInput]
 ) -> RDD[Item]:
     """Apply a stage's DataFrame bolt to the items of `rdd` that are for it. Raises `BoltFailed`, `SchemaMismatch`."""

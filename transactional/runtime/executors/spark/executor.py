@@ -30,22 +30,22 @@ from transactional.model.batch import BatchMetadata
 from transactional.model.errors import AttemptLost, SparkStopped, TransactionalError, WorkerDied
 from transactional.model.plumbing.garbage import collect_less_garbage
 from transactional.runtime.executors.spark.cluster_check import check_executors, check_folders, check_program
-from transactional.runtime.executors.spark.dataframes import dataframe_items
+from transactional.runtime.executors.spark.dataframes import run_dataframe_bolt
 from transactional.runtime.executors.spark.results import ResultFile, ResultFiles, unpack
 from transactional.runtime.executors.spark.run_once import check_stage_attempts, needed_settings, refuse_repetition
 from transactional.runtime.executors.spark.shared_session import using_spark
 from transactional.runtime.executors.spark.step_jobs import run_step_job
 from transactional.runtime.processing.gathering import gather
-from transactional.runtime.processing.staging import scratch_of, staged, stagers_of, stagers_of_steps
+from transactional.runtime.processing.staging import find_scratch, find_stagers, find_step_stagers, staged
 from transactional.runtime.processing.tasks import run_task
-from transactional.runtime.sending.by_value import sent_by_value
+from transactional.runtime.sending.by_value import sending_by_value
 from transactional.runtime.sending.packing import Packing
 from transactional.runtime.spark.internals import SparkJobs, end_quietly, is_stopped, temporary_folder
 from transactional.runtime.spark.jobs import PROCESSING, has_remote_executors, use_pool
 from transactional.runtime.spark.session import require_classic, spark_session
 from transactional.runtime.tasks.items import Item, TaskTime, is_for_level
 from transactional.runtime.tasks.program import AttemptInput, TaskProgram, check_sendable, make_program
-from transactional.runtime.tasks.step_work import StepWork, TaskDone
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork
 from transactional.topology.topology import Topology
 
 INPUT_PROPERTY = "transactional.attempt"
@@ -88,15 +88,15 @@ class SparkExecutor:
         self.context: SparkContext = self.session.sparkContext
         check_executors(self.context)
         self._jobs = SparkJobs(self.context)
-        storage = stagers_of(self.topology), scratch_of(self.topology)
+        storage = find_stagers(self.topology), find_scratch(self.topology)
         self.program = make_program(self.topology, self.topology.spout.reader(), None, *storage)
         check_sendable(self.program)
         check_stage_attempts(self.context, self.program)
         # Spark pickles the program again whenever it packs tasks differently, so modules are sent by value until
         # the end.
-        self._open.enter_context(sent_by_value(self.program))
+        self._open.enter_context(sending_by_value(self.program))
         check_program(self.context, self.program)
-        check_folders(self.context, {**self.program.stagers, **stagers_of_steps(self.topology)})
+        check_folders(self.context, {**self.program.stagers, **find_step_stagers(self.topology)})
         self._packing, self._first_levels = Packing(len(self.program.plan.slots(0))), dict[int, FirstLevel]()
         self._results = ResultFiles(None if has_remote_executors() else self._result_folder())
 
@@ -126,7 +126,7 @@ class SparkExecutor:
         """Return the number of tasks that Spark runs at a time."""
         return self.context.defaultParallelism
 
-    def run_step(self, work: StepWork) -> list[TaskDone]:
+    def run_step(self, work: StepWork) -> list[StepAnswer]:
         """Run a step of the commit phase as a job (see `StepExecutor`). It can be cancelled like a processing phase."""
         attempt = work.attempt
         description = f"step {work.step.component!r} of transaction {attempt.txid}, attempt {attempt.attempt_id}"
@@ -224,7 +224,7 @@ class SparkExecutor:
     def _dataframe_stages(self, rdd: RDD[Item], level: int) -> list[RDD[Item]]:
         assert self.session is not None
         stages = [stage for stage in self.program.plan.level(level) if stage.is_dataframe]
-        return [dataframe_items(self.session, self.program, stage, rdd, task_input) for stage in stages]
+        return [run_dataframe_bolt(self.session, self.program, stage, rdd, task_input) for stage in stages]
 
     def _refuse_repeated_stages(self, attempt: TransactionAttempt, tag: str) -> None:
         """Raise `AttemptLost` if Spark has run a stage again, as after a lost exchange.

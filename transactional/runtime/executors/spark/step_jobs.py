@@ -12,12 +12,12 @@ from transactional.runtime.executors.spark.results import ResultFile, ResultFile
 from transactional.runtime.spark.internals import SparkJobs, end_quietly
 from transactional.runtime.spark.jobs import COMMIT, use_pool
 from transactional.runtime.tasks.program import TaskProgram
-from transactional.runtime.tasks.step_work import StepWork, TaskDone, TaskInput
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork, TaskInput
 
 
 def run_step_job(
     context: SparkContext, jobs: SparkJobs, program: TaskProgram, results: ResultFiles, work: StepWork
-) -> list[TaskDone]:
+) -> list[StepAnswer]:
     """Run the tasks of a step as a Spark job, and return their answers.
 
     There is one stage, so Spark may repeat a task, but nothing that another task has seen. Inputs are sent as data and

@@ -11,7 +11,7 @@ from transactional.runtime.tasks.failing.faults import Faults
 from transactional.runtime.tasks.watching import BoltInput
 
 
-def deadly_tuple(bolt_input: BoltInput, is_deadly: Callable[[BoltInput], bool]) -> BoltInput | None:
+def find_deadly_tuple(bolt_input: BoltInput, is_deadly: Callable[[BoltInput], bool]) -> BoltInput | None:
     """Return the input with only the tuple of which a process has died, or None if it takes several tuples.
 
     Of n tuples at most log2(n) + 1 processes die.

@@ -21,17 +21,17 @@ from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.batch import BatchMetadata
 from transactional.model.errors import ConfigError, WorkerDied
 from transactional.model.guarantees import Guarantee
-from transactional.runtime.executors.workers.deadly_tuples import deadly_tuple, error_naming
+from transactional.runtime.executors.workers.deadly_tuples import error_naming, find_deadly_tuple
 from transactional.runtime.executors.workers.pool import Piece, WorkerPool
 from transactional.runtime.executors.workers.spark_requirement import reason_for_spark
 from transactional.runtime.executors.workers.work import BoltAlone, LevelWork, PartOfStep
 from transactional.runtime.processing.gathering import gather
-from transactional.runtime.processing.staging import scratch_of, stagers_of
-from transactional.runtime.sending.by_value import sent_by_value
+from transactional.runtime.processing.staging import find_scratch, find_stagers
+from transactional.runtime.sending.by_value import sending_by_value
 from transactional.runtime.sending.packing import Packing
 from transactional.runtime.tasks.items import Item, TaskTime, is_for_level, is_for_task
 from transactional.runtime.tasks.program import AttemptInput, check_sendable, make_program
-from transactional.runtime.tasks.step_work import StepWork, TaskDone
+from transactional.runtime.tasks.step_work import StepAnswer, StepWork
 from transactional.runtime.tasks.watching import BoltInput
 from transactional.topology.topology import Topology
 
@@ -62,14 +62,14 @@ class WorkerExecutor:
 
     def open(self) -> None:
         """Start the processes. Raises `ConfigError` if they can't load the topology's bolts."""
-        stagers, scratch = stagers_of(self._topology), scratch_of(self._topology)
+        stagers, scratch = find_stagers(self._topology), find_scratch(self._topology)
         self.program = replace(self.program, stagers=stagers, scratch=scratch)
         plan = self.program.plan
         tasks = [len(plan.slots(level)) for level in range(plan.depth)]
         tasks += [component.parallelism for component in self._topology.components]
         with contextlib.ExitStack() as opened:
             # The inputs of steps are pickled later, so the modules are sent by value until the end.
-            opened.enter_context(sent_by_value(self.program))
+            opened.enter_context(sending_by_value(self.program))
             self._count = min(self._processes, max(tasks))
             self.pool = WorkerPool(self._count, cloudpickle.dumps(self.program))
             opened.callback(self.pool.close)
@@ -126,7 +126,7 @@ class WorkerExecutor:
                 self._deadly_txids.add(inputs.attempt.txid)
         if death.bolt_input is None:
             return None
-        culprit = deadly_tuple(pickle.loads(death.bolt_input), lambda part: self._is_deadly(inputs, part))
+        culprit = find_deadly_tuple(pickle.loads(death.bolt_input), lambda part: self._is_deadly(inputs, part))
         return None if culprit is None else error_naming(culprit, death, self.program.spout.id)
 
     def _is_deadly(self, inputs: AttemptInput, bolt_input: BoltInput) -> bool:
@@ -142,7 +142,7 @@ class WorkerExecutor:
         """Return the number of tasks that run at a time."""
         return self._count
 
-    def run_step(self, work: StepWork) -> list[TaskDone]:
+    def run_step(self, work: StepWork) -> list[StepAnswer]:
         """Run a step of the commit phase (see `StepExecutor`). It can be cancelled like a processing phase."""
         used, attempt = min(self._count, len(work.inputs)), work.attempt
         pieces = []

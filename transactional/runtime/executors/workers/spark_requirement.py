@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from transactional.runtime.sending.by_value import modules_of, sent_by_value
+from transactional.runtime.sending.by_value import modules_of, sending_by_value
 from transactional.runtime.tasks.program import check_sendable, make_program
 from transactional.topology.topology import Topology
 
@@ -28,7 +28,7 @@ def reason_for_spark(topology: Topology, conf: Mapping[str, str] | None = None) 
             return f"{name} gives Spark's executors files or an environment that this process may lack"
     program = make_program(topology, topology.spout.reader())
     check_sendable(program)
-    with sent_by_value(program):
+    with sending_by_value(program):
         for owner, part in [
             *((f"bolt {bolt.id!r}", bolt.bolt) for bolt in program.bolts.values()),
             (f"spout {program.spout.id!r}", program.spout.reader),

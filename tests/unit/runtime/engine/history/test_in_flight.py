@@ -19,7 +19,7 @@ from transactional.model.batch import BatchMetadata, Digest, Offset, OffsetRange
 from transactional.model.config import TopologyConfig
 from transactional.model.letters import Exclusion, Letter
 from transactional.runtime.engine.driver import TopologyDriver
-from transactional.runtime.engine.history.in_flight import progress_of_program
+from transactional.runtime.engine.history.in_flight import usable_progress
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.testing.memory_store import MemoryCoordinatorStore
 from transactional.topology.describing import describe_topology
@@ -134,7 +134,7 @@ class Runs(MemoryCoordinatorStore):
 
 
 def kept(now: Topology, *runs: tuple[Topology | None, int]) -> list[tuple[int, int, int]]:
-    recorded = progress_of_program(now, Runs(*runs), PROGRESS).recorded.values()
+    recorded = usable_progress(now, Runs(*runs), PROGRESS).recorded.values()
     return [(len(batch.digests), len(batch.excluded), len(batch.letters)) for batch in recorded]
 
 
@@ -159,7 +159,7 @@ def test_what_the_same_program_has_recorded_is_kept() -> None:
 def test_without_anything_of_that_kind_no_run_is_looked_for() -> None:
     topology = Words().topology("good", "all")
     bare = replace(PROGRESS, recorded={TxId(4): replace(BATCH, digests={}, excluded=(), letters=())})
-    assert progress_of_program(topology, Runs(), bare) is bare
+    assert usable_progress(topology, Runs(), bare) is bare
 
 
 def test_what_was_found_out_of_the_source_is_kept_whatever_the_bolts_are() -> None:
@@ -167,4 +167,4 @@ def test_what_was_found_out_of_the_source_is_kept_whatever_the_bolts_are() -> No
     fact = Exclusion("words", "schema id 7 of values of topic 't'", "unknown")
     progress = replace(PROGRESS, recorded={TxId(4): replace(BATCH, excluded=(*BATCH.excluded, fact))})
     same = Words().topology("good", "all")
-    assert progress_of_program(other, Runs((same, 3)), progress).recorded[TxId(4)].excluded == (fact,)
+    assert usable_progress(other, Runs((same, 3)), progress).recorded[TxId(4)].excluded == (fact,)

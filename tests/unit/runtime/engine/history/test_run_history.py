@@ -10,7 +10,7 @@ from state.memory import MemoryMapState
 from tests.unit.drivers import World
 from tests.unit.fakes import WORD_COUNTS, builder, counts, opaque_words
 from transactional.model.batch import BatchMetadata, PartitionId
-from transactional.runtime.engine.history.run_history import LAGS_MAX, lags_of
+from transactional.runtime.engine.history.run_history import LAGS_MAX, read_lags
 
 
 def details_of(world: World, topology: Any = None) -> list[Any]:
@@ -55,7 +55,7 @@ class ManyPartitions(OpaqueMemoryTransactionalSpout):
 
 
 def test_of_many_partitions_those_with_the_highest_lag_are_kept_and_the_sum_is_of_all() -> None:
-    told = lags_of(ManyPartitions([[]], fields="word string", take=1), BatchMetadata({}))
+    told = read_lags(ManyPartitions([[]], fields="word string", take=1), BatchMetadata({}))
     assert told["lag"] == sum(range(1_000))
     assert told["lags"][0] == ["words", 999, 999]
     assert len(told["lags"]) == LAGS_MAX
@@ -66,4 +66,4 @@ def test_a_spout_that_fails_to_report_its_lag_does_no_harm() -> None:
         def lag_by_partition(self, after: BatchMetadata) -> dict[PartitionId, int]:
             raise OSError("gone")
 
-    assert lags_of(Broken([[]], fields="word string", take=1), BatchMetadata({})) == {"lag": None}
+    assert read_lags(Broken([[]], fields="word string", take=1), BatchMetadata({})) == {"lag": None}
