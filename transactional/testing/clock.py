@@ -19,7 +19,7 @@ class ManualClock:
         return self._started_at_ms + self._passed_ms
 
     def advance(self, duration_ms: int) -> None:
-        """Move the clock forward."""
+        """Move the clock forward by some milliseconds."""
         if duration_ms < 0:
             raise ValueError(f"time only moves forward, got {duration_ms} ms")
         self._passed_ms += duration_ms

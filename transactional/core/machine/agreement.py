@@ -87,7 +87,7 @@ def compare_store_ids(
     """
     if None in (created_for, store_id) or created_for == store_id:
         return None
-    what = (
+    description = (
         f"it was created for the topology in another store, with the id {created_for}; this one, {store!r}, has the id "
         f"{store_id}: two stores may not lead the same tables"
     )
@@ -100,7 +100,7 @@ def compare_store_ids(
         "run with the store that the table was created for, or give this one another table; if that store is no longer "
         f"there, {last_resort}"
     )
-    return Disagreement(Problem.STORE_WIPED, what, remedy)
+    return Disagreement(Problem.STORE_WIPED, description, remedy)
 
 
 def explain_torn(torn: str, wrong: Disagreement) -> Disagreement:
@@ -108,22 +108,24 @@ def explain_torn(torn: str, wrong: Disagreement) -> Disagreement:
 
     `torn` describes the files, which are therefore not set aside. `wrong` is the disagreement without them.
     """
-    what = f"{torn}. The store has committed what was written there, so it was not set aside; without it, {wrong.what}"
+    description = (
+        f"{torn}. The store has committed what was written there, so it was not set aside; without it, {wrong.what}"
+    )
     remedy = (
         f"if files were moved or deleted, put them back, and start again. If they are lost: {wrong.remedy}; or take "
         "the topology back to a transaction before them: `transactional rewind`"
     )
-    return replace(wrong, what=what, remedy=remedy, can_repair=False)
+    return replace(wrong, what=description, remedy=remedy, can_repair=False)
 
 
 def _explain_missing(committed: TxId) -> Disagreement:
-    what = f"transaction {committed} is committed, and no transaction was ever written to it"
+    description = f"transaction {committed} is committed, and no transaction was ever written to it"
     remedy = "restore the table from a backup; or start under another topology id, with empty tables"
-    return Disagreement(Problem.TABLE_MISSING, what, remedy)
+    return Disagreement(Problem.TABLE_MISSING, description, remedy)
 
 
 def _explain_unknown(version: AttemptId, committed: TxId) -> Disagreement:
-    what = (
+    description = (
         f"it was last written by attempt {version}, which the store does not know (it says that transaction "
         f"{committed} is committed): the store was wiped or restored, or the table belongs to another store"
     )
@@ -131,11 +133,11 @@ def _explain_unknown(version: AttemptId, committed: TxId) -> Disagreement:
         "let the store catch up with the tables, from a journal of the runs (transactional doctor --repair --journal); "
         "without one, restore the store from a backup, or start a topology with a new id and empty tables"
     )
-    return Disagreement(Problem.STORE_WIPED, what, remedy, can_repair=True)
+    return Disagreement(Problem.STORE_WIPED, description, remedy, can_repair=True)
 
 
 def _explain_behind(txid: TxId, committed: TxId) -> Disagreement:
-    what = (
+    description = (
         f"it is at transaction {txid}, and {committed} is committed: it was restored to an older state, or its "
         "component was not in the topology meanwhile"
     )
@@ -144,11 +146,11 @@ def _explain_behind(txid: TxId, committed: TxId) -> Disagreement:
         f"transactions {txid + 1} to {committed} are in no table and can't be reconstructed for one table alone. One "
         "that was taken out comes back under another id, with a new table, and counts from there on"
     )
-    return Disagreement(Problem.TABLE_BEHIND, what, remedy)
+    return Disagreement(Problem.TABLE_BEHIND, description, remedy)
 
 
 def _explain_lost_attempt(version: AttemptId, committed: TxId, committed_by: AttemptId) -> Disagreement:
-    what = (
+    description = (
         f"it is as attempt {version} has left it, and transaction {committed} was committed by attempt {committed_by}: "
         "what was written since is lost"
     )
@@ -156,19 +158,19 @@ def _explain_lost_attempt(version: AttemptId, committed: TxId, committed_by: Att
         "restore a newer copy of the table, or the store and all tables together from one backup; what attempt "
         f"{committed_by} has written is in no table and can't be reconstructed for one table alone"
     )
-    return Disagreement(Problem.TABLE_BEHIND, what, remedy)
+    return Disagreement(Problem.TABLE_BEHIND, description, remedy)
 
 
 def _explain_rewound(version: AttemptId, txid: TxId) -> Disagreement:
-    what = f"attempt {version} at transaction {txid} has written it last, which a rewind has taken back since"
+    description = f"attempt {version} at transaction {txid} has written it last, which a rewind has taken back since"
     remedy = "give the component a new table, or another id: this table did not go back with the others"
-    return Disagreement(Problem.TABLE_AHEAD, what, remedy)
+    return Disagreement(Problem.TABLE_AHEAD, description, remedy)
 
 
 def _explain_ahead(txid: TxId, committed: TxId) -> Disagreement:
-    what = f"it is at transaction {txid}, and only {committed} is committed: the store was restored"
+    description = f"it is at transaction {txid}, and only {committed} is committed: the store was restored"
     remedy = (
         f"let the store catch up with transaction {txid}, from a journal of the runs "
         "(transactional doctor --repair --journal)"
     )
-    return Disagreement(Problem.TABLE_AHEAD, what, remedy, can_repair=True)
+    return Disagreement(Problem.TABLE_AHEAD, description, remedy, can_repair=True)

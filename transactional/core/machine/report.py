@@ -21,7 +21,7 @@ class CommitReport:
     edges: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """The number of tuples by source, stream and target."""
     states: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By committer, the figures of its step and of its state's write (`CommitFacts`).
+    """The figures of each committer's step and of its state's write (`CommitFacts`).
 
     `at` is the beginning of the step and `ms` its length, both in milliseconds of the commit phase; `rows` is the
     number of rows written.

@@ -34,16 +34,16 @@ class RecentLetters:
 
     def followed(self, committed: Sequence[AttemptTimes]) -> RecentLetters:
         """Count what was committed since. Those that are no longer among the last are left out by the next reading."""
-        later = [each for each in committed if each.attempt.txid > self.last_txid]
-        last_txid = max((each.attempt.txid for each in later), default=self.last_txid)
-        letters = self.letters + sum(letters_in(each.details) for each in later)
+        later = [attempt for attempt in committed if attempt.attempt.txid > self.last_txid]
+        last_txid = max((attempt.attempt.txid for attempt in later), default=self.last_txid)
+        letters = self.letters + sum(letters_in(attempt.details) for attempt in later)
         return RecentLetters(
-            last_txid, [*(each for each in later if letters_in(each.details)), *self.attempts], letters
+            last_txid, [*(attempt for attempt in later if letters_in(attempt.details)), *self.attempts], letters
         )
 
 
 def set_aside_of(reader: StoreReader, status: TopologyStatus) -> RecentLetters:
     """Read the transactions that have set tuples aside. One that was committed after the status was read is counted."""
     attempts = reader.times_with_letters(status.topology_id, among=TRANSACTIONS_MAX, limit=TRANSACTIONS_MAX)
-    last_txid = max((status.committed_txid, *(each.attempt.txid for each in attempts)))
-    return RecentLetters(last_txid, attempts, sum(letters_in(each.details) for each in attempts))
+    last_txid = max((status.committed_txid, *(attempt.attempt.txid for attempt in attempts)))
+    return RecentLetters(last_txid, attempts, sum(letters_in(attempt.details) for attempt in attempts))

@@ -33,7 +33,7 @@ def connect_arguments(url: URL, timeout_ms: int) -> dict[str, int | bool | None]
         "keepalives_interval": 1,
         "keepalives_count": 3,
     }
-    given = {name: value for name, value in defaults.items() if name not in url.query}
+    given = {name: default for name, default in defaults.items() if name not in url.query}
     return {**given, "autocommit": True, "prepare_threshold": None}
 
 
