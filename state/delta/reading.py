@@ -1,4 +1,4 @@
-"""A Delta table that is only read, as it was after a transaction: the newest version, or an older one of the log."""
+"""Reading of a Delta table as it was after a transaction, from its newest version or an older one in the log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transactional.model.names import OWNER_NOTE
 
 
 class DeltaReader:
-    """Reads the table of one owner. `open` loads its newest version, never the one that is written through."""
+    """Reads the table of one owner. `open` loads its newest version, apart from the one of the writer."""
 
     has_history = True
 
@@ -31,13 +31,13 @@ class DeltaReader:
         self._pinned: Layout | None = None
 
     def pin(self, txid: TxId | None = None) -> None:
-        """Keep the newest version; with `txid` the newest in which that transaction's values can be read."""
+        """Pin the newest version, or with `txid` the newest one that has the values as of that transaction."""
         newest = self._refreshed()
         if txid is None or newest.can_show(txid):
-            # The rows of a log say themselves which transaction they are of.
+            # The rows of a log have the txid of their transaction.
             self._pinned = newest
             return
-        self._pinned = self._at(txid, newest.loaded.delta_version)
+        self._pinned = self._load_as_of(txid, newest.loaded.delta_version)
 
     def _refreshed(self) -> Layout:
         if self._newest is not None:
@@ -49,29 +49,29 @@ class DeltaReader:
             self._newest = self._open()
         return self._newest
 
-    def _at(self, txid: TxId, newest: int) -> Layout:
-        oldest = found = None
-        for version, noted in self._noted(newest):
-            oldest = noted
-            if noted <= txid:
-                found = version
+    def _load_as_of(self, txid: TxId, newest: int) -> Layout:
+        oldest_txid = delta_version = None
+        for version, version_txid in self._transaction_versions(newest):
+            oldest_txid = version_txid
+            if version_txid <= txid:
+                delta_version = version
                 break
-        if found is None:
-            known = "no transaction" if oldest is None else f"transaction {oldest}"
+        if delta_version is None:
+            log_start = "no transaction" if oldest_txid is None else f"transaction {oldest_txid}"
             raise OperatingError(
-                f"Delta table {self._location} can't be read as of transaction {txid}: its log goes back to {known}. "
-                "How long it is kept is a property of the table"
+                f"Delta table {self._location} can't be read as of transaction {txid}: its log goes back to "
+                f"{log_start}. How long it is kept is a property of the table"
             )
         layout = self._open()
         try:
-            check_entries(self._location, found)
-            layout.loaded.move_to(found)
+            check_entries(self._location, delta_version)
+            layout.loaded.move_to(delta_version)
         except (OperatingError, StoreMismatch) as error:
             raise OperatingError(f"it can't be read as of transaction {txid} any more: {error}") from error
         return layout
 
-    def _noted(self, newest: int) -> Iterator[tuple[int, int]]:
-        """The Delta versions that transactions have written, with their txids, newest first."""
+    def _transaction_versions(self, newest: int) -> Iterator[tuple[int, int]]:
+        """Yield the Delta versions that transactions have written, with their txids, newest first."""
         files = log_files(self._location)
         for version in range(newest, -1, -1):
             try:
@@ -91,21 +91,20 @@ class DeltaReader:
                 yield version, note["txid"]
 
     def rows(self, txid: TxId) -> pa.Table:
-        """Key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
+        """Return key and value columns of all rows as they were after a transaction. Raises `OperatingError`."""
         with self._readable():
             return self._table.unexpired_rows(TxId(txid + 1))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
-        """As `rows`, of the rows with these keys, maybe of more. Raises `OperatingError`."""
+        """Return the rows with these keys, and maybe some more, as `rows` does. Raises `OperatingError`."""
         with self._readable():
-            found, expires = self._table.lookup(TxId(txid + 1), keys), self._table.columns.expires
-            return (
-                found if expires is None else select_unexpired(found, expires, self._table.horizon_for(TxId(txid + 1)))
-            )
+            end_txid, expires = TxId(txid + 1), self._table.columns.expires
+            rows = self._table.lookup(end_txid, keys)
+            return rows if expires is None else select_unexpired(rows, expires, self._table.horizon_for(end_txid))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """A file that somebody has deleted, or that is torn, is the table's trouble."""
+        """Report a deleted or torn file as an error of the table."""
         try:
             yield
         except (DeltaError, OSError, pa.ArrowException) as error:
@@ -117,7 +116,7 @@ class DeltaReader:
         return self._pinned
 
     def release(self) -> None:
-        """Let go of an older version; the newest stays loaded."""
+        """Unpin the version. The newest one stays loaded."""
         self._pinned = None
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class DeltaMapState(TableState[Layout]):
 
     rewind_obstacle, serves_tasks = "", True
     owns_folder = True
-    """Nothing else may lie in the table's folder."""
+    """No other file may be in the table's folder."""
 
     @property
     def storage_path(self) -> str | None:
@@ -110,14 +110,14 @@ class DeltaMapState(TableState[Layout]):
         return None if self.location.is_catalog_name else self.location.uri
 
     def address(self) -> TableAddress:
-        """Where the table is, for whoever reads it without the state."""
+        """Return where the table is, for programs that read it without the state."""
         uri = None if self.location.is_catalog_name else self.location.uri
         name, options = self.location.name, self.location.storage_options
         return TableAddress.of("delta", uri, self.columns, name, options, self._expiry)
 
     def examine(self, topology_id: str, component_id: str) -> ExaminedDelta | None:
-        """The table as the doctor sees it; None for a name in a catalog. Raises `OperatingError`."""
-        from state.delta.doctor import ExaminedDelta  # nobody else needs it
+        """Return the table for the doctor, or None for a name in a catalog. Raises `OperatingError`."""
+        from state.delta.doctor import ExaminedDelta  # loaded by the doctor alone
 
         expires = None if self._expiry is None else self._expiry.column
         return (
@@ -129,11 +129,11 @@ class DeltaMapState(TableState[Layout]):
         return {"delta": str(self.location), "key": str(self.key), "values": str(self.values), "kind": self.kind.value}
 
     def set_aside_torn(self, owner: str, check: Callable[[TornFiles], None]) -> None:
-        """Set aside what a power cut has torn of the table's log, unless `check` refuses that (see the port)."""
+        """Set aside the log files that a power cut has torn, unless `check` refuses that (see the port)."""
         mend_torn_log(self.location, owner, check)
 
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
-        """Create the table, or check the one that is there (see the port).
+        """Create the table, or check the existing one (see the port).
 
         Raises `SchemaMismatch` for a table of another shape, `StoreMismatch` for one of another owner,
         `ConfigError` when Spark is needed and not set up.
@@ -148,31 +148,32 @@ class DeltaMapState(TableState[Layout]):
         check_owner(self._opened.loaded)
 
     def _resolve(self) -> None:
-        """Have Spark's catalog say where the table lies."""
-        from state.delta.catalog import resolve  # nobody else needs Spark
+        """Look up the table's location in Spark's catalog."""
+        from state.delta.catalog import resolve  # loaded with Spark alone
 
         columns, partition_by = shape_of(self._request)
         own = with_owner({**DEFAULT_PROPERTIES, **self._properties}, self._fence.owner, self._store_id)
         self._resolved = resolve(self.location, columns, properties_of(columns, own), partition_by)
 
     def set_durability(self, durability: str) -> None:
-        """Whether what is written has to outlive a power cut (see the port)."""
+        """Set whether writes have to survive a power cut (see the port)."""
         self._is_durable = durability == "disk"
 
     def unsynced(self) -> Collection[Path]:
-        """What has to be synced before all that was written is durable. Raises `OperatingError`."""
+        """Return the paths to sync before all writes are durable. Raises `OperatingError`."""
         return self._open_table.loaded.disk.unsynced()
 
     def mark_synced(self) -> None:
-        """Note that what `unsynced` gave is synced."""
+        """Record that the paths returned by `unsynced` are on disk."""
         self._open_table.loaded.disk.mark_synced()
 
     def last_commit(self) -> CommitFacts | None:
-        """What the last write was; its size on a disk of this machine only, where it takes no request."""
+        """Return facts of the last write. Its size is only known on a disk of this machine, where it takes no
+        request."""
         return None if self._opened is None else self._opened.last_commit()
 
     def _all_rows(self, committed_txid: TxId | None) -> pa.Table:
-        """Of the newest snapshot; types that were not declared are the table's."""
+        """Return the rows of the newest version. Types that are not declared are those of the table."""
         table = self._reading()
         return table.unexpired_rows(None if committed_txid is None else TxId(committed_txid + 1))
 
@@ -186,60 +187,63 @@ class DeltaMapState(TableState[Layout]):
         """
         if dialect not in DIALECTS:
             raise ConfigError(f"dialect {dialect!r} is not known; there are {', '.join(DIALECTS)}")
-        before = None if committed_txid is None else TxId(committed_txid + 1)
+        end_txid = None if committed_txid is None else TxId(committed_txid + 1)
         names, table = DIALECTS[dialect], self._reading()
         stored = Schema((*table.columns.key, *table.columns.values))
-        return self.computed.select(table.view(before, names, source), stored, names.name)
+        return self.computed.select(table.view(end_txid, names, source), stored, names.name)
 
     def reader(self, owner: str) -> DeltaReader:
         """A reader of the table of `<topology>/<component>` (see the port)."""
         return DeltaReader(self._resolved, owner, lambda: self._reading(owner))
 
     def _reading(self, owner: str | None = None) -> Layout:
-        """Never the one that is written through: whoever reads in another thread would move it on."""
+        """Open the table for reading. The writer's open table is not used, since a reader would move it on."""
         declared = self._declared
         is_known = declared.are_complete
         columns = declared.all if is_known else columns_of(self._resolved, self.key_names, declared.names)
         return reading(self._resolved, self._fence.owner if owner is None else owner, columns)
 
     def compact(self) -> None:
-        """Compact a table in the log layout: all but its newest transaction becomes one row per key. Call it between
-        transactions. Does nothing to a table in the merge layout. Raises `OperatingError` when it does not work.
+        """Compact a table in the log layout: all but its newest transaction becomes one row per key.
+
+        Call it between transactions. A table in the merge layout is not changed. Raises `OperatingError` if it fails.
         """
 
         def compact(version: AttemptId) -> None:
             self._open_table.compact(self._fence.txid_at(version))
 
-        self._between_others("could not be compacted", compact)
+        self._retry_conflicts("could not be compacted", compact)
 
-    def _between_others(self, failed: str, work: Callable[[AttemptId], None]) -> None:
-        """Do something to a table that was written, between two Delta commits of others. Raises `OperatingError`."""
-        for tried in range(1, WRITE_TRIES + 1):
+    def _retry_conflicts(self, failure: str, work: Callable[[AttemptId], None]) -> None:
+        """Change a table that has a version, and try again after conflicts with other writers. Raises
+        `OperatingError`."""
+        for attempt_number in range(1, WRITE_TRIES + 1):
             if (version := self.version()) is None:
                 return
             try:
                 work(version)
             except WriteRefused as error:
-                if tried == WRITE_TRIES or not error.is_conflict:
-                    raise OperatingError(f"Delta table {self._resolved} {failed}: {error}") from None
+                if attempt_number == WRITE_TRIES or not error.is_conflict:
+                    raise OperatingError(f"Delta table {self._resolved} {failure}: {error}") from None
             else:
                 return
 
     def fence(self, attempt_id: AttemptId) -> None:
-        """Raise the table's version (see the port). Whoever takes the lead builds on the rows that are there.
+        """Raise the table's version (see the port).
 
-        So it raises `StoreMismatch` when something else has changed them since the topology's last Delta commit.
+        A new leader builds on the stored rows. So it raises `StoreMismatch` if another program has changed rows since
+        the topology's last Delta commit.
         """
         self._open_table.loaded.check_unchanged()
         super().fence(attempt_id)
         if added := [name for name in self._open_table.loaded.missing_columns.names if name not in self._history_names]:
             _log.warning("%s: columns %s added; the existing rows have NULL in them", self.table, ", ".join(added))
 
-        def gain(version: AttemptId) -> None:
+        def add_columns(version: AttemptId) -> None:
             self._fence.check(version, attempt_id)
             settle_columns(self._open_table.loaded)
 
-        self._between_others("could not be given its new columns", gain)
+        self._retry_conflicts("could not be given its new columns", add_columns)
 
     def check_files(self) -> None:
         """Raise `StoreMismatch` for a data file that is missing or has another size (see the port)."""
@@ -253,7 +257,7 @@ class DeltaMapState(TableState[Layout]):
         return list(map(self.columns.prev, self.values.names))
 
     def preview_rewind(self, topology_id: str, component_id: str, target: RewindTarget) -> str:
-        """The Delta version that a rewind would restore (see the port)."""
+        """Return in words what a rewind would restore (see the port)."""
         from state.delta.rewinding import describe_restore  # loaded by rewinds alone
 
         if self._resolved.is_catalog_name:
@@ -267,19 +271,19 @@ class DeltaMapState(TableState[Layout]):
         self._rewind_by(fence_id, lambda table: restore(table.loaded, target, fence_id))
 
     def retain(self, targets: Sequence[RewindTarget]) -> None:
-        """Keep the log and the files that going back takes (see the port)."""
+        """Keep the log and the files that a return to these targets needs (see the port)."""
         from state.delta.rewinding import find_retained_parts
 
         table = self._open_table
         table.retained = find_retained_parts(table.loaded, targets)
 
     def maintain(self, committed_txid: TxId, may_go_on: Callable[[], bool]) -> None:
-        """Put small files together or compact, keep the log short, and delete old files, as far as it is due."""
+        """Compact, clean up the log, and delete old files, as far as that is due."""
         self._open_table.maintain(committed_txid, may_go_on)
 
     @property
     def upkeep_failure(self) -> str:
-        """Which upkeep of the table has failed several times in a row (see the port)."""
+        """The maintenance of the table that has failed several times in a row (see the port)."""
         return "" if self._opened is None else self._opened.upkeep_failure
 
     def finish_maintenance(self, may_go_on: Callable[[], bool]) -> None:
@@ -287,44 +291,46 @@ class DeltaMapState(TableState[Layout]):
         self._open_table.finish_maintenance(may_go_on)
 
     def for_tasks(self, attempt: TransactionAttempt) -> DeltaTaskState | None:
-        """What tasks of a step read and write (see the port). Raises `Fenced` or `OperatingError`."""
+        """Return the state for the tasks of a step, or None if only the driver can use it (see the port). Raises
+        `Fenced` or `OperatingError`."""
         if self.location.is_catalog_name:
             return None
         self._check_version_to_read(attempt)
         loaded, owner = self._open_table.loaded, self._fence.owner
         table_id, stager = loaded.snapshot.metadata().id, self._task_stager(owner)
-        horizons, at = self._horizons(attempt), loaded.delta_version
+        horizons, version = self._horizons(attempt), loaded.delta_version
         expiring = None if horizons is None else (self._expiring_column, horizons)
-        known = str(table_id), at, attempt, stager, expiring
-        return DeltaTaskState(self._rows, self._resolved, owner, *known)
+        return DeltaTaskState(self._rows, self._resolved, owner, str(table_id), version, attempt, stager, expiring)
 
-    def count_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> int:
-        """About how many rows `rows_between` gives (see the port). Raises `Fenced` or `OperatingError`."""
+    def count_between(self, attempt: TransactionAttempt, column: str, start: int | None, end: int) -> int:
+        """Return about the number of rows of `rows_between` (see the port). Raises `Fenced` or `OperatingError`."""
         self._check_version_to_read(attempt)
-        return self._open_table.count_between(column, after, until)
+        return self._open_table.count_between(column, start, end)
 
     def stager(self, owner: str) -> FileStager | None:
-        """Tasks write large partial aggregates themselves, into a table in the log layout that lies on a disk."""
+        """Return the stager with which tasks write large partial aggregates, for a table in the log layout on a
+        disk."""
         return None if self._declared.deletes else self._task_stager(owner)
 
     def _task_stager(self, owner: str) -> FileStager | None:
-        """What tasks of a step write with: also which keys are deleted."""
+        """Return the stager with which tasks of a step write rows, deleted keys included, or None."""
         if self._declared.are_complete and self.columns.horizon is not None:
             return None
-        how = self._log_on_disk()
-        if how is None or how.staged_bytes is None:
+        settings = self._log_on_disk()
+        if settings is None or settings.staged_bytes is None:
             return None
-        return FileStager(Path(self.location.uri), owner, self.columns.written, how.staged_bytes)
+        return FileStager(Path(self.location.uri), owner, self.columns.written, settings.staged_bytes)
 
     def scratch(self, owner: str) -> FileScratch | None:
-        """Tasks leave something for later steps where they stage: there is an upkeep that removes what is left over."""
-        how = self._log_on_disk()
-        if how is None or how.staged_bytes is None:
+        """Return the folder for files that tasks pass to later steps. Maintenance of staged files deletes orphaned
+        ones."""
+        settings = self._log_on_disk()
+        if settings is None or settings.staged_bytes is None:
             return None
-        return FileScratch(Path(self.location.uri), owner, min(how.staged_bytes, SCRATCH_BYTES))
+        return FileScratch(Path(self.location.uri), owner, min(settings.staged_bytes, SCRATCH_BYTES))
 
     def _log_on_disk(self) -> LogLayout | None:
-        """The settings of a table in the log layout whose folder executors can write to."""
+        """Return the settings of a table in the log layout on a disk, to which executors can write, else None."""
         is_on_disk = not self.location.is_catalog_name and self.location.scheme == "file"
         if not is_on_disk or not self._declared.are_complete:
             return None
@@ -332,7 +338,7 @@ class DeltaMapState(TableState[Layout]):
             return None
         try:
             return self._compaction or (LogLayout() if is_log(self.location, self.columns) else None)
-        except OperatingError:  # torn by a power cut: whoever leads mends it when it is opened, which is later
+        except OperatingError:  # torn by a power cut: the leader repairs it when it opens the table, which is later
             return None
 
     @property
@@ -356,7 +362,7 @@ class DeltaMapState(TableState[Layout]):
 
 
 def _checked_layout(layout: str | LogLayout, location: DeltaLocation) -> tuple[str, LogLayout | None]:
-    """The name of a layout, and how a log is compacted, where it is that."""
+    """Return the name of a layout, and its settings if it is the log layout. Raises `ConfigError`."""
     if isinstance(layout, LogLayout):
         return "log", layout
     if layout not in LAYOUTS:
