@@ -1,4 +1,8 @@
-"""The columns of a state: what its user declared, what keeps its history, and what can't be a column."""
+"""The columns of a state: those that its user declared, those that keep its history, and checks of both.
+
+`DeclaredColumns` is what is known before the schema of the input is; `StateColumns` are the final columns, with the
+names of those that a state adds.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +54,12 @@ class StateColumns:
 
     @cached_property
     def shown(self) -> Schema:
-        """Key and value columns."""
+        """The key and value columns, which readers see."""
         return Schema((*self.key, *self.values))
 
     @cached_property
     def row_schema(self) -> pa.Schema:
-        """Their Arrow schema."""
+        """The Arrow schema of the key and value columns."""
         return arrow_schema(self.shown)
 
     @cached_property
@@ -65,13 +69,13 @@ class StateColumns:
 
     @cached_property
     def written(self) -> Schema:
-        """What a transaction writes of a row: key and values, and whether it is deleted, if it can be."""
+        """The columns that a transaction writes: key, values, and whether the row is deleted, if keys can be."""
         deleted = (Field(self.deleted, "boolean"),) if self.deletes else ()
         return Schema((*self.shown, *deleted))
 
     def without(self, names: Collection[str]) -> StateColumns:
-        """The columns of a table that does not have these yet, which the state has gained."""
-        values = Schema(tuple(each for each in self.values if each.name not in names))
+        """Return the columns of a table that lacks these, as the state has gained them since."""
+        values = Schema(tuple(column for column in self.values if column.name not in names))
         return replace(self, values=values, deletes=self.deletes and self.deleted not in names)
 
     @cached_property
@@ -81,8 +85,8 @@ class StateColumns:
 
     @property
     def horizon(self) -> str | None:
-        """In a table in the log layout the name of the column with the horizon of the row's transaction, in case a row
-        that it added to had expired; None: no value column says when rows expire."""
+        """The name of the column with the expiry horizon of the row's transaction, which tables in the log layout have:
+        an earlier row of the key may have expired. None unless rows expire by a value column."""
         is_needed = self.expires is not None and self.expires in self.values.names
         return self.names.get("horizon", "horizon") if is_needed else None
 
@@ -111,7 +115,7 @@ class StateColumns:
     def addable(self) -> Sequence[tuple[str, ...]]:
         """Columns that a table may gain later, NULL in the rows that it has then: each value together with what keeps
         its history, and whether a row is deleted."""
-        values = [(value, self.prev(value)) for value in self.values.names]
+        values = [(name, self.prev(name)) for name in self.values.names]
         return [*values, *([(self.deleted,)] if self.deletes else [])]
 
     @property
@@ -132,17 +136,17 @@ class StateColumns:
             check_time_column(self.shown, self.expires, table, "expires=")
 
     def _check_renamed(self, table: str) -> None:
-        own = ["txid", "prev_txid", *(f"prev_{value}" for value in self.values.names)]
-        own += ["deleted"] if self.deletes else []
-        own += [] if self.horizon is None else ["horizon"]
+        renamable = ["txid", "prev_txid", *(f"prev_{name}" for name in self.values.names)]
+        renamable += ["deleted"] if self.deletes else []
+        renamable += [] if self.horizon is None else ["horizon"]
         for name in self.names:
-            if name not in own:
-                raise ConfigError(f"state {table}: columns= renames {name!r}; it can rename {', '.join(own)}")
+            if name not in renamable:
+                raise ConfigError(f"state {table}: columns= renames {name!r}; it can rename {', '.join(renamable)}")
 
 
 def check_names(names: Sequence[str], table: str) -> None:
     """Raise `ConfigError` for names that Parquet or Spark can't represent, or that Spark would not distinguish."""
-    seen: dict[str, str] = {}
+    names_by_lower: dict[str, str] = {}
     for name in names:
         if not name or _NOT_IN_NAMES & set(name):
             raise ConfigError(
@@ -155,12 +159,13 @@ def check_names(names: Sequence[str], table: str) -> None:
             )
         if name.lower().startswith(_OF_DELTA_RS):
             raise ConfigError(f"state {table}: column name {name!r} is one of delta-rs' own; name the column otherwise")
-        if name.lower() in seen:
+        if name.lower() in names_by_lower:
             raise ConfigError(
-                f"state {table}: columns {seen[name.lower()]!r} and {name!r} collide; rename yours, or the state's own "
+                f"state {table}: columns {names_by_lower[name.lower()]!r} and {name!r} collide; rename yours, or the "
+                "state's own "
                 "with columns={'txid': …, 'prev_txid': …, 'prev_<value>': …}"
             )
-        seen[name.lower()] = name
+        names_by_lower[name.lower()] = name
 
 
 def check_time_column(columns: Schema, name: str, table: str, what: str) -> None:
@@ -173,16 +178,16 @@ def check_time_column(columns: Schema, name: str, table: str, what: str) -> None
         )
 
 
-def check_key_types(key: Schema, of: str) -> None:
+def check_key_types(key: Schema, owner: str) -> None:
     """Raise `ConfigError` for key columns whose values can't be compared for equality."""
     for column in key:
         if column.type in ("float", "double"):
             raise ConfigError(
-                f"{of}: key column {column.name!r} is a {column.type}; floating-point numbers are not "
+                f"{owner}: key column {column.name!r} is a {column.type}; floating-point numbers are not "
                 "reliably equal: use decimal(p,s), long or string"
             )
         if column.type.startswith(("array", "map", "struct")):
-            raise ConfigError(f"{of}: key column {column.name!r} is nested; use its parts as key columns")
+            raise ConfigError(f"{owner}: key column {column.name!r} is nested; use its parts as key columns")
 
 
 class DeclaredColumns:
@@ -265,10 +270,10 @@ class DeclaredColumns:
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known. Raises `ConfigError` if different ones are
         declared."""
-        for what, declared, wanted in (("key", self._key, key), ("values", self._values, values)):
-            if declared is not None and declared != wanted:
+        for part, declared, bound in (("key", self._key, key), ("values", self._values, values)):
+            if declared is not None and declared != bound:
                 raise ConfigError(
-                    f"state {self.table} is declared with {what} '{declared}', but the input makes it '{wanted}'"
+                    f"state {self.table} is declared with {part} '{declared}', but the input makes it '{bound}'"
                 )
         StateColumns(key, values, self.names, self.deletes, self.expires).check(self.table)
         self.known_key_names, self._key, self._values, self._all = key.names, key, values, None

@@ -104,11 +104,12 @@ class StreamNames:
         if all(self._has_known_stream(partition) for partition in batch.ranges):
             return batch
         first = self.first_stream(txid) or self.guess_first_stream(batch)
-        # In a batch of today others with an unknown name in front are those of streams that are gone for long.
-        is_of_today = any(split_stream_name(partition)[0] == first for partition in batch.ranges)
+        # With the first stream's name in the batch, an unknown name in front is that of a removed stream. Otherwise the
+        # run had one spout, whose own names may have the separator in them, as paths have.
+        has_stream_names = any(split_stream_name(partition)[0] == first for partition in batch.ranges)
 
         def rename(partition: PartitionId) -> PartitionId:
-            is_current = self._has_known_stream(partition) or (is_of_today and split_stream_name(partition)[0])
+            is_current = self._has_known_stream(partition) or (has_stream_names and split_stream_name(partition)[0])
             return partition if is_current else add_stream_name(first, partition)
 
         return _rename_partitions(batch, rename)
