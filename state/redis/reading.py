@@ -1,6 +1,6 @@
 """Reads a table in Redis from outside a run, as of the transaction that was pinned.
 
-Redis stores one previous value of each row. So a reader is refused once the table has moved on too far to tell what the
+Redis stores one previous value of each row. So a reader is refused once the table has moved on too far to show what the
 rows were at the pinned transaction.
 """
 
