@@ -1,4 +1,4 @@
-"""What the doctor finds in the folder of a table's staged files: those that are no part of the table, by attempt."""
+"""The doctor's list of orphaned files among the staged files of a table, by attempt."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from state.delta.tables.staging import STAGED_FOLDER, attempt_of
 from transactional.model.attempt import AttemptId, TransactionAttempt
 
 _IN_TIME = "nothing: the topology deletes them, one delta.deletedFileRetentionDuration after it has noticed them"
-_NAMED = 5
-"""So many attempts are named."""
+NAMES_MAX = 5
+"""Largest number of attempts, or files, that a text names."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """What is there, and what is to be done: nothing, most of the time."""
+    """A text on files that are no part of a table, and a text on what to do, which is mostly nothing."""
 
     what: str
     remedy: str
 
 
 def left_over(home: Path, live: Collection[str], version: AttemptId | None) -> Iterator[LeftOver]:
-    """What lies beside the live files of a table, which was written last by the attempt `version`. Raises `OSError`."""
+    """Yield the staged files that are not live, in groups. `version` is the table's last attempt. Raises `OSError`."""
     folder = home / STAGED_FOLDER
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     staged = {name: attempt_of(f"{STAGED_FOLDER}/{name}") for name in names}
-    beside = {
+    unused = {
         name: attempt
         for name, attempt in staged.items()
         if attempt is not None and f"{STAGED_FOLDER}/{name}" not in live
     }
-    dead = [name for name, attempt in beside.items() if version is not None and attempt.attempt_id <= version]
+    dead = [name for name, attempt in unused.items() if version is not None and attempt.attempt_id <= version]
     if dead:
         yield LeftOver(
-            f"{_counted(folder, dead)} of {_attempts([beside[name] for name in dead])} are no part of the table, and "
+            f"{_counted(folder, dead)} of {_attempts([unused[name] for name in dead])} are no part of the table, and "
             f"no attempt commits them any more: the table is at attempt {version}",
             f"{_IN_TIME}. While it does not run, they may be deleted by hand",
         )
-    if waiting := sorted(set(beside).difference(dead)):
+    if waiting := sorted(set(unused).difference(dead)):
         yield LeftOver(
-            f"{_counted(folder, waiting)} of {_attempts([beside[name] for name in waiting])} are not committed: the "
+            f"{_counted(folder, waiting)} of {_attempts([unused[name] for name in waiting])} are not committed: the "
             "attempt is under way, or its driver has died",
             "nothing: after the next driver's first transaction nobody can commit them, and they go as such files do. "
             "Do not delete them while a topology runs",
         )
-    if others := [name for name, attempt in staged.items() if attempt is None]:
+    if unnamed := [name for name, attempt in staged.items() if attempt is None]:
         yield LeftOver(
-            f"{_counted(folder, others)} ({', '.join(others[:_NAMED])}) are of no attempt: marks of a start, or what "
-            "a compaction was writing; if no topology runs, their driver has died",
+            f"{_counted(folder, unnamed)} ({', '.join(unnamed[:NAMES_MAX])}) are of no attempt: marks of a start, or "
+            "what a compaction was writing; if no topology runs, their driver has died",
             _IN_TIME,
         )
 
@@ -60,7 +60,7 @@ def _counted(folder: Path, names: Sequence[str]) -> str:
 
 
 def _attempts(attempts: Sequence[TransactionAttempt]) -> str:
-    each = sorted(set(attempts), key=lambda attempt: attempt.attempt_id)
-    named = ", ".join(map(str, each[:_NAMED]))
-    more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
-    return f"attempt{'s' if len(each) > 1 else ''} {named}{more}"
+    ordered = sorted(set(attempts), key=lambda attempt: attempt.attempt_id)
+    names = ", ".join(map(str, ordered[:NAMES_MAX]))
+    more = f" and {len(ordered) - NAMES_MAX} more" if len(ordered) > NAMES_MAX else ""
+    return f"attempt{'s' if len(ordered) > 1 else ''} {names}{more}"

@@ -1,4 +1,4 @@
-"""The entries of a table's Delta log: what its Delta commits have changed, and which of them are another writer's."""
+"""The entries of a table's Delta log: the changes of its Delta commits, and which commits are another writer's."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Entry:
     app_versions: Mapping[str, int]
     changes_data: bool
     changes_table: bool
-    """Whether columns, properties or protocol are declared again."""
+    """True if the entry declares columns, properties or the protocol."""
     added: frozenset[str]
     removed: frozenset[str]
     protocol: Mapping[str, Any] | None
     """The new protocol, if the entry declares one."""
     rewound_to: int | None = None
-    """The transaction that a rewind has taken the table back to by it."""
+    """The transaction to which the entry, a rewind, has taken the table back; else None."""
     adds: tuple[Mapping[str, Any], ...] = ()
-    """What it says of the files that it has added."""
+    """The add actions of the entry."""
     actions: frozenset[str] = frozenset()
-    """The kinds of its actions."""
+    """The kinds of all actions in the entry."""
     table_id: str = ""
     """The id of the table, if the entry declares its columns and properties; else empty."""
 
@@ -48,65 +48,67 @@ def is_foreign(commit: Entry, owner: str) -> bool:
 
 
 def foreign_change(commits: Sequence[Entry], owner: str) -> Entry | None:
-    """The first of these Delta commits, oldest first, that is foreign; None also when the last such one is a repair."""
+    """Return the first foreign one of these Delta commits, which are oldest first. None if the last foreign one is a
+    repair."""
     foreign = [commit for commit in commits if is_foreign(commit, owner)]
     return foreign[0] if foreign and repair_of(owner) not in foreign[-1].app_versions else None
 
 
 def named(commit: Entry) -> str:
-    """A Delta commit in words."""
+    """Return a Delta commit in words, for messages."""
     return f"Delta version {commit.version} ({commit.operation or 'unnamed'})"
 
 
 def healed_by_others(commits: Sequence[Entry], owner: str) -> set[int]:
-    """The versions of foreign Delta commits after which a later one, not the topology's, has put all files back."""
+    """Return the versions of foreign Delta commits that a later one, not the topology's, has undone."""
     healed, open_since = set[int](), list[int]()
-    # The files that there are by now and were not before the first of them, and the other way round.
-    more, fewer = set[str](), set[str]()
+    # The files that the commits since the first open one have added and removed in sum.
+    extra, missing = set[str](), set[str]()
     for commit in commits:
         if owner in commit.app_versions:
             open_since = []
         elif is_foreign(commit, owner):
-            more, fewer = (more, fewer) if open_since else (set(), set())
+            extra, missing = (extra, missing) if open_since else (set(), set())
             open_since.append(commit.version)
         if open_since:
-            gone = commit.removed - commit.added
-            more, fewer = (more - gone) | (commit.added - fewer), (fewer - commit.added) | (gone - more)
-            if not more and not fewer:
+            removed = commit.removed - commit.added
+            extra, missing = (extra - removed) | (commit.added - missing), (missing - commit.added) | (removed - extra)
+            if not extra and not missing:
                 healed |= set(open_since)
                 open_since = []
     return healed
 
 
-def entries_between(location: DeltaLocation, after: int, until: int) -> list[Entry]:
-    """The Delta commits after one version up to another one, oldest first; those that are gone from the log are not
-    among them. Raises `OperatingError`.
+def entries_between(location: DeltaLocation, start: int, end: int) -> list[Entry]:
+    """Return the entries with `start < version <= end`, oldest first, as far as the log has them.
+
+    Raises `OperatingError`.
     """
-    return list(_entries(location, after, until))
+    return list(_entries(location, start, end))
 
 
-def entries_until_newest(location: DeltaLocation, after: int, log: LogUpkeep, most: int) -> list[Entry] | None:
-    """All Delta commits after a version, oldest first; None: there are more than so many, or one is gone from the log.
+def entries_until_newest(location: DeltaLocation, start: int, log: LogUpkeep, most: int) -> list[Entry] | None:
+    """Return all entries after version `start`, oldest first. None if there are more than `most`, or one is missing.
 
-    Lists nothing, and reads no entry that is not new. Raises `OperatingError`, `OSError`.
+    The log is not listed, and only new entries are read. Raises `OperatingError`, `OSError`.
     """
     files, entries = log_files(location), list[Entry]()
-    while not log.is_newest(after + len(entries)):
+    while not log.is_newest(start + len(entries)):
         if len(entries) == most:
             return None
         try:
-            entries.append(_read(files, location, after + len(entries) + 1))
+            entries.append(_read(files, location, start + len(entries) + 1))
         except FileNotFoundError:
             return None
     return entries
 
 
 def entries_since_own(location: DeltaLocation, owner: str, newest: int) -> list[Entry]:
-    """The Delta commits after the newest one of this owner, oldest first, as far back as the log goes.
+    """Return the entries after the owner's newest one, oldest first, as far back as the log goes.
 
     Raises `OperatingError`.
     """
-    files, since = log_files(location), list[Entry]()
+    files, entries = log_files(location), list[Entry]()
     for version in range(newest, -1, -1):
         try:
             entry = _read(files, location, version)
@@ -114,12 +116,12 @@ def entries_since_own(location: DeltaLocation, owner: str, newest: int) -> list[
             break
         if owner in entry.app_versions:
             break
-        since.append(entry)
-    return since[::-1]
+        entries.append(entry)
+    return entries[::-1]
 
 
 def check_not_foreign(location: DeltaLocation, owner: str, entries: list[Entry]) -> None:
-    """Raise `StoreMismatch` when one of these Delta commits has changed rows and is not the topology's (row T56)."""
+    """Raise `StoreMismatch` if one of these Delta commits has changed rows and is not the topology's (row T56)."""
     if (commit := foreign_change(entries, owner)) is not None:
         raise StoreMismatch(
             f"Delta table {location} of {owner} was changed by {named(commit)}, which is not the topology's. Its "
@@ -131,12 +133,12 @@ class LogFiles(Protocol):
     """Opens files of a table."""
 
     def open_input_file(self, path: str) -> Any:
-        """A file, by its path in the table's folder. Raises `FileNotFoundError`, `OSError`."""
+        """Open a file by its path in the table's folder. Raises `FileNotFoundError`, `OSError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OnDisk:
-    """Files on this machine: without a storage's client, which takes longer than a small file does."""
+    """Files on this machine, opened without a storage client, which would take longer than to read a small file."""
 
     folder: str
 
@@ -145,28 +147,28 @@ class _OnDisk:
 
 
 def log_files(location: DeltaLocation) -> LogFiles:
-    """What the log of a table is read by."""
+    """Return the reader of a table's log files."""
     if location.scheme == "file":
         return _OnDisk(location.uri)
     files: LogFiles = storage_of(location)
     return files
 
 
-def _entries(location: DeltaLocation, after: int, until: int) -> Iterator[Entry]:
+def _entries(location: DeltaLocation, start: int, end: int) -> Iterator[Entry]:
     files = log_files(location)
-    for version in range(after + 1, until + 1):
+    for version in range(start + 1, end + 1):
         try:
             yield _read(files, location, version)
         except FileNotFoundError:
             _log.warning(
                 "Delta table %s: its versions %d to %d are another writer's, and the entry of %d was cleaned out of "
                 "the log: whether it changed rows can no longer be known",
-                *(location, after + 1, until, version),
+                *(location, start + 1, end, version),
             )
 
 
 def _read(files: LogFiles, location: DeltaLocation, version: int) -> Entry:
-    """One entry of the log. Raises `FileNotFoundError`, `OperatingError`, or `StoreMismatch` if it has no byte."""
+    """Return an entry. Raises `FileNotFoundError`, `OperatingError`, or `StoreMismatch` if it is empty."""
     try:
         entry = read_entry(files, version)
     except FileNotFoundError:
@@ -180,25 +182,30 @@ def _read(files: LogFiles, location: DeltaLocation, version: int) -> Entry:
 
 
 def read_entry(files: LogFiles, version: int) -> Entry:
-    """One entry of the log; without actions if it has no byte. Raises `OSError`, or what is in `UNREADABLE`."""
+    """Return an entry of the log, without actions if it is empty. Raises `OSError`, or an error in `UNREADABLE`."""
     with files.open_input_file(commit_path(version)) as file:
         actions: list[dict[str, Any]] = [json.loads(line) for line in file.read().splitlines() if line.strip()]
 
-    def every(name: str) -> list[dict[str, Any]]:
+    def actions_of(name: str) -> list[dict[str, Any]]:
         return [action[name] for action in actions if action.get(name)]
 
-    added, removed, protocols, declared = every("add"), every("remove"), every("protocol"), every("metaData")
-    info = next(iter(every("commitInfo")), {})
+    added, removed, protocols, declared = (
+        actions_of("add"),
+        actions_of("remove"),
+        actions_of("protocol"),
+        actions_of("metaData"),
+    )
+    commit_info = next(iter(actions_of("commitInfo")), {})
     return Entry(
         version,
-        info.get("operation", ""),
-        {txn["appId"]: int(txn["version"]) for txn in every("txn")},
+        commit_info.get("operation", ""),
+        {txn["appId"]: int(txn["version"]) for txn in actions_of("txn")},
         any(file["dataChange"] for file in (*added, *removed)),
         bool(protocols or declared),
         frozenset(file["path"] for file in added),
         frozenset(file["path"] for file in removed),
         protocols[0] if protocols else None,
-        _rewound_to(info.get("userMetadata")),
+        _rewound_to(commit_info.get("userMetadata")),
         tuple(added),
         frozenset(kind for action in actions for kind in action),
         str(declared[-1].get("id", "")) if declared else "",
@@ -206,10 +213,10 @@ def read_entry(files: LogFiles, version: int) -> Entry:
 
 
 def _rewound_to(note: object) -> int | None:
-    """What a rewind has noted with its Delta commit; others may note whatever they like."""
+    """Return the transaction in a rewind's note, or None for any other note."""
     try:
-        told = json.loads(note) if isinstance(note, str) else None
+        content = json.loads(note) if isinstance(note, str) else None
     except (ValueError, RecursionError):
         return None
-    txid = told.get(REWOUND_NOTE) if isinstance(told, dict) else None
+    txid = content.get(REWOUND_NOTE) if isinstance(content, dict) else None
     return txid if isinstance(txid, int) else None
