@@ -145,6 +145,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     LOOKING: ("state_query",),
     WINDOWS: ("window", "closed", "late"),
     "tests/unit/topology/streams/pipelines/test_joins.py": ("join",),
+    "tests/integration/sinks/test_kafka_sink.py": ("sink_to",),
 }
 """Where operations are compared with what they mean in plain Python; `global_` and `batch_global` are named there."""
 MEANT_BY_NAME = {"global_", "batch_global"}
