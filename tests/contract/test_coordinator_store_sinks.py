@@ -141,6 +141,20 @@ def test_what_would_take_back_publications_is_refused(
     assert (txids(store, "alerts"), store.status(TOPOLOGY)[0].rewinding_to) == ([1], None)
 
 
+@pytest.mark.parametrize(("work", "refused"), [(go_back, "a rewind"), (recount, "a repair of the store")])
+@pytest.mark.parametrize("is_published", [False, True])
+def test_publications_of_a_sink_that_has_left_are_not_taken_back(
+    store: Store, work: Callable[[Store, Lease], None], refused: str, *, is_published: bool
+) -> None:
+    lease = acquire(store)
+    published = commit_records(store, lease, 1, 2, alerts=1)
+    if is_published:
+        store.settle_sink(lease, "alerts", published)
+    with pytest.raises(ConfigError, match=rf"had sinks \('alerts'\), .* can't be taken back: {refused} is refused"):
+        work(store, lease)
+    assert store.status(TOPOLOGY)[0].rewinding_to is None
+
+
 def test_a_reset_deletes_what_a_sink_has_left(storage: Storage, store: Store) -> None:
     lease = acquire(store)
     store.settle_sink(lease, "alerts", commit_records(store, lease, 1, 2, alerts=1))

@@ -277,7 +277,7 @@ class MemoryCoordinatorStore:
     def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
         """Record that the topology is being taken back to a committed transaction."""
         with self._check_lease(lease) as topology:
-            check_no_sinks(self._status(lease.topology_id, topology), "a rewind")
+            check_no_sinks(self._status(lease.topology_id, topology), "a rewind", sinks_of(topology))
             is_known = txid == NO_TRANSACTION or committed_at(topology, txid) is not None
             if txid > topology.committed_txid or not is_known:
                 raise can_not_rewind(self._status(lease.topology_id, topology), txid)
@@ -297,7 +297,7 @@ class MemoryCoordinatorStore:
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._check_lease(lease) as topology:
-            check_no_sinks(self._status(lease.topology_id, topology), "a repair of the store")
+            check_no_sinks(self._status(lease.topology_id, topology), "a repair of the store", sinks_of(topology))
             if (topology.committed_attempt_id or NO_ATTEMPT) > attempt_id:
                 raise can_not_recount(self._status(lease.topology_id, topology), attempt_id)
             topology.attempt_id, topology.store_id = attempt_id, None

@@ -96,8 +96,6 @@ class WorkPhase(Enum):
     PROCESSING: in the processing phase, in parallel with other transactions.
     COMMIT: in the commit phase, as one of its steps, in the order of transactions: components with a state, and
         those that read from one. They may begin earlier, with their other input (`Topology.begins_early`).
-        if sinks := self.sinks:
-            fingerprint[SINKS] = {name: dict(sink.identity()) for name, sink in sinks.items()}
     """
 
     PROCESSING = "processing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from transactional.core.store.outbox import OutboxRow, Publication, SinkRecords
 from transactional.core.store.port import Lease, TopologyStatus
@@ -28,11 +28,15 @@ def sinks_in(fingerprint: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(sorted(sinks)) if isinstance(sinks, Mapping) else ()
 
 
-def check_no_sinks(status: TopologyStatus, refused: str) -> None:
-    """Raise `ConfigError` if a topology has sinks: what is `refused` would take back what they have published."""
-    if names := sinks_in(status.fingerprint):
+def check_no_sinks(status: TopologyStatus, refused: str, published: Iterable[str] = ()) -> None:
+    """Raise `ConfigError` if a topology has sinks: what is `refused` would take back what they have published.
+
+    `published` are the sinks with publications or rows in the store; some of them may have left the topology.
+    """
+    if names := sorted({*sinks_in(status.fingerprint), *published}):
         sinks = ", ".join(map(repr, names))
+        has = "has" if sinks_in(status.fingerprint) else "had"
         raise ConfigError(
-            f"topology {status.topology_id!r} has sinks ({sinks}), and what they have published can't be taken back: "
+            f"topology {status.topology_id!r} {has} sinks ({sinks}), and what they have published can't be taken back: "
             f"{refused} is refused, and nothing was changed"
         )

@@ -66,7 +66,7 @@ def plan_rewind(topology: Topology, store: CoordinatorStore, txid: TxId) -> Rewi
     stored ones, `BeyondKept`, `OperatingError`.
     """
     status = _read_status(topology, store)
-    check_no_sinks(status, "a rewind")
+    check_no_sinks(status, "a rewind", store.sinks(topology.id))
     if topology.spout.is_acked:
         raise ConfigError(
             f"spout {topology.spout_id!r} is a queue that hands a message out once, so nothing can be read again: "

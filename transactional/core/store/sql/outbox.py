@@ -64,6 +64,12 @@ def settle(connection: Connection, lease: Lease, sink: str, published: Publicati
         connection.execute(DELETE, key)
 
 
+def sinks_with_rows(connection: Connection, lease: Lease) -> set[str]:
+    """Return the sinks of a topology that have published something, or have to, also those that have left it."""
+    key = {"topology": lease.topology_id}
+    return {row.sink for statement in (PUBLISHED, WAITING) for row in connection.execute(statement, key)}
+
+
 def progress_of(
     published: Iterable[Row[Any]], waiting: Iterable[Row[Any]], committed: TxId
 ) -> Mapping[str, SinkProgress]:

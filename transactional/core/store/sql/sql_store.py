@@ -245,7 +245,7 @@ class SqlCoordinatorStore(SqlStoreReader):
     def begin_rewind(self, lease: Lease, txid: TxId) -> AttemptId:
         """Record that the topology is being taken back to a committed transaction."""
         with self._database.writing() as connection:
-            check_no_sinks(status_of(_held_topology(connection, lease)), "a rewind")
+            _check_no_sinks(connection, lease, "a rewind")
             if not _compare_and_set(connection, lease, rewinding.BEGIN, number=txid):
                 raise can_not_rewind(status_of(_held_topology(connection, lease)), txid)
             return status_of(_held_topology(connection, lease)).attempt_id
@@ -268,7 +268,7 @@ class SqlCoordinatorStore(SqlStoreReader):
     def recount(self, lease: Lease, attempt_id: AttemptId) -> None:
         """Let the attempt counter continue from here, and forget the attempts and fences after it."""
         with self._database.writing() as connection:
-            check_no_sinks(status_of(_held_topology(connection, lease)), "a repair of the store")
+            _check_no_sinks(connection, lease, "a repair of the store")
             if not _compare_and_set(connection, lease, sql.RECOUNT, id=attempt_id):
                 raise can_not_recount(status_of(_held_topology(connection, lease)), attempt_id)
             for forget in sql.FORGET_AFTER:
@@ -376,6 +376,11 @@ def _held_topology(connection: Connection, lease: Lease) -> Row[Any]:
     if row is None or not is_held(lease, status_of(row)):
         raise fenced(lease, row and status_of(row))
     return row
+
+
+def _check_no_sinks(connection: Connection, lease: Lease, refused: str) -> None:
+    status = status_of(_held_topology(connection, lease))
+    check_no_sinks(status, refused, outboxes.sinks_with_rows(connection, lease))
 
 
 def _topology(connection: Connection, lease: Lease) -> Sequence[Row[Any]]:
