@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Final
 from transactional.model.plumbing.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from sinks.kafka.records import JsonValue
+    from sinks.kafka.record_encoding import JsonValue
     from sinks.kafka.sink import KafkaSink
     from transactional.core.ports.sinks import Sink
 
 __all__ = ["JsonValue", "KafkaSink", "Sink"]
 
 _HOMES: Final = {
-    "sinks.kafka.records": "JsonValue",
+    "sinks.kafka.record_encoding": "JsonValue",
     "sinks.kafka.sink": "KafkaSink",
     "transactional.core.ports.sinks": "Sink",
 }

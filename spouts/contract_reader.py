@@ -66,10 +66,14 @@ class ContractReader(PartitionReader):
             raise ReplayMismatch(f"{call_name}: a batch holds one step of it, not {offsets}")
         if metadata is None:
             raise CorruptRecord(f"{call_name}: the recorded batch {offsets} has no metadata to emit from")
-        emitted = self._call_contract(call_name, partition, metadata)
+        emitted = self._iterate_emissions(call_name, partition, metadata)
         yield from _make_record_batches(emitted, self.output, call_name)
 
-    def _call_contract(self, call_name: str, partition: PartitionId, metadata: Any) -> Iterator[Any]:
+    def _iterate_emissions(self, call_name: str, partition: PartitionId, metadata: Any) -> Iterator[Any]:
+        """Yield the tuples, record batches or table that the emitter makes of the metadata, as they are.
+
+        Raises `SchemaMismatch` if it returns something else. What the emitter raises is attributed to the call.
+        """
         with attribute_errors_to(call_name):
             # A copy: user code may change its arguments, but not the metadata of the recorded batch.
             emission = self.call_emitter(partition, copy.deepcopy(metadata))

@@ -151,7 +151,7 @@ class StateUpdate(PersistentAggregate):
         fields = (aggregate.field for aggregate in self._aggregates.values())
         return tuple(dict.fromkeys([*self.key_names, *(field for field in fields if field is not None)]))
 
-    def check_input(self, input: Schema, *, used_by: str) -> None:
+    def bind_input(self, input: Schema, *, used_by: str) -> None:
         """Determine the columns of the state from the types of the input.
 
         Raises `ConfigError` if a field is missing, can't be aggregated, or differs from its declaration.

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sinks.kafka.connection import TIMEOUT_S, TRANSACTION_TIMEOUT_MS, SinkConnection, kafka_error
 from sinks.kafka.control import control_topic, encode_marker
-from sinks.kafka.records import KEY, VALUE
+from sinks.kafka.record_encoding import KEY, VALUE
 from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.model.errors import RecordRefused
 

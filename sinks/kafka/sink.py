@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from sinks.kafka.connection import Option, SinkConnection
 from sinks.kafka.control import ControlTopic, partition_count, topic_settings
 from sinks.kafka.publisher import KafkaPublisher
-from sinks.kafka.records import FieldBytes, JsonValue, encode_records
+from sinks.kafka.record_encoding import FieldBytes, JsonValue, encode_records
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.model.errors import ConfigError
 from transactional.model.schema import Schema

@@ -128,7 +128,7 @@ class Cursor:
             self._move(lanes, positions, field)
             return numbers
         sizes = np.ones(len(lanes), np.int64)
-        numbers[more], sizes[more] = self._long(positions[more])
+        numbers[more], sizes[more] = self._read_numbers_and_sizes(positions[more])
         positions += sizes
         unended = np.flatnonzero(sizes > VARINT_BYTES)
         # A number that is cut short looks like one without end if the next record's bytes continue it.
@@ -137,8 +137,11 @@ class Cursor:
             numbers[self._is_damaged[lanes]] = 0
         return numbers
 
-    def _long(self, positions: Longs) -> tuple[Longs, Longs]:
-        """Read numbers of several bytes. Returns them and sizes: above `VARINT_BYTES` if a number has no end."""
+    def _read_numbers_and_sizes(self, positions: Longs) -> tuple[Longs, Longs]:
+        """Read numbers of several bytes in zigzag. Returns the numbers and how many bytes each takes.
+
+        The size is above `VARINT_BYTES` if a number has no end. The positions are not moved.
+        """
         word = self.words[positions]
         ends = ~word & _HIGH_BITS
         # All bits up to those of the first byte without the highest one; all of them where there is none.
@@ -148,11 +151,12 @@ class Cursor:
         for shift, high, low in _HALVES:
             number = (number & high) >> shift | number & low
         for row in np.flatnonzero(ends == 0).tolist():
-            number[row], sizes[row] = self._longest(int(positions[row]))
+            number[row], sizes[row] = self._read_number_and_size(int(positions[row]))
         zigzag: Longs = ((number >> _ONE) ^ (~(number & _ONE) + _ONE)).view(np.int64)
         return zigzag, sizes
 
-    def _longest(self, position: int) -> tuple[int, int]:
+    def _read_number_and_size(self, position: int) -> tuple[int, int]:
+        """Read one number without undoing zigzag: it is 0 if the number has no end."""
         number = 0
         for place, byte in enumerate(self.data[position : position + VARINT_BYTES].tolist()):
             number |= (byte & 0x7F) << (7 * place)

@@ -112,9 +112,11 @@ def turned(
     return table
 
 
-def reading(location: DeltaLocation, owner: str, columns: StateColumns) -> Layout:
-    """The table of a state that is only read, whether or not it says that keys may be deleted, or expire, and whose it
-    is.
+def open_to_read(location: DeltaLocation, owner: str, columns: StateColumns) -> Layout:
+    """Open the table of a state for a reader, which never writes to it.
+
+    The table's own properties say whether keys are deleted or expire. The owner is not checked: `owner` says whose
+    attempts to read, and the table's own is taken if it is empty.
 
     Raises `OperatingError` where there is no table, `StoreMismatch` for one whose log has an entry without a byte,
     `SchemaMismatch` for one of another version of the layout.

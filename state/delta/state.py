@@ -25,7 +25,7 @@ from state.delta.opening import (
     is_log,
     mend_torn_log,
     open_table,
-    reading,
+    open_to_read,
     shape_of,
     turned,
     with_owner,
@@ -201,7 +201,7 @@ class DeltaMapState(TableState[Layout]):
         declared = self._declared
         is_known = declared.are_complete
         columns = declared.all if is_known else columns_of(self._resolved, self.key_names, declared.names)
-        return reading(self._resolved, self._fence.owner if owner is None else owner, columns)
+        return open_to_read(self._resolved, self._fence.owner if owner is None else owner, columns)
 
     def compact(self) -> None:
         """Compact a table in the log layout: all but its newest transaction becomes one row per key.

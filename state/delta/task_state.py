@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from state.delta.opening import reading
+from state.delta.opening import open_to_read
 from state.delta.tables.staging import FileStager
 from state.delta.tables.table import DeltaLocation
 from state.delta.writing.layout import Layout
@@ -55,7 +55,7 @@ class DeltaTaskState(TaskRows):
         table = str(self.location), self.table_id, str(self.rows.columns.all)
         try:
             if table not in _loaded:
-                _loaded[table] = reading(self.location, self.owner, self.rows.columns)
+                _loaded[table] = open_to_read(self.location, self.owner, self.rows.columns)
             _loaded[table].loaded.move_to(self.delta_version)
         except OperatingError as error:
             text = f"{error}; that was on {socket.gethostname()}, and the driver has it at version {self.delta_version}"

@@ -113,7 +113,7 @@ def test_a_mean_is_one_of_all_that_was_committed(place: Place, type_: str) -> No
     """Of numbers, not of the means of transactions; a dead attempt's count nothing."""
     first = FIRST[type_]
     update = place.state(values=f"sum_n {STORED[type_]}, count_n long").mean("n")
-    update.check_input(Schema.parse(f"word string, n {type_}"), used_by="the test")
+    update.bind_input(Schema.parse(f"word string, n {type_}"), used_by="the test")
     state: Any = update.state
     place.fence(state, 0, 1)
     state.merge(place.attempt(1, 2), parts(update, first, type_))

@@ -25,7 +25,7 @@ class SimulatedUpdate(PersistentAggregate):
     state: Any = None
     input_fields: tuple[str, ...] = OUTPUT.names
 
-    def check_input(self, input: Schema, *, used_by: str) -> None:
+    def bind_input(self, input: Schema, *, used_by: str) -> None:
         """Nothing is checked."""
 
 

@@ -171,7 +171,7 @@ class SimulatedExecutor:
             self.cancelled[attempt] = True
             self.pool.cancel(attempt)
 
-    def progress(self, attempt: TransactionAttempt) -> int:
+    def count_progress(self, attempt: TransactionAttempt) -> int:
         assert self.pool is not None
         task = self.pool.running.get(attempt)
         return 0 if task is None or task.hangs else (self.scheduler.now_ms() - task.began_at_ms) // 300

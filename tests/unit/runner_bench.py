@@ -89,7 +89,7 @@ class Executor:
     def cancel(self, attempt: TransactionAttempt) -> None:
         self.cancelled.put(attempt)
 
-    def progress(self, attempt: TransactionAttempt) -> int:
+    def count_progress(self, attempt: TransactionAttempt) -> int:
         return self.made.get(attempt, 0)
 
     def close(self) -> None: ...

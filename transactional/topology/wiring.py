@@ -48,8 +48,11 @@ class Declared(Protocol):
 
 
 @contextmanager
-def naming(declared: Declared) -> Iterator[None]:
-    """Let an error about a bolt end with the place of its declaration: `build`, which raises it, is somewhere else."""
+def adding_declaration_place(declared: Declared) -> Iterator[None]:
+    """Append the place in the user's code where a bolt was declared to a `ConfigError` that is raised inside.
+
+    The traceback does not show that place, since `build` raises the error.
+    """
     try:
         yield
     except ConfigError as error:
@@ -179,7 +182,7 @@ class _Wiring:
     def components(self) -> tuple[Component, ...]:
         built = list[Component]()
         for declared in self._sorted_bolts():
-            with naming(declared):
+            with adding_declaration_place(declared):
                 built.append(self._build_one(declared))
         self._check_direct()
         return tuple(built)
@@ -187,7 +190,7 @@ class _Wiring:
     def _sorted_bolts(self) -> list[Declared]:
         ordered: dict[str, Declared] = {}
         for bolt_id, declared in self.bolts.items():
-            with naming(declared):
+            with adding_declaration_place(declared):
                 self._visit(bolt_id, ordered, ())
         return list(ordered.values())
 
@@ -205,7 +208,7 @@ class _Wiring:
                     f"its components are: {', '.join(names)}{did_you_mean(grouping.source, names)}"
                 )
             if grouping.source in self.bolts:
-                with naming(self.bolts[grouping.source]):
+                with adding_declaration_place(self.bolts[grouping.source]):
                     self._visit(grouping.source, ordered, (*path, bolt_id))
         for read in self.bolts[bolt_id].reads:
             self._visit_read(bolt_id, read, ordered, (*path, bolt_id))
@@ -314,7 +317,7 @@ class _Wiring:
             if grouping.kind is GroupingKind.DIRECT:
                 raise ConfigError(f"{name} updates a state, which has no tasks to emit to directly: group by fields")
             schema.require(bolt.input_fields, of=f"{grouping.source!r}", used_by=name)
-            bolt.check_input(schema, used_by=name)
+            bolt.bind_input(schema, used_by=name)
 
     def _check_phase(self, component: Component) -> None:
         late = any(self.phases[grouping.source] is WorkPhase.COMMIT for grouping in component.inputs)

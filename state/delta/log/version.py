@@ -439,8 +439,9 @@ class TableVersion:
         return versions
 
     @property
-    def recorded_app_ids(self) -> set[str]:
-        """The app ids that attempts record: the owner's, and those of horizons."""
+    def expected_app_ids(self) -> set[str]:
+        """The app ids with which each commit of an attempt is recorded: the owner's, and those of the horizons if rows
+        expire. This version of the table may lack some of them."""
         horizons = app_transactions(self.owner, NO_HORIZONS) if self.columns.expires is not None else []
         return {self.owner, *dict(horizons)}
 

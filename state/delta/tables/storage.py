@@ -86,7 +86,7 @@ def storage_at(uri: str, options: Mapping[str, str]) -> FileSystem:
 
 
 def login_advice(scheme: str) -> str:
-    """Return how to log in to a storage, as a part of a sentence."""
+    """Return how to log in to the storage of a URL scheme: the end of a message, without a capital or a full stop."""
     names = _LOGINS.get(_STORES.get(scheme), "the options of a login")
     return f"pass storage_options with {names}; or set the environment variables of these names"
 

@@ -273,7 +273,7 @@ class Layout(ABC):
             self.remembered_files(),
             app_versions,
             # Without the attempt that wrote the rows, an earlier one would be taken for it.
-            wrote_all=self.has_only_attempts and loaded.recorded_app_ids <= app_versions.keys(),
+            wrote_all=self.has_only_attempts and loaded.expected_app_ids <= app_versions.keys(),
         )
         wrong = rebuild_checkpoint(loaded.location, remembered_table)
         _log.warning(

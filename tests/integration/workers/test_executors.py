@@ -132,7 +132,7 @@ def test_an_attempt_that_is_not_running_can_be_cancelled_without_effect(one_bolt
     one.executor.cancel(FIRST)
     assert one.start(FIRST).result(60).counts["bolt"] == 19
     one.executor.cancel(FIRST)
-    assert one.executor.progress(FIRST) == 0
+    assert one.executor.count_progress(FIRST) == 0
 
 
 def test_what_is_made_is_what_this_process_makes(one_bolt: OneBoltMaker) -> None:

@@ -33,7 +33,7 @@ def built(make: Make, key: Any = "carrier", input: Schema = FLIGHTS) -> tuple[Me
     state = MemoryMapState(key)
     update = make(state)
     assert update.state is state
-    update.check_input(input, used_by="bolt 'per-carrier'")
+    update.bind_input(input, used_by="bolt 'per-carrier'")
     return state, update.aggregator()
 
 

@@ -108,8 +108,11 @@ class JobExecutor(Protocol):
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Cancel the running work of the attempt; `run` raises `AttemptLost` once it has ended. Returns immediately."""
 
-    def progress(self, attempt: TransactionAttempt) -> int:
-        """Return a number that increases while the attempt makes progress."""
+    def count_progress(self, attempt: TransactionAttempt) -> int:
+        """Return a count that increases while the attempt makes progress, and is 0 once it has ended.
+
+        Its unit is the executor's own: tasks that have started, or tasks that have ended.
+        """
 
     def close(self) -> None:
         """Release the resources that `open` acquired."""

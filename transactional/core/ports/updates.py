@@ -73,8 +73,8 @@ class PersistentAggregate(ABC):
         """The fields that the input must have."""
 
     @abstractmethod
-    def check_input(self, input: Schema, *, used_by: str) -> None:
-        """Raise `ConfigError` if the input's fields or types do not match."""
+    def bind_input(self, input: Schema, *, used_by: str) -> None:
+        """Determine the columns of the state from the input. Raises `ConfigError` if fields or types do not match."""
 
     @property
     @abstractmethod

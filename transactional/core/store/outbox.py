@@ -60,7 +60,7 @@ class SinkProgress:
     records: int = 0
 
     @property
-    def summary(self) -> str:
-        """The waiting transactions in words."""
+    def unsent_summary(self) -> str:
+        """The number of waiting transactions, and the first of them, in words; only for a sink that has some."""
         transactions = f"{self.waiting} transaction{'' if self.waiting == 1 else 's'}"
         return f"{transactions} unsent ({self.records} records, the first of transaction {self.done_txid + 1})"

@@ -1,4 +1,7 @@
-"""The entry points of installed packages, by which another package adds a store or a provider of states."""
+"""Lists the entry points of installed packages, by which another package adds a store or a provider of states.
+
+Nothing is imported here: the caller loads the entry points that it needs.
+"""
 
 from __future__ import annotations
 

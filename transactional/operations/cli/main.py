@@ -23,7 +23,7 @@ from transactional.model.config_sources import load_config
 from transactional.model.errors import TransactionalError
 from transactional.model.plumbing.redaction import escape_controls
 from transactional.model.plumbing.tracebacks import first_line_with_location
-from transactional.operations.cli import lifecycle as cli_lifecycle
+from transactional.operations.cli import desired_state as cli_desired_state
 from transactional.operations.cli import ui as cli_ui
 from transactional.operations.cli.config import config_app
 from transactional.operations.cli.dead_letters import dead_letters
@@ -127,7 +127,7 @@ def run(
     """
     from transactional.operations.cli import running
     from transactional.operations.cli.output.display import print_header
-    from transactional.operations.cli.output.logs import Logs
+    from transactional.operations.cli.output.stderr_log import StderrLog
     from transactional.operations.doctor.start import refuse_early
     from transactional.operations.launch.running import console_of_run, make_executor
     from transactional.runtime.engine.driver import TopologyDriver
@@ -135,14 +135,14 @@ def run(
     if master == "none":
         refuse_unused(context, ("spark_log",), "is for Spark's own output, and there is none with --master none")
     with ExitStack() as stack:
-        logs = stack.enter_context(Logs(log)) if log is not None else None
+        stderr_log = stack.enter_context(StderrLog(log)) if log is not None else None
         topology = load_topology(target)
         options = running.collect_options(max_pending, attempts_max, drains=until_drained, closes=close_windows)
         resolved = load_config(topology.config, file=config, assignments=assignments or (), options=options)
         topology.check_provider(resolved.config)
-        output = running.choose_spark_log(spark_log, logs)
+        output = running.choose_spark_log(spark_log, stderr_log)
         observers = running.make_observers(
-            stack, topology, logs=logs, journal=journal, standby=standby, metrics=metrics
+            stack, topology, stderr_log=stderr_log, journal=journal, standby=standby, metrics=metrics
         )
         coordinator_store = stack.enter_context(closing(open_store(store)))
         if ui:
@@ -163,7 +163,7 @@ def run(
         running.stop_on_signals(driver)
         print_header(topology, store, master)
         summary = driver.run()
-    running.print_summary(summary, logs)
+    running.print_summary(summary, stderr_log)
 
 
 @app.command()
@@ -266,7 +266,12 @@ def describe(
             print_line(json.dumps(describe_topology(topology), indent=2))
 
 
-for _command in (cli_lifecycle.activate, cli_lifecycle.deactivate, cli_lifecycle.drain, cli_lifecycle.kill):
+for _command in (
+    cli_desired_state.activate,
+    cli_desired_state.deactivate,
+    cli_desired_state.drain,
+    cli_desired_state.kill,
+):
     app.command()(_command)
 app.command()(reset)
 app.command()(rewind)

@@ -13,8 +13,8 @@ from transactional.core.machine.protocol import Action, Event
 from transactional.model.plumbing.garbage import keep_what_is_loaded
 from transactional.operations.cli.output.display import Display
 from transactional.operations.cli.output.lines import print_line
-from transactional.operations.cli.output.logs import Logs
 from transactional.operations.cli.output.standby import StandbyReporter
+from transactional.operations.cli.output.stderr_log import StderrLog
 from transactional.operations.launch.running import metrics_of_run
 from transactional.operations.telemetry.run_log import LOGGER
 from transactional.operations.telemetry.tracing import tracing
@@ -46,23 +46,25 @@ def make_observers(
     stack: ExitStack,
     topology: Topology,
     *,
-    logs: Logs | None,
+    stderr_log: StderrLog | None,
     journal: Path | None,
     standby: bool,
     metrics: str | None,
 ) -> list[Observer]:
     """Return the observers that are notified of everything in a run. `stack` closes them."""
     observers: list[Observer] = []
-    if logs is not None:
-        observers.append(logs.observe_run(topology.id))
+    if stderr_log is not None:
+        observers.append(stderr_log.observe_run(topology.id))
     else:
         observers.append(stack.enter_context(Display(topology)))
     if journal is not None:
         observers.append(stack.enter_context(closing(JournalWriter(journal))))
-    if standby and logs is None:
+    if standby and stderr_log is None:
         observers.append(StandbyReporter(topology.id))
     if metrics is not None:
-        observers += stack.enter_context(metrics_of_run(topology, metrics, _report_metrics if logs else print_line))
+        observers += stack.enter_context(
+            metrics_of_run(topology, metrics, _report_metrics if stderr_log else print_line)
+        )
     observers += stack.enter_context(tracing(topology.id))
     return [*observers, LoadedObjectsFreezer()]
 
@@ -87,14 +89,14 @@ def _report_metrics(line: str) -> None:
     _log.info("%s", line, extra={"_event": "metrics", "url": line.rpartition(" ")[2]})
 
 
-def choose_spark_log(path: Path | None, logs: Logs | None) -> Path | None:
+def choose_spark_log(path: Path | None, stderr_log: StderrLog | None) -> Path | None:
     """Return the file of Spark's own output, or None if it goes to stderr."""
-    return SPARK_LOG if path is None and logs is not None else path
+    return SPARK_LOG if path is None and stderr_log is not None else path
 
 
-def print_summary(summary: RunSummary, logs: Logs | None) -> None:
+def print_summary(summary: RunSummary, stderr_log: StderrLog | None) -> None:
     """Print how many transactions a run has committed, unless the run is logged."""
-    if logs is None:
+    if stderr_log is None:
         print_line(
             f"{summary.transactions} transactions committed, the last is {summary.committed_txid}; "
             f"{summary.failures} attempts failed"

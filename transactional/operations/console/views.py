@@ -14,6 +14,7 @@ from transactional.model.drawing.graph import make_graph
 from transactional.model.drawing.rows import draw_graph
 from transactional.operations.console.data import reading
 from transactional.operations.console.data.event_times import event_tiles, event_times_of
+from transactional.operations.console.data.executor_choices import phase_executors_of
 from transactional.operations.console.data.figures import (
     SPANS,
     Series,
@@ -22,7 +23,6 @@ from transactional.operations.console.data.figures import (
     states_of,
     tuples_by_edge,
 )
-from transactional.operations.console.data.phase_executors import phase_executors_of
 from transactional.operations.console.data.tiles import attempts_of_run, letters_tiles, tiles_of
 from transactional.operations.console.drawing import charts
 from transactional.operations.console.drawing.staircase import bars_of, draw_staircase

@@ -21,8 +21,8 @@ from transactional.topology.streams.windows.times import WINDOW_START, to_micros
 from transactional.topology.streams.windows.windowing import AssignPanes, WindowedUpdate
 from transactional.topology.topology import CLOSED, Component, Topology, WorkPhase
 from verifier.evidence.store import CommittedBatch
+from verifier.expiring_rows import KeyedTuple, RecomputedRows
 from verifier.horizons import ExpiryRule
-from verifier.keys import KeyedTuple, RecomputedKeys
 from verifier.windows import Recomputed, TimedTuple, WindowRules
 
 _IN_ORDER = ("first", "last")
@@ -67,7 +67,7 @@ class RecomputedExpiringRows:
     """The rows of a committer that expire, and the record batches of the present transaction."""
 
     component: Component
-    recomputed: RecomputedKeys
+    recomputed: RecomputedRows
     batches: list[Any] = field(default_factory=list)
 
     def commit(self, batch: CommittedBatch) -> None:
@@ -128,7 +128,7 @@ def find_expiring_tables(topology: Topology) -> Iterator[RecomputedExpiringRows]
         is_whole = all(grouping.kind is not GroupingKind.ALL for grouping in component.inputs)
         if is_whole and not unknown_columns:
             expires = ExpiryRule(expiry.column, expiry.after_us, expiry.by is Time.EVENT)
-            yield RecomputedExpiringRows(component, RecomputedKeys(key, columns, expires))
+            yield RecomputedExpiringRows(component, RecomputedRows(key, columns, expires))
 
 
 def _aggregates_by_column(update: PersistentAggregate) -> tuple[dict[str, tuple[str, str | None]], list[str]]:

@@ -47,7 +47,7 @@ def application(client: QueryClient, access: Access, slots: QuestionSlots) -> AS
             return _json_response(503, {"error": _describe_lost_slots(slots), "code": QueryFailed.code})
 
     def livez(_: Request) -> Response:
-        status, text = (503, _describe_lost_slots(slots)) if slots.are_lost else (200, "answering")
+        status, text = (503, _describe_lost_slots(slots)) if slots.has_given_up_too_many else (200, "answering")
         return PlainTextResponse(f"{text}\n", status, {"cache-control": "no-store", "connection": "close"})
 
     guarded = Guard(Starlette(routes=[Route("/", list_queries), Route("/drpc/{rest:path}", drpc)]), access)

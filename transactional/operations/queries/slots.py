@@ -42,8 +42,8 @@ class QuestionSlots:
         return len(self._given_up)
 
     @property
-    def are_lost(self) -> bool:
-        """Whether so many questions were given up that none is answered any more."""
+    def has_given_up_too_many(self) -> bool:
+        """Whether so many questions were given up, and still run, that no question is answered any more."""
         return self.given_up >= self._given_up_max
 
     async def run(self, work: _Work[T]) -> T:
@@ -51,7 +51,7 @@ class QuestionSlots:
 
         Raises `TimeoutError`, `SlotsLost`, and what `work` raises.
         """
-        if self.are_lost:
+        if self.has_given_up_too_many:
             raise SlotsLost
         async with asyncio.timeout(self.timeout_s), self._free:
             return await self._run_in_thread(work)

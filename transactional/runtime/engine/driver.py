@@ -173,7 +173,7 @@ class TopologyDriver:
             check_retries(self.topology, self.config)
             self.topology.spout.open()
             with closing(self.topology.spout):
-                return self._run_with_lease()
+                return self._take_lease_and_run()
         except BaseException as error:
             run_error = error
             raise
@@ -184,7 +184,8 @@ class TopologyDriver:
     def _committed_txid(self) -> TxId | None:
         return self.coordinator.committed_txid if hasattr(self, "coordinator") else None
 
-    def _run_with_lease(self) -> RunSummary:
+    def _take_lease_and_run(self) -> RunSummary:
+        """Take the lease, or stand by for it, coordinate the topology until the run ends, and release the lease."""
         with ExitStack() as stack, ExitStack() as standby_stack:
             if self.standby:
                 # Opening the executor takes long, so it is done while another process leads.

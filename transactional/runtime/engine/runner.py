@@ -186,7 +186,7 @@ class PhaseRunner:
             if not running.done():
                 self.executor.cancel(attempt)
         for attempt, running in list(self._running.items()):
-            progress = 0 if running.done() else self.executor.progress(attempt)
+            progress = 0 if running.done() else self.executor.count_progress(attempt)
             if progress > self._progress.get(attempt, 0):
                 self._progress[attempt] = progress
                 self.post(ProgressMade(attempt))

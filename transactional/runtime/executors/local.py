@@ -90,7 +90,7 @@ class LocalExecutor:
             if attempt in self._started_tasks:
                 self._cancelled.add(attempt)
 
-    def progress(self, attempt: TransactionAttempt) -> int:
+    def count_progress(self, attempt: TransactionAttempt) -> int:
         """Return the number of tasks that were started."""
         with self._lock:
             return self._started_tasks.get(attempt, 0)

@@ -55,7 +55,7 @@ def gather(program: TaskProgram, batch: BatchMetadata, items: Iterable[Item], *,
     instances: dict[str, list[bytes | StagedBytes]] = {}
     for bolt in (item for item in in_order if isinstance(item, PickledBolt)):
         instances.setdefault(bolt.component, []).append(bolt.data)
-    partials, split = _partials(program, in_order)
+    partials, split = _combine_partials(program, in_order)
     parts: dict[str, Partials | Sequence[bytes | StagedBytes]] = {**instances, **partials}
     letters = _letters(batch, [item.letter for item in in_order if isinstance(item, SetAside)])
     unfinished = [item.unfinished for item in in_order if isinstance(item, NotFinished)]
@@ -188,13 +188,13 @@ def _check_digests(batch: BatchMetadata, digests: Mapping[PartitionId, Digest]) 
             )
 
 
-def _partials(
+def _combine_partials(
     program: TaskProgram, items: Iterable[Item]
 ) -> tuple[dict[str, Partials], dict[str, list[pa.Table | SplitRows]]]:
     """Combine the partial aggregates of each committer.
 
-    Returns the combined ones, and those that are not combined: all in order from the first that a task has split by
-    key.
+    Returns two dictionaries by the id of the committer. The first has the combined aggregates. The second has those
+    that are left to be combined by key: in the order of the tasks, from the first one that is split by key.
     """
     split = dict[str, list[pa.Table | SplitRows]]()
     tables: dict[str, list[pa.Table]] = {committer: [] for committer in program.aggregators}

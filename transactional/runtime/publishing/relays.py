@@ -78,7 +78,7 @@ class Relays:
                 with suppress(StoreUnavailable):
                     progress = self._store.sinks(relay.lease.topology_id).get(name)
                     if progress is not None and progress.waiting:
-                        _log.warning("%s: %s; the next run sends them", name, progress.summary)
+                        _log.warning("%s: %s; the next run sends them", name, progress.unsent_summary)
         for sink in self.sinks.values():
             sink.close()
 

@@ -117,5 +117,6 @@ def check_waiting_sinks(sinks: Mapping[str, Sink], store: CoordinatorStore, leas
         else:
             continue
         raise ConfigError(
-            f"sink {name!r} {problem}, and has {sink_progress.summary}: run the topology as it was until they are sent"
+            f"sink {name!r} {problem}, and has {sink_progress.unsent_summary}: "
+            "run the topology as it was until they are sent"
         )

@@ -111,7 +111,7 @@ def aggregates(trial: Trial) -> None:
         update: Any = words.state.aggregate(columns)
     except ConfigError as error:
         raise NotOffered(str(error)) from error
-    update.check_input(NUMBERS, used_by="the test")
+    update.bind_input(NUMBERS, used_by="the test")
     words.fence(0)
     _merge_parts(trial, words, update, 1, FIRST)
     _merge_parts(trial, words, update, 2, DEAD)

@@ -373,7 +373,7 @@ def persist_aggregates(
         else:
             update = OwnUpdate(state, columns, key)
         update = update if wrap is None else wrap(update)
-        update.check_input(fields, used_by=operation)
+        update.bind_input(fields, used_by=operation)
         persisted = declarations.persist(operation, Update(update, state), stream._node, cut, name)
     else:
         bolt = reducing_bolt(operation, state, columns.aggregates, key, fields)

@@ -106,7 +106,7 @@ class TridentTopology(NamesOfStreams):
 
     def merge(self, *streams: Stream) -> Stream:
         """Merge several streams, which must have the same fields."""
-        return merge_streams(self._declarations_of(streams), streams)
+        return merge_streams(self._choose_declarations(streams), streams)
 
     @overload
     def join(
@@ -153,7 +153,7 @@ class TridentTopology(NamesOfStreams):
         `state` keeps the tuples of open windows. More than `limit` tuples of one key and window raise
         `TooManyCollected`. `name` is the id of the committer, `on` the time field of each stream.
         """
-        declarations = self._declarations_of(streams)
+        declarations = self._choose_declarations(streams)
         join, sides = make_join(declarations, streams, how, keeps_all=keep_all, output=output)
         if window is not None:
             return joined_windows(sides, join, WindowOfJoin(window, **of_windows))
@@ -168,10 +168,14 @@ class TridentTopology(NamesOfStreams):
         Tuples with equal keys are reduced together, as in `group_by`. Each output tuple is preceded by the key, under
         its names in the first stream. Without keys, the tuples of each task are reduced together.
         """
-        return multi_reduce(self._declarations_of(streams), streams, reducer)
+        return multi_reduce(self._choose_declarations(streams), streams, reducer)
 
-    def _declarations_of(self, streams: Sequence[Any]) -> Declarations:
-        """Return the declarations of the topology, or of the query whose streams are passed."""
+    def _choose_declarations(self, streams: Sequence[Any]) -> Declarations:
+        """Return the declarations to which an operation on these streams is added.
+
+        They are those of a query if one of the streams belongs to a query of this topology, else the topology's own.
+        Streams of another topology are not refused here.
+        """
         for argument in streams:
             stream = argument[0] if isinstance(argument, tuple | list) and argument else argument
             if isinstance(stream, Stream) and stream._declarations.queried is self._declarations:

@@ -126,4 +126,4 @@ def test_a_table_with_averages_as_doubles_is_refused() -> None:
     with pytest.raises(
         ConfigError, match="declared with values 'max_mean double', but the input makes it 'max_mean dec"
     ):
-        averages.max("mean").check_input(Schema.parse("word string, mean decimal(14,6)"), used_by="the test")
+        averages.max("mean").bind_input(Schema.parse("word string, mean decimal(14,6)"), used_by="the test")

@@ -35,7 +35,7 @@ def state_of(kind: str, folder: Path) -> TableState[Any]:
 @contextmanager
 def opened(kind: str, folder: Path, *key: str) -> Iterator[tuple[Any, StateUpdate]]:
     update = state_of(kind, folder).aggregate(n=Sum("n"), most=Max("n"), count=Count()).group_by(*key)
-    update.check_input(INPUT, used_by="test")
+    update.bind_input(INPUT, used_by="test")
     state: Any = update.state
     state.open("words/count", TxId)
     state.version()

@@ -341,7 +341,7 @@ class Progressing(LocalExecutor):
 
     made = 0
 
-    def progress(self, attempt: TransactionAttempt) -> int:
+    def count_progress(self, attempt: TransactionAttempt) -> int:
         self.made += 1
         return self.made
 

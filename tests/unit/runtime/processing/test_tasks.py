@@ -431,7 +431,7 @@ class Cancelling(PartitionReader):
     progress: list[int] = field(default_factory=list)
 
     def read(self, partition: PartitionId, offsets: OffsetRange, metadata: Any = None) -> Any:
-        self.progress.append(self.executor.progress(FIRST))
+        self.progress.append(self.executor.count_progress(FIRST))
         self.executor.cancel(FIRST)
         yield pa.RecordBatch.from_pydict({"word": ["cat"]})
 
@@ -445,7 +445,7 @@ def test_a_cancelled_attempt_ends_before_its_next_task() -> None:
     with pytest.raises(AttemptLost, match=r"^attempt 1:1 was cancelled$"):
         executor.run(FIRST, everything(topology))
     assert reader.progress == [1, 1], "the first task was going on when it was cancelled, and ended"
-    assert executor.progress(FIRST) == 0
+    assert executor.count_progress(FIRST) == 0
     executor.program = reading
     assert executor.run(FIRST, everything(topology)).counts == {"upper": 19, "total": 19}
 

@@ -18,7 +18,7 @@ import pytest
 
 from sinks.kafka import control, publisher
 from sinks.kafka import sink as kafka_sink
-from sinks.kafka.records import RECORDS
+from sinks.kafka.record_encoding import RECORDS
 from sinks.kafka.sink import KafkaSink
 from tests.unit.runtime.publishing.kafka_model import FakeAdmin, FakeConsumer, FakeKafka, FakeProducer
 from transactional.core.store import AttemptRecord, Lease

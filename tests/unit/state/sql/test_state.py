@@ -144,11 +144,11 @@ class TestNamesAndTypes:
             SqlMapState(place.url, "words", "word string", "tags array<string>")
         state = SqlMapState(place.url, "words", "word")
         with pytest.raises(ConfigError, match="key column 'word' is nested"):
-            state.count().check_input(Schema.parse("word array<string>"), used_by="bolt 'count'")
+            state.count().bind_input(Schema.parse("word array<string>"), used_by="bolt 'count'")
 
     def test_columns_follow_from_the_input(self, place: Place) -> None:
         state = SqlMapState(place.url, "delays", ["carrier"])
-        state.sum("delay").check_input(Schema.parse("carrier string, delay decimal(10,2)"), used_by="bolt 'delays'")
+        state.sum("delay").bind_input(Schema.parse("carrier string, delay decimal(10,2)"), used_by="bolt 'delays'")
         assert (str(state.key), str(state.values)) == ("carrier string", "sum_delay decimal(20,2)")
 
     def test_a_sum_that_no_longer_fits_is_reported_and_nothing_is_written(self, place: Place) -> None:

@@ -153,8 +153,8 @@ def end_runs(connection: Connection, topology_id: str, end: RunEnd) -> None:
     connection.execute(END_RUNS, {"topology": topology_id, "how": end.how.value, "code": end.code, "reason": reason})
 
 
-def add_minute(connection: Connection, lease: Lease, minute: MinuteRecord) -> None:
-    """Store what this run committed in a minute."""
+def insert_minute(connection: Connection, lease: Lease, minute: MinuteRecord) -> None:
+    """Insert the row of a minute of a run. The caller has checked the lease, in the same database transaction."""
     row = {
         "topology_id": lease.topology_id,
         "at_ms": minute.at_ms,

@@ -205,7 +205,7 @@ class SqlCoordinatorStore(SqlStoreReader):
             _changed(connection, sql.TAKE_AWAY, lease, attempt)
             outboxes.add_rows(connection, lease, new_rows(lease, attempt, outbox))
             if minute is not None:
-                history.add_minute(connection, lease, minute)
+                history.insert_minute(connection, lease, minute)
             if keep is not None:
                 history.trim(connection, lease.topology_id, attempt.attempt_id, keep)
             return None

@@ -101,12 +101,12 @@ def describe_maintenance_failures(upkeep: Mapping[str, Mapping[str, str]]) -> li
     ]
 
 
-def describe_dead_letters(set_asides: Mapping[str, RecentLetters]) -> list[str]:
+def describe_dead_letters(letters_by_topology: Mapping[str, RecentLetters]) -> list[str]:
     """Return a line for each topology whose last transactions have set tuples aside."""
     return [
         f"{topology}: {letters.letters} tuple{'' if letters.letters == 1 else 's'} set aside, {letters.scope}; "
         "`transactional deadletters` shows them"
-        for topology, letters in set_asides.items()
+        for topology, letters in letters_by_topology.items()
         if letters.letters
     ]
 
@@ -114,7 +114,7 @@ def describe_dead_letters(set_asides: Mapping[str, RecentLetters]) -> list[str]:
 def describe_sinks(sinks: Mapping[str, Mapping[str, SinkProgress]]) -> list[str]:
     """Return a line for each sink with transactions that are committed and not published."""
     return [
-        f"{topology}: sink {name}: {progress.summary}"
+        f"{topology}: sink {name}: {progress.unsent_summary}"
         for topology, progresses in sinks.items()
         for name, progress in sorted(progresses.items())
         if progress.waiting

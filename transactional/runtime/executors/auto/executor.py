@@ -121,9 +121,9 @@ class GearedExecutor:
         """Cancel an attempt on its executor."""
         self._executor_of(attempt).cancel(attempt)
 
-    def progress(self, attempt: TransactionAttempt) -> int:
+    def count_progress(self, attempt: TransactionAttempt) -> int:
         """Return the progress of an attempt on its executor."""
-        return self._executor_of(attempt).progress(attempt)
+        return self._executor_of(attempt).count_progress(attempt)
 
     def _executor_of(self, attempt: TransactionAttempt) -> TaskExecutor:
         with self._lock:

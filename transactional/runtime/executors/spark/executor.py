@@ -247,7 +247,7 @@ class SparkExecutor:
         if tag is not None and not is_stopped(self.context):
             self.context.cancelJobsWithTag(tag)
 
-    def progress(self, attempt: TransactionAttempt) -> int:
+    def count_progress(self, attempt: TransactionAttempt) -> int:
         """Return the number of tasks that have ended."""
         with self._lock:
             tag = self._running.get(attempt)

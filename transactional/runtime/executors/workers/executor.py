@@ -158,9 +158,9 @@ class WorkerExecutor:
         """Kill the processes in which the attempt works."""
         self.pool.cancel(attempt)
 
-    def progress(self, attempt: TransactionAttempt) -> int:
+    def count_progress(self, attempt: TransactionAttempt) -> int:
         """Return a number that increases when a task of the attempt, or one that it waits for, has ended."""
-        return self.pool.progress(attempt)
+        return self.pool.count_progress(attempt)
 
     def close(self) -> None:
         """End the processes, and stop sending modules by value."""

@@ -113,8 +113,8 @@ class WorkerPool:
                         worker.process.kill()
                 self._changed.notify_all()
 
-    def progress(self, attempt: TransactionAttempt) -> int:
-        """Return a number that increases when a task of the attempt, or one that it waits for, has ended."""
+    def count_progress(self, attempt: TransactionAttempt) -> int:
+        """Return a count that increases when a task of the attempt, or one that it waits for, has ended."""
         with self._changed:
             return self._progress.get(attempt, 0)
 

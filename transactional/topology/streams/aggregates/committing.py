@@ -45,7 +45,7 @@ class OwnUpdate(PersistentAggregate):
         """The fields of the key. The code of the user may read all others as well."""
         return self._key
 
-    def check_input(self, input: Schema, *, used_by: str) -> None:
+    def bind_input(self, input: Schema, *, used_by: str) -> None:
         self._state.bind(input.select(self._key), column_types(used_by, self._key, self._aggregates, input))
         self._input = input
 

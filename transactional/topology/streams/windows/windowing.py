@@ -97,8 +97,8 @@ class WindowsUpdate(PersistentAggregate, Windowed, Generic[WindowT]):
     def input_fields(self) -> tuple[str, ...]:
         return self._update.input_fields
 
-    def check_input(self, input: Schema, *, used_by: str) -> None:
-        self._update.check_input(input, used_by=used_by)
+    def bind_input(self, input: Schema, *, used_by: str) -> None:
+        self._update.bind_input(input, used_by=used_by)
 
     @property
     def combine(self) -> Mapping[str, str]:

@@ -145,7 +145,7 @@ def test_a_spark_that_is_stopped_under_a_run_ends_it(
         spark.stop()
     spark.failure = failure
     executor.cancel(attempt)
-    assert executor.progress(attempt) == 0
+    assert executor.count_progress(attempt) == 0
     with pytest.raises(SparkStopped, match=r"Spark of this process was stopped while topology 'words' ran on it, in"):
         executor.run(attempt, EMPTY_BATCH)
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from state.delta.log.entries import Entry
 from state.delta.log.following import Part, PartitionFiles
-from state.delta.opening import reading
+from state.delta.opening import open_to_read
 from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
@@ -103,7 +103,7 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
     random = Random(seed)
     history = History(tmp_path / "t", random)
     history.transaction()
-    followed, moved = (reading(history.state.location, OWNER, history.state.columns) for _ in range(2))
+    followed, moved = (open_to_read(history.state.location, OWNER, history.state.columns) for _ in range(2))
     told(moved)
     own = (history.transaction,) * 8 + (history.fence, history.compact)
     others = (history.declare, history.optimize, history.clean, history.rewind)
@@ -113,7 +113,7 @@ def test_what_is_followed_is_what_one_finds_that_opens_the_table(tmp_path: Path,
             random.choice(own if random.random() < 0.85 else others)()
         followed.loaded.refresh()
         ahead += followed.loaded.is_ahead
-        opened = reading(history.state.location, OWNER, history.state.columns)
+        opened = open_to_read(history.state.location, OWNER, history.state.columns)
         # As a task is told which version to read.
         moved.loaded.move_to(opened.loaded.delta_version)
         assert told(followed) == told(moved) == told(opened)

@@ -1,4 +1,7 @@
-"""The executors of a transaction: of its processing phase, and of each step of its commit phase."""
+"""Which executor ran the processing phase and each step of the commit phase of a transaction, and why.
+
+An executor is a `JobExecutor`: the driver, workers or Spark. The choice is read from the details of the transaction.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ LOGGERS = ("transactional", "state", "spouts", "sinks")
 """The loggers whose records of level INFO are written, too; of others, only warnings are."""
 
 
-class Logs:
+class StderrLog:
     """A context in which everything is logged on stderr. An error that ends it is logged, too, and ends the process
     with its exit code."""
 
@@ -29,7 +29,7 @@ class Logs:
         self._run_log = RunLog(topology_id)
         return self._run_log
 
-    def __enter__(self) -> Logs:
+    def __enter__(self) -> StderrLog:
         logging.getLogger().addHandler(self._handler)
         for name in LOGGERS:
             self._levels[name] = logging.getLogger(name).level

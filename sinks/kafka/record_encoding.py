@@ -1,4 +1,7 @@
-"""Keys and values of Kafka records, made of the columns of a stream. Pure functions of record batches."""
+"""Encodes the keys and values of Kafka records from the columns of a stream. Pure functions of record batches.
+
+Topics, partitions and headers are the publisher's.
+"""
 
 from __future__ import annotations
 
@@ -86,10 +89,12 @@ class FieldBytes:
 RecordPart = JsonValue | FieldBytes
 
 
-def encode_records(batch: pa.RecordBatch, key: RecordPart | None, value: RecordPart, bytes_max: int) -> pa.Table:
+def encode_records(
+    batch: pa.RecordBatch, key_part: RecordPart | None, value_part: RecordPart, bytes_max: int
+) -> pa.Table:
     """Encode a record for each row. Raises `SchemaMismatch` if one is larger than `bytes_max`."""
-    keys = pa.nulls(batch.num_rows, pa.binary()) if key is None else key.encode(batch)
-    values = value.encode(batch)
+    keys = pa.nulls(batch.num_rows, pa.binary()) if key_part is None else key_part.encode(batch)
+    values = value_part.encode(batch)
     for number, (key_bytes, value_bytes) in enumerate(zip(_sizes(keys), _sizes(values), strict=True)):
         if key_bytes + value_bytes > bytes_max:
             raise SchemaMismatch(
@@ -104,12 +109,12 @@ def _sizes(column: pa.Array) -> Sequence[int]:
     return [int(size) for size in sizes.to_pylist()]
 
 
-def _json_value(value: Any) -> str:
-    if isinstance(value, datetime | date):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, Decimal):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} {value!r:.50}")
+def _json_value(python_value: Any) -> str:
+    if isinstance(python_value, datetime | date):
+        return python_value.isoformat().replace("+00:00", "Z")
+    if isinstance(python_value, Decimal):
+        return str(python_value)
+    raise TypeError(f"{type(python_value).__name__} {python_value!r:.50}")
 
 
 _DUMP: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_json_value).encode

@@ -1,6 +1,6 @@
 """Rows that expire, computed again in plain Python from the tuples of each transaction and its recorded times.
 
-`RecomputedKeys` takes one transaction after the other, and drops a row when its expiry is at or before the horizon. It
+`RecomputedRows` takes one transaction after the other, and drops a row when its expiry is at or before the horizon. It
 uses no code of the states.
 """
 
@@ -24,7 +24,7 @@ class KeyedTuple:
 
 
 @dataclass(slots=True)
-class RecomputedKeys:
+class RecomputedRows:
     """The rows of a table after any number of transactions.
 
     `key` names the columns of the key. `columns` has for each value column that can be computed again its aggregate and
