@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sinks.kafka.connection import TIMEOUT_S, TRANSACTION_TIMEOUT_MS, SinkConnection, kafka_error
+from sinks.kafka.connection import OVERHEAD_BYTES, TIMEOUT_S, TRANSACTION_TIMEOUT_MS, SinkConnection, kafka_error
 from sinks.kafka.control import control_topic, encode_marker
 from sinks.kafka.record_encoding import KEY, VALUE
 from transactional.core.ports import PublishedRecords, SinkOwner
@@ -45,7 +45,7 @@ class KafkaPublisher:
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
-            "message.max.bytes": bytes_max + 10_000,
+            "message.max.bytes": bytes_max + OVERHEAD_BYTES,
             "delivery.report.only.error": True,
             "on_delivery": self._note_failure,
         }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
-from sinks.kafka.connection import Option, SinkConnection
+from sinks.kafka.connection import OVERHEAD_BYTES, Option, SinkConnection
 from sinks.kafka.control import ControlTopic, partition_count, topic_settings
 from sinks.kafka.publisher import KafkaPublisher
 from sinks.kafka.record_encoding import FieldBytes, JsonValue, encode_records
@@ -101,10 +101,10 @@ class KafkaSink(Sink):
                 "partitions as its readers need"
             )
         settings = topic_settings(admin, self.connection, self.topic)
-        if int(settings["max.message.bytes"]) < self.record_bytes_max:
+        if int(settings["max.message.bytes"]) < self.record_bytes_max + OVERHEAD_BYTES:
             raise ConfigError(
-                f"topic {self.topic!r} takes records of {settings['max.message.bytes']} bytes at most "
-                f"(max.message.bytes), fewer than record_bytes_max ({self.record_bytes_max}) of its sink"
+                f"topic {self.topic!r} takes {settings['max.message.bytes']} bytes at once (max.message.bytes), fewer "
+                f"than record_bytes_max ({self.record_bytes_max}) of its sink and {OVERHEAD_BYTES} more"
             )
         if "compact" in settings["cleanup.policy"] and self.key is None:
             raise ConfigError(f"topic {self.topic!r} is compacted, and its sink sends records without keys: pass key=")

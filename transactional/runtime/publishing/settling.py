@@ -1,9 +1,10 @@
 """Settling: what a leader does with each sink before it publishes anything, at a take-over and after a lost connection.
 
 The order is that of the design, and each step needs the one before. First `look`: a target that another store publishes
-to is refused while nobody is fenced. Then every sink is opened, which fences earlier publishers. Then the lease is
-renewed: if it is another leader's by now, that one has fenced or will fence this one. Only now the positions are final,
-and they are compared with the store. Nothing is ever published again because a position is missing or behind.
+to is refused while nobody is fenced. The lease is renewed, so that a process that was suspended does not fence the
+present leader. Then every sink is opened, which fences earlier publishers. Then the lease is renewed once more: if it
+is another leader's by now, that one has fenced or will fence this one. Only now the positions are final, and they are
+compared with the store. Nothing is ever published again because a position is missing or behind.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def _settle(
     progress = store.sinks(lease.topology_id)
     for name, sink in sinks.items():
         Settlement(store, owners[name], progress.get(name)).check(sink.look(owners[name]), is_final=False)
+    renew()  # a process that has been suspended would fence the present leader
     for name, sink in sinks.items():
         sink.open(owners[name], has_published=name in progress and progress[name].published is not None)
     renew()

@@ -15,20 +15,25 @@ from state import MemoryMapState
 from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.store.outbox import OutboxRow, Publication
 from transactional.errors import (
     ConfigError,
+    CorruptRecord,
+    Fenced,
     OperatingError,
     RecordRefused,
     SchemaMismatch,
     SinkUnavailable,
     StoreMismatch,
 )
-from transactional.model.attempt import TxId
+from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.schema import Schema
 from transactional.operations.cli.output.statuses import describe_sinks
 from transactional.runtime.engine.rewinding import plan_rewind
 from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.publishing import relays
+from transactional.runtime.publishing.payloads import payload_of, records_of
+from transactional.runtime.publishing.settling import settle_sinks
 from transactional.testing import MemoryCoordinatorStore
 
 ROWS = [[("cat",), ("dog",), ("owl",), ("cat",), ("emu",)]]
@@ -173,6 +178,27 @@ def test_a_sink_with_waiting_transactions_stays_as_it_is(
     store, counts = waiting
     with pytest.raises(ConfigError, match=f"sink 'alerts' {problem}, and has . transaction.*unsent"):
         run(build(sink, counts), store, accept_changes=True)
+
+
+def test_a_process_that_no_longer_leads_fences_nobody(target: Target) -> None:
+    store, sink = MemoryCoordinatorStore(), WordSink("words")
+    lease = store.acquire("words", {}, owner="earlier", lease_ms=1_000)
+    store.release(lease)
+    store.acquire("words", {}, owner="later", lease_ms=1_000)
+    with pytest.raises(Fenced):
+        settle_sinks({"alerts": sink}, store, lease, "store", lambda: store.renew(lease, lease_ms=1_000))
+    assert not hasattr(sink, "owner"), "it was opened"
+
+
+@pytest.mark.parametrize("place", ["the end", "the compressed values"])
+def test_a_payload_that_is_not_readable_is_reported(place: str) -> None:
+    values = pa.array([bytes([n % 251]) * (n % 40) for n in range(500)])
+    payload, count = payload_of(pa.table({"key": values, "value": values})).payload, 500
+    middle = payload.index(b"\x28\xb5\x2f\xfd")
+    torn = payload[:-400] if place == "the end" else payload[:middle] + bytes(8) + payload[middle + 8 :]
+    row = OutboxRow("alerts", Publication("run", TransactionAttempt(TxId(7), AttemptId(9))), count, torn)
+    with pytest.raises(CorruptRecord, match=r"the payload of transaction 7 of sink 'alerts'.*is not readable"):
+        records_of(row)
 
 
 def test_a_target_that_is_behind_the_store_is_refused(target: Target) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from sinks import JsonValue, KafkaSink
-from sinks.kafka.control import control_topic, decode_marker, encode_marker
+from sinks.kafka import sink as kafka_sink
+from sinks.kafka.control import ControlTopic, control_topic, decode_marker, encode_marker
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
 from transactional import TransactionalTopologyBuilder
@@ -122,6 +124,20 @@ def test_names_are_unique_and_queries_publish_nothing() -> None:
     with pytest.raises(ConfigError, match="query 'of' only reads"):
         topology.query("of", "word string")(lambda questions: questions.sink_to(sink(value="word"), name="other"))
     assert [component.id for component in topology.build().components] == ["alerts"]
+
+
+@pytest.mark.parametrize(("bytes_max", "is_enough"), [(909_999, False), (910_000, True)])
+def test_a_topic_takes_the_largest_request_of_its_sink(
+    monkeypatch: pytest.MonkeyPatch, bytes_max: int, *, is_enough: bool
+) -> None:
+    settings = {"cleanup.policy": "delete", "max.message.bytes": str(bytes_max)}
+    monkeypatch.setattr(kafka_sink, "AdminClient", lambda _settings: None)
+    monkeypatch.setattr(kafka_sink, "partition_count", lambda *_arguments: 1)
+    monkeypatch.setattr(kafka_sink, "topic_settings", lambda *_arguments: settings)
+    monkeypatch.setattr(ControlTopic, "check", lambda *_arguments: False)
+    refusal = pytest.raises(ConfigError, match=f"takes {bytes_max} bytes at once .* record_bytes_max \\(900000\\)")
+    with nullcontext() if is_enough else refusal:
+        assert sink(value="raw").look(SinkOwner("words", "alerts", "store")) is None
 
 
 def test_options_of_the_sink_can_not_be_set() -> None:
