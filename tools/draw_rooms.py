@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tools.checkout import module_name, read_imports, read_modules
 
-PACKAGES = ("transactional", "spouts", "state", "verifier", "examples", "bench", "tools")
+PACKAGES = ("transactional", "spouts", "state", "sinks", "verifier", "examples", "bench", "tools")
 Graph = Mapping[str, set[str]]
 
 

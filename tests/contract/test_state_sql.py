@@ -208,7 +208,7 @@ class StopsInside(SqlMapState):
     def open(self, owner: str, txid_of: Callable[[AttemptId], TxId]) -> None:
         super().open(owner, txid_of)
         table: Any = self._open_table
-        within = table.store._within
+        within = table.store._compute
 
         def stopped(connection: Connection, change: Change) -> Changes:
             if threading.current_thread() is not threading.main_thread():
@@ -217,7 +217,7 @@ class StopsInside(SqlMapState):
             found: Changes = within(connection, change)
             return found
 
-        table.store._within = stopped
+        table.store._compute = stopped
 
 
 @pytest.mark.postgres

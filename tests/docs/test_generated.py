@@ -96,7 +96,9 @@ def test_every_row_that_the_code_names_is_on_the_page() -> None:
     """Docstrings point at "Storm row T48": the page about Storm has to say what that is."""
     told = set(re.findall(r"^\| ([TRCKEO]\d{1,2}[a-z]?) \|", (DOCS / "storm-rows.md").read_text("utf-8"), re.MULTILINE))
     files = [
-        path for folder in ("transactional", "spouts", "state", "examples") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("transactional", "spouts", "state", "sinks", "examples")
+        for path in (ROOT / folder).rglob("*.py")
     ]
     named = {row: path.name for path in files for row in rows_named_in(path)}
     assert named

@@ -243,7 +243,7 @@ def beside(page: Path, word: str) -> bool:
 def definitions() -> dict[str, set[str]]:
     """Every class of the packages and its attributes; under the empty name all functions."""
     known: dict[str, set[str]] = {"": set()}
-    for package in ("transactional", "spouts", "state", "examples"):
+    for package in ("transactional", "spouts", "state", "sinks", "examples"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.FunctionDef):

@@ -139,6 +139,10 @@ class NumberedStore(SqlCoordinatorStore):
         with self.effects.numbered("store: record_fence"):
             super().record_fence(*given, **named)
 
+    def settle_sink(self, *given: Any, **named: Any) -> None:
+        with self.effects.numbered("store: settle_sink"):
+            super().settle_sink(*given, **named)
+
     def forget_before(self, *given: Any, **named: Any) -> int:
         with self.effects.numbered("store: forget_before"):
             return super().forget_before(*given, **named)

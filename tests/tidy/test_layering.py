@@ -78,12 +78,12 @@ def of_ours(module: str, target: str) -> str | None:
         asks = here in ASK_THE_VERIFIER
         return None if asks else f"{own}/ and {theirs}/ share nothing: the checker is independent"
     if (
-        own in ("spouts", "state")
+        own in ("spouts", "state", "sinks")
         and theirs != own
         and there not in FOR_ADAPTERS | (FOR_DOORS if here == "doors" else set())
     ):
         return f"{own}/ knows itself and what adapters import, not {there}"
-    if own == "transactional" and theirs in ("spouts", "state"):
+    if own == "transactional" and theirs in ("spouts", "state", "sinks"):
         return f"transactional/ may not know {theirs}/"
     if here != there and PLACES[there] >= PLACES[here]:
         return f"{here} may not import {target}: {there} is not below it"

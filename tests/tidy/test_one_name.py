@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from tests.tidy.files import ROOT, python_files
 from tests.tidy.parsing import parsed
 
-PACKAGES = ("transactional", "spouts", "state")
+PACKAGES = ("transactional", "spouts", "state", "sinks")
 """Not `verifier`: it has its own idea of the same things, so as not to share their mistakes."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.tidy.files import ROOT, python_files
 from tests.tidy.parsing import Looked, nodes_of
 
-PACKAGES = ("transactional", "spouts", "state", "verifier")
+PACKAGES = ("transactional", "spouts", "state", "sinks", "verifier")
 
 MAY_PICKLE = {
     "transactional.runtime.sending.by_value": "how modules are sent to executors; nothing is read",

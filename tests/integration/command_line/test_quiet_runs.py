@@ -32,7 +32,7 @@ def test_workers_that_spark_closes_say_nothing(tmp_path: Path) -> None:
 
 def test_a_clone_and_a_cache_may_have_a_space_in_their_names(tmp_path: Path) -> None:
     clone, cache = tmp_path / "a clone", tmp_path / "a cache"
-    for package in ("transactional", "spouts", "state", "verifier", "examples"):
+    for package in ("transactional", "spouts", "state", "sinks", "verifier", "examples"):
         shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
     cache.mkdir()
     DELTA_JARS.files()

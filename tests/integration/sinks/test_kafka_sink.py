@@ -132,7 +132,10 @@ def test_a_topic_that_does_not_exist_is_refused(bootstrap: str, topic: str, tmp_
         run_words(bootstrap, f"{topic}-none", tmp_path)
 
 
-def test_more_records_than_the_outbox_takes_end_the_run(bootstrap: str, topic: str, tmp_path: Path) -> None:
+def test_more_records_than_the_outbox_takes_end_the_run(
+    bootstrap: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transactional.runtime.commit.sink_step.PAYLOAD_BYTES_MAX", 2**18)
     noise = [[(os.urandom(200_000).hex(),), ("cat",)]]
     with pytest.raises(
         RecordRefused, match=r"sink 'alerts': the 2 records of transaction 1 take .* more than the 262144"

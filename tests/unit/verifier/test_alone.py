@@ -13,7 +13,7 @@ names = ["verifier", *(each.name for each in pkgutil.walk_packages(verifier.__pa
 for name in names:
     importlib.import_module(name)
 print(*names)
-print(*(name for name in sys.modules if name.split(".")[0] in ("transactional", "spouts", "state")))
+print(*(name for name in sys.modules if name.split(".")[0] in ("transactional", "spouts", "state", "sinks")))
 """
 
 
