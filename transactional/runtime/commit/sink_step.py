@@ -10,7 +10,7 @@ from transactional.runtime.commit.bolt_steps import BoltStep
 from transactional.runtime.commit.commit_steps import CommitContext
 from transactional.runtime.commit.commit_task import CommitTask
 from transactional.runtime.commit.exchange import CommitExchange
-from transactional.runtime.publishing.payloads import payload_of
+from transactional.runtime.publishing.payloads import encode_payload
 from transactional.topology.bolts.sink_bolt import SinkBolt
 from transactional.topology.steps import Step
 from transactional.topology.topology import Component
@@ -38,7 +38,7 @@ class SinkStep(BoltStep):
 
     def _checked(self, exchange: CommitExchange, table: pa.Table) -> SinkRecords:
         """Compress the records. Raises `RecordRefused` if they are too large for a row of the outbox."""
-        records = payload_of(table)
+        records = encode_payload(table)
         if (size_bytes := len(records.payload)) > PAYLOAD_BYTES_MAX:
             raise RecordRefused(
                 f"sink {self.component.id!r}: the {records.count} records of transaction {exchange.attempt.txid} take "

@@ -1,31 +1,48 @@
-"""Payloads of the outbox: encoded records as compressed bytes, and back."""
+"""Payloads of the outbox: encoded records as compressed bytes, and back.
+
+A payload is a CRC-32 in four bytes, and then Arrow's stream format, compressed. Neither Arrow nor the pages of SQLite
+have a checksum: without one, a flipped bit would be published as another record.
+"""
 
 from __future__ import annotations
+
+import zlib
+from typing import Final
 
 import pyarrow as pa
 
 from transactional.core.store.outbox import OutboxRow, SinkRecords
 from transactional.model.errors import CorruptRecord
 
+_CHECKSUM_BYTES: Final = 4
 
-def payload_of(table: pa.Table) -> SinkRecords:
-    """Compress records in Arrow's stream format."""
+
+def encode_payload(table: pa.Table) -> SinkRecords:
+    """Compress records, and put a checksum in front."""
     buffer = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(buffer, table.schema, options=options) as writer:
         writer.write_table(table.combine_chunks())
-    return SinkRecords(buffer.getvalue().to_pybytes(), table.num_rows)
+    stream = buffer.getvalue().to_pybytes()
+    return SinkRecords(_checksum(stream) + stream, table.num_rows)
 
 
-def records_of(row: OutboxRow) -> pa.Table:
-    """The records of an outbox row. Raises `CorruptRecord` if its payload can't be read, or has another number."""
+def decode_payload(row: OutboxRow) -> pa.Table:
+    """Return the records of an outbox row. Raises `CorruptRecord` if they are not the records that were stored."""
+    checksum, stream = row.payload[:_CHECKSUM_BYTES], row.payload[_CHECKSUM_BYTES:]
+    if checksum != _checksum(stream):
+        raise _corrupt(row, "its checksum is another one")
     try:
-        table = pa.ipc.open_stream(row.payload).read_all()
-    except (pa.ArrowException, OSError, ValueError) as error:  # what is no zstd any more is an OSError
+        table = pa.ipc.open_stream(stream).read_all()
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise _corrupt(row, str(error)) from error
     if table.num_rows != row.count:
         raise _corrupt(row, f"it has {table.num_rows} records instead of {row.count}")
     return table
+
+
+def _checksum(stream: bytes) -> bytes:
+    return zlib.crc32(stream).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 def _corrupt(row: OutboxRow, reason: str) -> CorruptRecord:

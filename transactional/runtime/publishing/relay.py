@@ -11,7 +11,7 @@ from transactional.core.store import CoordinatorStore, Lease
 from transactional.core.store.outbox import OutboxRow
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError, SinkUnavailable
-from transactional.runtime.publishing.payloads import records_of
+from transactional.runtime.publishing.payloads import decode_payload
 
 GROUP_MAX: Final = 64
 """The largest number of waiting transactions that are published together."""
@@ -72,7 +72,7 @@ class Relay:
 
     def _publish(self, rows: list[OutboxRow]) -> None:
         try:
-            self.sink.publish([PublishedRecords(row.publication, records_of(row)) for row in rows])
+            self.sink.publish([PublishedRecords(row.publication, decode_payload(row)) for row in rows])
         except SinkUnavailable as error:
             self._must_reopen = error.is_fenced
             self._group_max = max(1, len(rows) // 2)

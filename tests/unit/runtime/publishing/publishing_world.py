@@ -26,7 +26,7 @@ from transactional.core.store.outbox import SinkRecords
 from transactional.errors import Fenced, OperatingError
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
-from transactional.runtime.publishing.payloads import payload_of
+from transactional.runtime.publishing.payloads import encode_payload
 from transactional.runtime.publishing.relay import Relay
 from transactional.runtime.publishing.settling import settle_sinks
 from transactional.testing import MemoryCoordinatorStore
@@ -170,7 +170,7 @@ class Leader:
         record = AttemptRecord(attempt, "processing", EMPTY_BATCH, None, 0, 0, None, None, None, None)
         store.record_attempt(self.lease, record, forget_later=True)
         world.point("record commit")
-        outbox = {name: records_of(of) for name, of in values.items() if of}
+        outbox = {name: decode_payload(of) for name, of in values.items() if of}
         times: Any = {"processed_at_ms": 0, "started_at_ms": 0, "at_ms": 0}
         store.record_commit(self.lease, attempt, EMPTY_BATCH, **times, outbox=outbox)
         world.point("commit recorded")
@@ -185,9 +185,9 @@ class Leader:
             self.world.kafka.reached["a publication is tried again"] += 1
 
 
-def records_of(values: list[bytes]) -> SinkRecords:
+def decode_payload(values: list[bytes]) -> SinkRecords:
     """The payload of records without keys."""
-    return payload_of(pa.table([pa.nulls(len(values), pa.binary()), pa.array(values, pa.binary())], schema=RECORDS))
+    return encode_payload(pa.table([pa.nulls(len(values), pa.binary()), pa.array(values, pa.binary())], schema=RECORDS))
 
 
 class Forgetful(list[int]):

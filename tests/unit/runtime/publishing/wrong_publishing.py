@@ -17,7 +17,7 @@ from transactional.core.ports import PublishedRecords, SinkOwner
 from transactional.core.store import Lease
 from transactional.core.store.outbox import OutboxRow
 from transactional.model.errors import SinkUnavailable
-from transactional.runtime.publishing.payloads import records_of
+from transactional.runtime.publishing.payloads import decode_payload
 from transactional.runtime.publishing.relay import Relay
 
 Patch = Callable[[pytest.MonkeyPatch, World], None]
@@ -66,7 +66,7 @@ def publication_before_the_commit(patch: pytest.MonkeyPatch, world: World) -> No
         leader = world.leader
         for row in settling_rows(lease, attempt, outbox):
             assert leader is not None
-            published = PublishedRecords(row.publication, records_of(row))
+            published = PublishedRecords(row.publication, decode_payload(row))
             try:
                 leader.sinks[row.sink].publish([published])
             except SinkUnavailable:
