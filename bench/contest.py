@@ -91,7 +91,8 @@ class Contest:
             bytes_written=bytes_of_new(files, files_below(system.directory)),
             peaks_mib=processes.peaks_mib(processes.by_part(self.stage.session)),
         )
-        if len(batches) not in (1, plan.batches):
+        # At the end of a topic a transaction without records may close windows.
+        if len(batches) not in (1, plan.batches, plan.batches + 1):
             raise RuntimeError(f"{system.name}: {len(batches)} batches of {plan.batch_messages}, not {plan.batches}")
         self.results.rounds.append(round_)
         save(self.results.document(), self.output)
