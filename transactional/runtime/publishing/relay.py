@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from transactional.core.ports import PublishedRecords, Sink
@@ -15,6 +16,8 @@ from transactional.runtime.publishing.payloads import decode_payload
 
 GROUP_MAX: Final = 64
 """The largest number of waiting transactions that are published together."""
+GROUP_BYTES_MAX: Final = 8 * 2**20
+"""The largest payload of transactions that are published together; a single one may have more."""
 REOPENED_MAX: Final = 3
 REOPENED_WITHIN_MS: Final = 600_000
 """A sink is opened so often within this time; then something else keeps fencing it."""
@@ -66,8 +69,11 @@ class Relay:
         if not rows:
             self._published_txid = confirmed
             return False
-        self._publish(rows)
-        self._store.settle_sink(self.lease, self.sink_id, rows[-1].publication)
+        group = _limit_bytes(rows)
+        if len(group) < len(rows):
+            self._group_max = len(group)
+        self._publish(group)
+        self._store.settle_sink(self.lease, self.sink_id, group[-1].publication)
         return True
 
     def _publish(self, rows: list[OutboxRow]) -> None:
@@ -91,3 +97,9 @@ class Relay:
         self._reopened_at_ms.append(now_ms)
         self._must_reopen = False
         _log.warning("sink %r was fenced and has been opened again", self.sink_id)
+
+
+def _limit_bytes(rows: Sequence[OutboxRow]) -> list[OutboxRow]:
+    """Return the first rows, at least one, whose payloads have `GROUP_BYTES_MAX` together at most."""
+    ends = accumulate(len(row.payload) for row in rows)
+    return list(rows[: max(1, sum(end <= GROUP_BYTES_MAX for end in ends))])

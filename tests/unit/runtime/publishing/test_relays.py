@@ -15,6 +15,7 @@ from state import MemoryMapState
 from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder
 from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
+from transactional.core.store import Lease
 from transactional.core.store.outbox import OutboxRow, Publication
 from transactional.errors import (
     ConfigError,
@@ -31,7 +32,7 @@ from transactional.model.schema import Schema
 from transactional.operations.cli.output.statuses import describe_sinks
 from transactional.runtime.engine.rewinding import plan_rewind
 from transactional.runtime.executors.local import LocalExecutor
-from transactional.runtime.publishing import relays
+from transactional.runtime.publishing import relay, relays
 from transactional.runtime.publishing.payloads import decode_payload, encode_payload
 from transactional.runtime.publishing.settling import settle_sinks
 from transactional.testing import MemoryCoordinatorStore
@@ -188,6 +189,36 @@ def test_a_process_that_no_longer_leads_fences_nobody(target: Target) -> None:
     with pytest.raises(Fenced):
         settle_sinks({"alerts": sink}, store, lease, "store", lambda: store.renew(lease, lease_ms=1_000))
     assert not hasattr(sink, "owner"), "it was opened"
+
+
+def test_large_transactions_are_published_in_groups_of_limited_size(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty-four of the largest would be a quarter of a gigabyte in one Kafka transaction."""
+    attempts = [TransactionAttempt(TxId(n), AttemptId(n)) for n in range(1, 8)]
+    payload = encode_payload(pa.table({"word": ["cat"]})).payload
+    waiting = [OutboxRow("alerts", Publication("run", attempt), 1, payload) for attempt in attempts]
+    monkeypatch.setattr(relay, "GROUP_BYTES_MAX", 2 * len(payload) + 1)
+    groups = list[int]()
+
+    class Waiting(MemoryCoordinatorStore):
+        def outbox(self, *_: Any, limit: int, **__: Any) -> list[OutboxRow]:
+            return waiting[:limit]
+
+        def settle_sink(self, _: Lease, __: str, published: Publication) -> None:
+            until = waiting.index(next(row for row in waiting if row.publication == published)) + 1
+            groups.append(until)
+            del waiting[:until]
+
+    store = Waiting()
+    lease = store.acquire("words", {}, owner="leader", lease_ms=1_000)
+    sink = WordSink("words")
+    sink.open(SinkOwner("words", "alerts", "store"), has_published=False)
+    one = relay.Relay("alerts", sink, store, lease, lambda: None, lambda: 0)
+    while one.step():
+        pass
+    assert groups == [2, 2, 2, 1]
+    assert [txid for txid, _ in target.published] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_payload_that_was_changed_is_refused_wherever_that_is() -> None:
