@@ -27,7 +27,7 @@ from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional import Schema, StateKind
 from transactional.bolts import Key
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TxId

@@ -93,8 +93,8 @@ class MemoryTaskState(TaskRows):
         """Return the rows whose column is in a range."""
         return select_range(self.unexpired, column, after, until)
 
-    def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
-        """Return the rows as a part in memory."""
+    def make_part(self, table: pa.Table, tasks: int) -> WrittenPart:
+        """Return the rows as a part in memory. Stores nothing."""
         return WrittenPart(table)
 
 

@@ -1,5 +1,8 @@
-"""Providers: the states of stateful bolts whose place the configuration names (`state_provider`). Keys of all of them
-can be deleted."""
+"""Providers: functions that make the state of a stateful bolt from the URL in `state_provider`. Keys of all of them
+can be deleted.
+
+The provider of a URL scheme is not looked up here, but among entry points, by `transactional.core.ports.providing`.
+"""
 
 from __future__ import annotations
 

@@ -61,14 +61,14 @@ class KafkaPublisher:
         try:
             self._producer.begin_transaction()
             for published in group:
-                self._send(published)
+                self._produce_records(published)
             marker = encode_marker(self._owner, group[-1].publication)
             self._produce(self._control, self._owner.sink.encode(), marker, None)
             self._commit()
         except KafkaException as error:
             self._fail(kafka_error(error), group)
 
-    def _send(self, published: PublishedRecords) -> None:
+    def _produce_records(self, published: PublishedRecords) -> None:
         attempt = published.publication.attempt
         headers: Headers = [("txid", str(attempt.txid)), ("attempt", str(attempt.attempt_id))]
         keys, values = (published.records.column(name).to_pylist() for name in (KEY, VALUE))

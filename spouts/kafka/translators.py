@@ -270,7 +270,7 @@ def check_translator(translator: Translator, topics: Sequence[str]) -> Translato
     return translator
 
 
-class _TimelessRecord(KafkaRecord):
+class _UnreadableTimeRecord(KafkaRecord):
     """A record whose timestamp Python can't represent. Only reading the timestamp is an error."""
 
     __slots__ = ("_timestamp",)
@@ -295,7 +295,7 @@ def _make_records(records: pa.RecordBatch) -> Iterator[KafkaRecord]:
     source_id = records.column("source_id")[0].as_py() if records.num_rows else ""  # all are of one partition
     for topic, partition, offset, key, value, time, header_list in zip(*columns, times, headers, strict=True):
         headers_of_record = tuple((header["key"], header["value"]) for header in header_list)
-        record_class = _TimelessRecord if isinstance(time, int) else KafkaRecord
+        record_class = _UnreadableTimeRecord if isinstance(time, int) else KafkaRecord
         yield record_class(topic, partition, offset, key, value, time, headers_of_record, source_id)
 
 

@@ -43,7 +43,7 @@ from state.fence import WRITE_TRIES, TableWrite, WriteRefused
 from state.table_state import TableState
 from transactional.core.ports import CommitFacts, StateKind, TornFiles
 from transactional.core.ports.examining import TableAddress
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, OperatingError

@@ -45,8 +45,8 @@ class DeltaTaskState(TaskRows):
         rows = self._table().rows_between(self.attempt.txid, column, after, until)
         return rows if self.horizons is None else select_unexpired(rows, self.horizons[0], self.horizons[1].previous)
 
-    def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
-        """Keep new values: in a staged file, if they are many. Raises `OperatingError`."""
+    def make_part(self, table: pa.Table, tasks: int) -> WrittenPart:
+        """Return new values as a part, in a staged file if they are many. Raises `OperatingError`."""
         if self.stager is not None and self.stager.is_large_enough(table.nbytes, tasks):
             return WrittenPart(file=self.stager.stage(self.attempt, table))
         return WrittenPart(table)

@@ -22,7 +22,7 @@ from state.rows.value_limits import ValueLimits
 from state.table_state import TableState
 from transactional.core.ports import StateKind
 from transactional.core.ports.examining import TableAddress
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration
 from transactional.model.errors import ConfigError, SchemaMismatch, StoreMismatch

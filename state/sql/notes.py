@@ -19,7 +19,7 @@ class Notes:
         self._is_of_table = self._table.c.table_name == bindparam("this", type_=Text)
 
     def read(self, connection: Connection, table_name: str) -> Any:
-        """Return the note for a state's table, None if there is none."""
+        """Return the note for a state's table as its column has it, a text or a number. None if there is none."""
         if not inspect(connection).has_table(self._table.name):
             return None
         return connection.execute(select(self._note).where(self._is_of_table), {"this": table_name}).scalar()

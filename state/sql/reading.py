@@ -103,19 +103,19 @@ class SqlReader:
     def rows(self, txid: TxId) -> pa.Table:
         """Return key and value columns of all rows as of transaction `txid`. Raises `OperatingError`."""
         with raising_ours(self._name), raising_failures():
-            return self._rows.read_unexpired(self._open, txid, self._horizons.for_reader(txid))
+            return self._rows.read_unexpired(self._pinned_connection, txid, self._horizons.for_reader(txid))
 
     def lookup(self, txid: TxId, keys: pa.Table) -> pa.Table:
         """Return, as `rows` does, the rows with these keys. Raises `OperatingError`."""
         key_rows = rows_of(keys) if self._key else [()]
         with raising_ours(self._name), raising_failures():
-            table = self._rows.read_before(self._open, TxId(txid + 1), key_rows)
+            table = self._rows.read_before(self._pinned_connection, TxId(txid + 1), key_rows)
         if self._expires is None:
             return table
         return select_unexpired(table, self._expires, self._horizons.for_reader(txid))
 
     @property
-    def _open(self) -> Connection:
+    def _pinned_connection(self) -> Connection:
         assert self._connection is not None, "pin() comes first"
         return self._connection
 

@@ -26,7 +26,7 @@ from state.sql.types import check_columns, check_name
 from state.table_state import TableState
 from transactional.core.ports import StateKind
 from transactional.core.ports.examining import TableAddress
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.core.store.databases.database import Database
 from transactional.model.attempt import AttemptId, TxId
 from transactional.model.durations import Duration

@@ -21,7 +21,7 @@ from tests.unit.drivers import DRAINED
 from tests.unit.fakes import opaque_words
 from transactional.core.machine.protocol import RecordCommit
 from transactional.core.ports import Partials
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.errors import ConfigError, OperatingError, SchemaMismatch, StoreMismatch, TopologyChanged
 from transactional.model.absent import ABSENT
 from transactional.model.aggregates import Aggregate, Max, Min

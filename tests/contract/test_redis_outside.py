@@ -21,7 +21,7 @@ from tests.contract.test_redis import place
 from tests.rewinding import build, contents, expected, run, store_url
 from tests.rewinding_windows import Clock, build_clicks, never_further, rows_of
 from tests.rewinding_windows import expiring as expiring_states
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.core.store.sql.sql_store import SqlCoordinatorStore
 from transactional.errors import BeyondKept, OperatingError
 from transactional.model.absent import ABSENT

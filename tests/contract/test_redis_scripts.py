@@ -24,7 +24,7 @@ from tests.contract.test_redis import RIGHT, place, topology_over, unknown
 from tests.unit.drivers import DRAINED
 from transactional.core.machine.protocol import AttemptFailed, RecordCommit
 from transactional.core.ports import StateKind
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.errors import BeyondKept, ConfigError, OperatingError, SchemaMismatch, StoreMismatch
 from transactional.model.absent import ABSENT
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId

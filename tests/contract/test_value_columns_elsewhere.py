@@ -12,7 +12,7 @@ from state.delta.state import DeltaMapState
 from tests.contract.places import place_of
 from tests.contract.states import OWNER, Place
 from tests.contract.test_value_columns import AFTER, BEFORE, DATABASES, DELTA, counted, fenced, merge, opened, rows
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.attempt import AttemptId, TxId
 
 pytestmark = pytest.mark.sampled(5)

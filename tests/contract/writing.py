@@ -14,7 +14,7 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, Place
 from transactional.core.ports import Partials
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import TransactionAttempt, TxId
@@ -162,7 +162,7 @@ def _as_job(state: DeltaMapState, attempt: TransactionAttempt) -> None:
     part = state.for_tasks(attempt)
     assert part is not None
     found = part.get([("dog",), ("bird",)])
-    state.put_parts(attempt, [part.keep(part.table({key: row}), tasks=2) for key, row in _put(found).items()])
+    state.put_parts(attempt, [part.make_part(part.table({key: row}), tasks=2) for key, row in _put(found).items()])
 
 
 def staged(state: DeltaMapState, place: Place) -> None:

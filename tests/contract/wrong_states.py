@@ -15,7 +15,7 @@ from state.row_table import Change, Changes, RowTable, RowWrite
 from state.rows.opaque_rule import OpaqueRule, Rows
 from state.rows.stored_value import StoredValue
 from transactional.core.ports import Partials, State, StateKind
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.absent import ABSENT, Absent
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.user_code.tuples import Key

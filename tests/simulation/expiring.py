@@ -112,7 +112,7 @@ class ExpiringState(SimulatedState):
 class Expiring(SimulatedUpdate, Windowed):
     """The update of such a table, which passes on what expires in the transaction in which it does."""
 
-    windows_shown, longest_us, combine = "", 0, AGGREGATOR.combine_kinds
+    windows_shown, longest_wait_us, combine = "", 0, AGGREGATOR.combine_kinds
     aggregates_shown = describe_aggregates(dict(AGGREGATOR.aggregates))
     closed_fields = OUTPUT
 

@@ -114,7 +114,7 @@ class TimedWindows:
                 inner_ends = [ends[inner.name] for inner in self.inner_windows.get(name, ()) if inner.name in ends]
                 rows = inner_ends if newest_us is None else [newest_us, *inner_ends]
             if rows:
-                ends[name] = max(rows) + windows.longest_us
+                ends[name] = max(rows) + windows.longest_wait_us
         return ends
 
     def open_until_us(self, batch: BatchMetadata) -> dict[str, tuple[int | None, int]]:
@@ -181,7 +181,7 @@ class TimedWindows:
             for inner in self.inner_windows.get(name, ()):
                 us, first_us = needed_us[name], inner.first_time(needed_us[name])
                 if first_us < us:
-                    us += max(us - first_us, self.windows[inner.name].longest_us)
+                    us += max(us - first_us, self.windows[inner.name].longest_wait_us)
                 needed_us[inner.name] = max(needed_us[inner.name], us)
         return max((us for name, us in needed_us.items() if name not in self.inner_windows), default=None)
 

@@ -107,7 +107,7 @@ class Windowing(StatefulBolt, Windowed, LateCounter):
         return isinstance(self.window, Window) and self.window.by_transaction
 
     @property
-    def longest_us(self) -> int:
+    def longest_wait_us(self) -> int:
         return 0 if self._by_count else self.window.windows.length_us
 
     time_is_window_end = False
@@ -117,7 +117,7 @@ class Windowing(StatefulBolt, Windowed, LateCounter):
     def first_time(self, watermark_us: int, *, by_end: bool) -> int:
         return self.window.windows.first_time(watermark_us, by_end=by_end)
 
-    def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
+    def count_open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
         """Return the number of windows that begin up to the newest time. None for windows by count, which no time
         closes."""
         times = times_of(facts, by_transaction=self.time is None)

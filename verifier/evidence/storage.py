@@ -67,7 +67,10 @@ class FolderStorage:
             return None
 
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        """A Parquet file. Raises `FileNotFoundError`."""
+        """A Parquet file, with NULL for the `columns` that it lacks. `path` is as in the log, with %-escapes.
+
+        Raises `FileNotFoundError`.
+        """
         with pq.ParquetFile(f"{self._root}/{unquote(path)}") as file:
             return _with_missing_columns(file.read(columns), columns or [])
 
@@ -101,7 +104,10 @@ class ObjectStorage:
         return None if file.size is None else int(file.size)
 
     def read_parquet(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        """A Parquet file. Raises `FileNotFoundError`."""
+        """A Parquet file, with NULL for the `columns` that it lacks. `path` is as in the log, with %-escapes.
+
+        Raises `FileNotFoundError`.
+        """
         with self._files.open_input_file(unquote(path)) as stream, pq.ParquetFile(stream) as file:
             return _with_missing_columns(file.read(columns), columns or [])
 

@@ -286,12 +286,12 @@ def _may_be_late(table: TableVersion, version: int, since_s: float) -> bool:
     """Whether another writer may have written a version before, over a version that was read at a time of this
     process."""
     if table.folder is not None:
-        return is_late(table.folder, version)
+        return may_have_been_written(table.folder, version)
     # A request to a remote storage costs time, and entries are kept for longer than a write takes.
     return time.monotonic() - since_s > LOG_KEPT_S / 2
 
 
-def is_late(folder: Path, version: int) -> bool:
+def may_have_been_written(folder: Path, version: int) -> bool:
     """True if another writer may have written this Delta version before, whose entry was deleted from the log.
 
     An entry is deleted only once there is a later checkpoint, oldest first. The checkpoint says who wrote it.

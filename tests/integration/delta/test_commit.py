@@ -23,7 +23,7 @@ from state.delta.state import DeltaMapState
 from state.delta.tables.data_files import DataFile, write_file
 from state.delta.tables.table import DeltaLocation, data_files, replaceable_files, storage_of
 from state.delta.writing import commit
-from state.delta.writing.commit import is_late
+from state.delta.writing.commit import may_have_been_written
 from state.rows.columns import StateColumns
 from tests.contract.states import OWNER, Place, content, counts
 from tests.integration.delta.test_rewriting import VALUES
@@ -155,7 +155,7 @@ class TestOthers:
             (log / "_last_checkpoint").unlink()
             (log / f"{1:020}.json").unlink()
         replace(tmp_path, 2, ROWS, files[:1])
-        assert is_late(tmp_path, 2)
+        assert may_have_been_written(tmp_path, 2)
         table = DeltaTable(tmp_path)
         LogUpkeep(DeltaLocation.of(tmp_path), table).withdraw(2)
         assert (table.version(), table.transaction_version("words/count")) == (3, 3)
@@ -166,7 +166,7 @@ class TestOthers:
         file = replace(tmp_path, 1, MORE, data_files(table_with(tmp_path)))
         DeltaTable(tmp_path).create_checkpoint()
         replace(tmp_path, 2, ROWS, [file])
-        assert not is_late(tmp_path, 2)
+        assert not may_have_been_written(tmp_path, 2)
 
     @pytest.mark.parametrize("hint", TORN_HINTS)
     @pytest.mark.parametrize("by_a_checkpoint", [False, True])
@@ -180,7 +180,7 @@ class TestOthers:
             (tmp_path / "_delta_log" / f"{2:020}.json").unlink()
         (tmp_path / "_delta_log" / "_last_checkpoint").write_bytes(hint)
         replace(tmp_path, 2, ROWS, [file])
-        assert is_late(tmp_path, 2) is by_a_checkpoint
+        assert may_have_been_written(tmp_path, 2) is by_a_checkpoint
 
     def test_nothing_stays_of_an_entry_that_was_not_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

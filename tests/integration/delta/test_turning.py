@@ -24,7 +24,7 @@ def test_keys_that_tasks_delete_go_from_a_table_that_is_no_log_yet(tmp_path: Pat
     again = place.attempt(2, 3)
     part = log.for_tasks(again)
     assert part is not None
-    written = part.keep(part.table({("cat",): ABSENT, ("owl",): (7,)}), 1)
+    written = part.make_part(part.table({("cat",): ABSENT, ("owl",): (7,)}), 1)
     assert written.file is not None
     log.put_parts(again, [written])
     assert content(log) == {"dog": 2, "owl": 7}

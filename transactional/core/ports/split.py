@@ -71,8 +71,10 @@ class TaskState(Protocol):
     def as_written(self, rows: pa.Table) -> pa.Table:
         """Return key and value columns in the columns that the state writes; no row is a deletion."""
 
-    def keep(self, table: pa.Table, tasks: int) -> WrittenPart:
-        """Store rows until the driver commits them, in a file if they are many. `tasks` is the number of tasks.
+    def make_part(self, table: pa.Table, tasks: int) -> WrittenPart:
+        """Return rows as a part that the driver commits later: in memory, or in a staged file if they are many.
+
+        `tasks` is the number of tasks that make such a part.
 
         Raises `OperatingError`.
         """

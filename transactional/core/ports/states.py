@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from transactional.core.ports.examining import Examined, TableAddress, TornFiles
     from transactional.core.ports.partials import Partials
-    from transactional.core.ports.rewinding import RewindTarget
+    from transactional.core.ports.rewind_target import RewindTarget
     from transactional.core.ports.split import TaskState, WrittenPart
     from transactional.core.ports.staged import Scratch, Stager
     from transactional.model.reading import StateReader

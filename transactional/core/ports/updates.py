@@ -205,7 +205,7 @@ class Windowed(ABC):
 
     @property
     @abstractmethod
-    def longest_us(self) -> int:
+    def longest_wait_us(self) -> int:
         """The longest span, in microseconds, from the time of a tuple to the end of its last window."""
 
     @property
@@ -216,7 +216,7 @@ class Windowed(ABC):
         """
         return False
 
-    def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
+    def count_open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
         """Count the windows of one key that can still get tuples, up to the window of the newest event time.
 
         None if windows do not depend on time, or no time is known yet.

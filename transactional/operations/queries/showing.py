@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from transactional.model.drawing.tables import TitledRows, tables_to_html, tables_to_text
+from transactional.model.drawing.notebook_tables import TitledRows, tables_to_html, tables_to_text
 
 ROWS_MAX = 20
 """The number of rows of a table that a notebook shows."""

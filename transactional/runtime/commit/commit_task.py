@@ -35,7 +35,7 @@ class CommitTask(TaskLoop):
         self.letters += operator.letters
         operator.finish()
         self.late_counts.update(operator.late_counts)
-        self.count(operator)
+        self.add_counters(operator)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:
         """Keep the output for later components. Partial aggregates are only made if nothing has failed."""

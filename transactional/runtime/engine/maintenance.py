@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from transactional.core.ports import State
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.attempt import TransactionAttempt, TxId
 from transactional.model.errors import OperatingError
 from transactional.model.plumbing.failures import FailuresInARow

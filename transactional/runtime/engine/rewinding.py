@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from transactional.core.ports import Spout, State
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.core.store import CoordinatorStore, Lease, TopologyStatus
 from transactional.core.store.history import EndedHow, RunAbout, RunEnd
 from transactional.core.store.rules import COMMITTED, COMMITTERS, fingerprint_changes

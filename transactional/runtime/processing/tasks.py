@@ -164,7 +164,7 @@ class _Task(TaskLoop):
                 self.sent.append(NotFinished(self._order(), operator.component, unfinished))
         elif (instance := operator.dump()) is not None:
             self.sent.append(PickledBolt(self._order(), operator.component, instance))
-        self.count(operator)
+        self.add_counters(operator)
 
     def send_on(self, component_id: str, emitter: Emitter) -> None:
         """Address the output to other tasks and to the commit phase."""

@@ -70,7 +70,7 @@ class PartOfState:
     def _keep_table(self, table: pa.Table) -> WrittenPart:
         for rows in table.to_batches():
             self.check(rows)
-        return self._state.keep(table, self._task_count)
+        return self._state.make_part(table, self._task_count)
 
     def check_put(self, rows: Mapping[Key, tuple[Any, ...] | Absent]) -> None:
         """Raise `SchemaMismatch` for rows that the state refuses. Nothing is kept."""

@@ -121,7 +121,7 @@ class TaskLoop(ABC):
             emitter.flush()
             self.send_on(component_id, emitter)
 
-    def count(self, operator: Operator) -> None:
+    def add_counters(self, operator: Operator) -> None:
         """Add the counters of a bolt."""
         self.counted.update({(operator.component, name): number for name, number in operator.counts.items()})
 

@@ -89,7 +89,7 @@ def tasks_of_a_step(trial: Trial) -> None:
         part = words.state.for_tasks(attempt)
         assert part is not None
         trial.check_equal("get() of a task", part.get([("a",), ("d",)]), {("a",): (1,)})
-        parts = [part.keep(part.table(rows), tasks=2) for rows in (own_rows, {("d",): (4,)})]
+        parts = [part.make_part(part.table(rows), tasks=2) for rows in (own_rows, {("d",): (4,)})]
         words.state.put_parts(attempt, parts)
     words.check_rows({"a": 7, "b": 2, "c": 3, "d": 4})
     words.check_rows({"a": 1, "b": 2, "c": 3}, committed=1)

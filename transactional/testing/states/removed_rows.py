@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from transactional.core.ports.expiry import Expiry, Time
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.absent import ABSENT
 from transactional.model.errors import BeyondKept, ConfigError, Fenced, ProtocolError
 from transactional.model.facts import BatchFacts

@@ -25,7 +25,10 @@ def starts_empty(trial: Trial) -> None:
 
 @cases(KINDS)
 def adds_up(trial: Trial, kind: StateKind) -> None:
-    """A transaction is combined with the rows from before, and its attempt is the version then."""
+    """The second of two transactions is combined with the rows of the first, and its attempt is the version then.
+
+    Each runs once: replays are in `replays`.
+    """
     words = trial.open(kind=kind)
     words.merge(1, {"cat": 2, "dog": 1})
     last = words.merge(2, {"cat": 1, "bird": 5})

@@ -55,17 +55,17 @@ class _Compiler:
 
         for node in self.graph.nodes:
             if node.origin is not None and node.origin.component in states:
-                self._declare_state(states[node.origin.component], declared_states)
+                self._declare_committer(states[node.origin.component], declared_states)
             if self._leaves_component(node):
                 self._output_of(node)
         for persisted in self.graph.persisted:
-            self._declare_state(persisted, declared_states)
+            self._declare_committer(persisted, declared_states)
         for end in self.graph.sinks:
             tasks = end.tasks or self.tasks[self.segments[end.source]]
             declarer = self.builder.set_sink(end.id, end.sink, tasks)
             _subscribe(declarer, _LOCAL, self._output_of(self.graph.nodes[end.source]))
 
-    def _declare_state(self, persisted: Persisted, declared_states: set[str]) -> None:
+    def _declare_committer(self, persisted: Persisted, declared_states: set[str]) -> None:
         if persisted.id in declared_states:
             return
         declared_states.add(persisted.id)

@@ -21,7 +21,7 @@ from transactional.topology.streams.declarations import Declarations
 from transactional.topology.streams.graph import Repartition, StreamNode
 from transactional.topology.streams.pipelines import steps
 from transactional.topology.streams.pipelines.expressions import as_expression, check_filter, field
-from transactional.topology.streams.pipelines.functions import check_function, declared_output, parse_output
+from transactional.topology.streams.pipelines.user_functions import check_function, declared_output, parse_output
 from transactional.topology.wiring import check_id, check_parallelism
 
 

@@ -30,8 +30,8 @@ from transactional.topology.streams.aggregates.own import BatchAggregator, is_bu
 from transactional.topology.streams.declarations import Declarations, Update, check_state
 from transactional.topology.streams.graph import Origin, Persisted, Repartition, StreamNode
 from transactional.topology.streams.operations import Operations
-from transactional.topology.streams.pipelines.functions import check_function
 from transactional.topology.streams.pipelines.looking_up import LookUpStatic, look_up, look_up_static
+from transactional.topology.streams.pipelines.user_functions import check_function
 from transactional.topology.streams.static import StaticState
 from transactional.topology.streams.windowed import WindowedStream, window_time
 from transactional.topology.topology import NEW_AND_OLD, old_name

@@ -22,7 +22,7 @@ from transactional.topology.streams.combining import combine_streams, make_join,
 from transactional.topology.streams.compiling import declare, spout_tasks
 from transactional.topology.streams.declarations import Declarations
 from transactional.topology.streams.graph import Origin, StreamNode
-from transactional.topology.streams.pipelines.functions import parse_output
+from transactional.topology.streams.pipelines.user_functions import parse_output
 from transactional.topology.streams.queries import DeclaredQuery, compile_query, declare_query, topology_of_queries
 from transactional.topology.streams.static import StaticState
 from transactional.topology.streams.streams import Stream, merge_streams

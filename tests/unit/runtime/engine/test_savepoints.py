@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.drivers import HookedState, World
 from tests.unit.fakes import WORDS, words
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.errors import StoreUnavailable
 from transactional.model.attempt import TxId
 from transactional.runtime.engine.maintenance import Maintenance

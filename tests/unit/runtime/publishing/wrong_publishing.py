@@ -30,7 +30,7 @@ def marker_outside_the_transaction(patch: pytest.MonkeyPatch, world: World) -> N
         try:
             producer.begin_transaction()
             for published in group:
-                self._send(published)
+                self._produce_records(published)
             self._commit()
             producer.begin_transaction()
             self._produce(self._control, self._owner.sink.encode(), marker, None)

@@ -11,7 +11,7 @@ from state.delta.log.log import commit_path
 from state.delta.rewinding import TableHistory, find_restorable_version, find_retained_parts
 from state.delta.state import DeltaMapState
 from tests.contract.states import OWNER, counts
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.errors import BeyondKept
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 

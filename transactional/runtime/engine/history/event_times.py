@@ -26,7 +26,8 @@ def event_time_of(topology: Topology, batch: BatchMetadata) -> dict[str, Any]:
             "newest_us": newest_us,
             "watermark_us": facts.watermark_us,
             "open": {
-                name: window.open_windows(facts.for_component(name), newest_us) for name, window in windows.items()
+                name: window.count_open_windows(facts.for_component(name), newest_us)
+                for name, window in windows.items()
             },
             "open_until": {
                 name: [*times, windows[name].closes_without_input] for name, times in timed.open_until_us(batch).items()

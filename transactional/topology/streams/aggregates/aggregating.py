@@ -31,8 +31,8 @@ from transactional.topology.streams.aggregates.own import (
     is_built_in,
     table_rows,
 )
-from transactional.topology.streams.pipelines.functions import many_rows, parse_output, prepare_function
 from transactional.topology.streams.pipelines.steps import Aggregated, GatheringStep
+from transactional.topology.streams.pipelines.user_functions import many_rows, parse_output, prepare_function
 
 Aggregates = Mapping[str, Any]
 

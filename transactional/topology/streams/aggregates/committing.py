@@ -23,7 +23,7 @@ from transactional.model.user_code.picklable import ADVICE_OF_FUNCTIONS, check_p
 from transactional.topology.bolts.bolts import ArrowBatchBolt, OutputCollector, TopologyContext
 from transactional.topology.streams.aggregates.aggregating import Aggregates, column_types
 from transactional.topology.streams.aggregates.own import OwnAggregator, Reducer, group_rows, table_rows
-from transactional.topology.streams.pipelines.functions import function_name, many_rows, parse_output
+from transactional.topology.streams.pipelines.user_functions import function_name, many_rows, parse_output
 
 
 class OwnUpdate(PersistentAggregate):

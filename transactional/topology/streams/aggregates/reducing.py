@@ -15,8 +15,8 @@ from transactional.model.schema import Schema
 from transactional.model.user_code.picklable import check_picklable
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.streams.aggregates.own import group_rows, table_rows
-from transactional.topology.streams.pipelines.functions import many_rows, parse_output
 from transactional.topology.streams.pipelines.joins import Side, StreamCombiner, check_comparable
+from transactional.topology.streams.pipelines.user_functions import many_rows, parse_output
 
 
 class MultiReducer(ABC):

@@ -22,7 +22,7 @@ from transactional.model.facts import BatchFacts
 from transactional.model.schema import Schema
 from transactional.model.user_code.tuples import Tuple
 from transactional.topology.bolts.bolts import TopologyContext
-from transactional.topology.streams.pipelines.functions import (
+from transactional.topology.streams.pipelines.user_functions import (
     appended_rows,
     id_name,
     many_rows,

@@ -105,7 +105,7 @@ class CountUpdate(WindowsUpdate[CountWindow]):
         return f"{windows.length_us} tuples every {windows.every_us}"
 
     @property
-    def longest_us(self) -> int:
+    def longest_wait_us(self) -> int:
         """0, as no window by count ends by time."""
         return 0
 

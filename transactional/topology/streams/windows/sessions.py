@@ -150,7 +150,7 @@ class SessionUpdate(WindowsUpdate[Session]):
         return f"sessions with gaps of {sessions.gap_us} us, up to {sessions.longest_us} us, by {self.window.time} time"
 
     @property
-    def longest_us(self) -> int:
+    def longest_wait_us(self) -> int:
         """The gap: a session ends that long after its last tuple."""
         return self.window.sessions.gap_us
 

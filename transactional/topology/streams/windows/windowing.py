@@ -140,7 +140,7 @@ class WindowedUpdate(WindowsUpdate[Window]):
     def first_time(self, watermark_us: int, *, by_end: bool) -> int:
         return self.window.windows.first_time(watermark_us, by_end=by_end)
 
-    def open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
+    def count_open_windows(self, facts: BatchFacts, newest_us: int | None) -> int | None:
         return self.window.windows.count_open_windows(self._times(facts), newest_us)
 
     def aggregator(self) -> Aggregator:
@@ -159,7 +159,7 @@ class WindowedUpdate(WindowsUpdate[Window]):
         return f"{windows.length_us} us every {windows.every_us} us by {self.window.time} time"
 
     @property
-    def longest_us(self) -> int:
+    def longest_wait_us(self) -> int:
         return self.window.windows.length_us
 
     def closing(self, facts: BatchFacts | None) -> tuple[str, int | None, int] | None:

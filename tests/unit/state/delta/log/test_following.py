@@ -17,7 +17,7 @@ from state.delta.segments.log_layout import LogLayout
 from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from transactional.core.ports import Partials
-from transactional.core.ports.rewinding import RewindTarget
+from transactional.core.ports.rewind_target import RewindTarget
 from transactional.model.arrow import arrow_schema
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.names import compaction_of

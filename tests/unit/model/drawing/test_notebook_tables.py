@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transactional.model.drawing.tables import TitledRows, tables_to_html, tables_to_text
+from transactional.model.drawing.notebook_tables import TitledRows, tables_to_html, tables_to_text
 
 WORDS = TitledRows("words: 2 rows", ["word", "count"], [["<b>&", 3], [None, 12]])
 
