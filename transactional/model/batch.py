@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any, NewType
+from typing import Any, NamedTuple, NewType
 
 from transactional.model.errors import CorruptRecord
 from transactional.model.facts import BatchFacts, LastSeen, Listed, Listing, StaticVersion
@@ -23,12 +23,14 @@ METADATA_VERSION = 4
 """The version of the JSON form. No other version is read."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PartitionId:
-    """A partition of a source: a Kafka topic and partition number, or a spout's name and an index."""
+class PartitionId(NamedTuple):
+    """A partition of a source: a Kafka topic and partition number, or a spout's name and an index.
+
+    A tuple, because partitions are the keys of every mapping of a batch: they are hashed and compared without Python.
+    """
 
     source: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides `tuple.index`, which no partition needs
 
     def __str__(self) -> str:
         return f"{self.source}[{self.index}]"

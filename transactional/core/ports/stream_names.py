@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 def add_stream_name(stream: str, partition: PartitionId) -> PartitionId:
     """Return a spout's partition under its name in the topology, which begins with the stream."""
-    return replace(partition, source=f"{stream}{STREAM_SEPARATOR}{partition.source}")
+    return PartitionId(f"{stream}{STREAM_SEPARATOR}{partition.source}", partition.index)
 
 
 def split_stream_name(partition: PartitionId) -> tuple[str, PartitionId]:
@@ -36,7 +36,7 @@ def split_stream_name(partition: PartitionId) -> tuple[str, PartitionId]:
     The stream is `""` if the name has none.
     """
     stream, separator, source = partition.source.partition(STREAM_SEPARATOR)
-    return (stream, replace(partition, source=source)) if separator else ("", partition)
+    return (stream, PartitionId(source, partition.index)) if separator else ("", partition)
 
 
 def normalize_origin(source: str, stream: str, spout: str) -> tuple[str, str]:
