@@ -77,7 +77,7 @@ class DuckRows(RowStore):
         """Create the table, or check the one that is there. Raises `SchemaMismatch`, `StoreMismatch`."""
         with raising_ours(self._state), _CREATING, self._transaction():
             self._connection.execute(_REGISTRY)
-            recorded, owner, columns = self._recorded(), self._owner, str(self._columns.all)
+            recorded, owner, columns = self._recorded(), self._owner, str(self._columns.all_columns)
             if not recorded:
                 self._create(owner, columns, store_id)
             elif recorded["owner"] != owner:
@@ -132,7 +132,7 @@ class DuckRows(RowStore):
     # --- the registry ---------------------------------------------------------------------------------------------
 
     def _create(self, owner: str, columns: str, store_id: str | None) -> None:
-        with self._registered([], self._columns.all) as source:
+        with self._registered([], self._columns.all_columns) as source:
             self._connection.execute(f"CREATE TABLE {self._table} AS SELECT * FROM {source}")
         about = [self._name, owner, columns, store_id, *(None,) * 5]
         self._connection.execute("INSERT INTO transactional_states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", about)
@@ -166,7 +166,7 @@ class DuckRows(RowStore):
         query = f"SELECT * FROM {self._table} t WHERE {condition}"
         with raising_ours(self._state):
             table = self._arrow(query, parameters)
-        return self._records.rows(rows_of(table.cast(arrow_schema(self._columns.all))))
+        return self._records.rows(rows_of(table.cast(arrow_schema(self._columns.all_columns))))
 
     def _replace(self, changes: Changes) -> None:
         keys = [*changes.changed_rows, *changes.deleted_keys]
@@ -176,7 +176,7 @@ class DuckRows(RowStore):
             with self._registered(keys, self._columns.key) as source:
                 self._connection.execute(f"DELETE FROM {self._table} t USING {source} g WHERE {self._same_key('g')}")
         records = [self._records.record(*row) for row in changes.changed_rows.items()]
-        with self._registered(records, self._columns.all) as source:
+        with self._registered(records, self._columns.all_columns) as source:
             self._connection.execute(f"INSERT INTO {self._table} SELECT * FROM {source}")
 
     def _same_key(self, alias: str) -> str:

@@ -1,5 +1,4 @@
-"""The doctor's examination of a state's table in a database: whether it is the one that the state has created, who has
-written it last, and whether it was taken back."""
+"""What the doctor learns from a state's table in a database: its owner, its last writer, and its last rewind."""
 
 from __future__ import annotations
 
@@ -11,10 +10,10 @@ from transactional.model.errors import ProtocolError, SchemaMismatch, StoreMisma
 
 
 class ExaminedTable:
-    """A state's table at one moment. It has no log: only a checker may see what other writers have done to rows.
+    """A state's table at one moment. It has no log, so only a checker can see what other writers have done to its rows.
 
-    `refusal` says why the state would refuse it; `rewound_to` is where a rewind has taken it last; `store_id` is the
-    one that it was created with.
+    `refusal` is the error with which the state would refuse the table, `rewound_to` the transaction of its last rewind,
+    `store_id` the id of the store that it was created with.
     """
 
     has_full_history, torn = False, None
@@ -35,18 +34,18 @@ class ExaminedTable:
 
     @property
     def versions(self) -> Sequence[AttemptId]:
-        """Only the last one is known."""
+        """The attempt of the last write, which is the only one that the table records."""
         return [] if self.version is None else [self.version]
 
     def diagnoses(self) -> Iterator[Diagnosis]:
-        """That the table is not the state's: then every start is refused, too; and that it was taken back."""
+        """Yield that the table belongs to something else, with which every run is refused, and that it was rewound."""
         if self._refusal is not None:
             yield Diagnosis(Problem.TABLE_FOREIGN, self.where, str(self._refusal), "as it says", self._component)
         if self._rewound_to is not None:
-            what = f"a rewind has taken it back to transaction {self._rewound_to}, the last time that there was one"
+            event = f"a rewind has taken it back to transaction {self._rewound_to}, the last time that there was one"
             remedy = "nothing: it went back with its topology; `transactional txns` shows what was taken back"
-            yield Diagnosis(Problem.TABLE_REWOUND, self.where, what, remedy, self._component, is_harmless=True)
+            yield Diagnosis(Problem.TABLE_REWOUND, self.where, event, remedy, self._component, is_harmless=True)
 
     def repair(self, diagnosis: Diagnosis) -> str:
-        """Nothing can be repaired: what was there before is unknown."""
+        """Raise `ProtocolError`: earlier rows are unknown, so nothing can be repaired."""
         raise ProtocolError(f"{self.where}: nothing can be done here about {diagnosis.problem}")

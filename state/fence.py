@@ -62,7 +62,7 @@ class FencedTable(Protocol):
     """The open table of a state, for the one thread that writes it."""
 
     def read_and_check_version(self) -> AttemptId | None:
-        """Load the table, over which is written from now on; the attempt id that it was last written by."""
+        """Load the table that later writes build on. Return the attempt id of its last write."""
 
     def created_for(self) -> str | None:
         """Return the `store_id` that the table was created with."""
@@ -88,7 +88,7 @@ class FencedTable(Protocol):
     def apply(self, write: TableWrite) -> None:
         """Write rows and the version, over the version that was read and checked. Raises `WriteRefused`.
 
-        What an earlier attempt of the transaction has written, and only it, goes back to what was before (row T60).
+        Only rows that an earlier attempt of the transaction has written are rolled back first (row T60).
         """
 
     def write_version(
@@ -111,7 +111,7 @@ class Fence:
     _last_known: tuple[AttemptId, TxId] | None = field(default=None, init=False, repr=False, compare=False)
 
     def decide(self, version: AttemptId | None, attempt: TransactionAttempt) -> Verdict:
-        """What `attempt` may do to a table of this version. Raises `Fenced`, or `StoreMismatch`."""
+        """Decide how `attempt` writes a table of this version. Raises `Fenced`, `StoreMismatch`."""
         if version == attempt.attempt_id:
             # Its own earlier write, whose outcome was not known.
             return Verdict.NOTHING
@@ -159,9 +159,9 @@ class Fence:
         *,
         may_try_again: bool,
     ) -> bool:
-        """Whether a write went through, over `read_version`, as the table's `current_version` shows.
+        """Return whether a write over `read_version` went through, as the table's `current_version` shows.
 
-        False: it may be tried again. A write that is refused although the version is still the one that was read and
+        If not, it may be tried again. A write that is refused although the version is still the one that was read and
         checked was disturbed by somebody's maintenance: the rows are the same, so the check still holds, and it is
         written over the table as it is now. Raises `Fenced`, `TableConflict`, or another `OperatingError`.
         """

@@ -87,7 +87,7 @@ class MemoryTaskState(TaskRows):
         """Return, as `get` does, the rows with these keys, in Arrow."""
         key_rows = dict.fromkeys(rows_of(keys) if self.key else [()])
         rows = [(*key, *self.values_by_key[key]) for key in key_rows if key in self.values_by_key]
-        return table_of_rows(rows, self.rows.columns.shown)
+        return table_of_rows(rows, self.rows.columns.visible)
 
     def rows_between(self, column: str, after: int | None, until: int) -> pa.Table:
         """Return the rows whose column is in a range."""

@@ -201,7 +201,7 @@ class RowTable:
         """Write the rows and the version, and roll back rows of a dead attempt. Raises `WriteRefused`."""
         assert not write.staged, f"state {self._name} stages no files"
         attempt, horizons, values = write.attempt, write.horizons, self._columns.values
-        width, until = len(self._columns.key), len(self._columns.shown)
+        width, until = len(self._columns.key), len(self._columns.visible)
         self._limits.check(write.rows, width)
         incoming_rows = {row[:width]: ABSENT if any(row[until:]) else row[width:until] for row in rows_of(write.rows)}
         check = SumCheck(self._name, values, [write.combine[name] for name in values.names])
@@ -274,4 +274,4 @@ class RowTable:
 def to_table(rows: Iterable[tuple[Key, Any]], columns: StateColumns) -> pa.Table:
     """Return key and value columns of the rows whose values are not `ABSENT`."""
     existing_rows = [(*key, *values) for key, values in rows if values is not ABSENT]
-    return table_of_rows(existing_rows, columns.shown)
+    return table_of_rows(existing_rows, columns.visible)

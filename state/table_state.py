@@ -157,7 +157,7 @@ class TableState(Updatable, Generic[TableT]):
 
     def rows_between(self, attempt: TransactionAttempt, column: str, after: int | None, until: int) -> pa.Table:
         """Return the rows before this transaction whose column is in a range (see the port). Raises `Fenced`."""
-        check_time_column(self.columns.shown, column, self.table, "rows_between")
+        check_time_column(self.columns.visible, column, self.table, "rows_between")
         self._check_version_to_read(attempt)
         rows = self._open_table.rows_between(attempt.txid, column, after, until)
         horizons = self._horizons(attempt)
@@ -306,4 +306,4 @@ class TableState(Updatable, Generic[TableT]):
     @property
     def _rows(self) -> PutRows:
         declared = self._declared
-        return PutRows(declared.all, declared.table, self._fence.owner)
+        return PutRows(declared.state_columns, declared.table, self._fence.owner)

@@ -60,7 +60,7 @@ class Updatable(State, NamesOfStates):
     @property
     def columns(self) -> StateColumns:
         """All columns."""
-        return self._declared.all
+        return self._declared.state_columns
 
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known. Raises `ConfigError` where others are declared."""

@@ -49,7 +49,7 @@ def resolve(
 ) -> DeltaLocation:
     """The location of a table in Spark's catalog, which is created when it is not there. Raises `ConfigError`."""
     session = delta_session()
-    fields = ", ".join(f"`{column.name}` {_sql_type(column.type)}" for column in columns.all)
+    fields = ", ".join(f"`{column.name}` {_sql_type(column.type)}" for column in columns.all_columns)
     options = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in properties.items())
     partitions = f"PARTITIONED BY (`{partition_by}`)" if partition_by else ""
     try:

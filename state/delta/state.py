@@ -200,7 +200,7 @@ class DeltaMapState(TableState[Layout]):
         """Open the table for reading. The writer's open table is not used, since a reader would move it on."""
         declared = self._declared
         is_known = declared.are_complete
-        columns = declared.all if is_known else columns_of(self._resolved, self.key_names, declared.names)
+        columns = declared.state_columns if is_known else columns_of(self._resolved, self.key_names, declared.names)
         return open_to_read(self._resolved, self._fence.owner if owner is None else owner, columns)
 
     def compact(self) -> None:
@@ -319,7 +319,7 @@ class DeltaMapState(TableState[Layout]):
         settings = self._log_on_disk()
         if settings is None or settings.staged_bytes is None:
             return None
-        return FileStager(Path(self.location.uri), owner, self.columns.written, settings.staged_bytes)
+        return FileStager(Path(self.location.uri), owner, self.columns.written_columns, settings.staged_bytes)
 
     def scratch(self, owner: str) -> FileScratch | None:
         """Return the folder for files that tasks pass to later steps. Maintenance of staged files deletes orphaned

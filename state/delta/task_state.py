@@ -52,7 +52,7 @@ class DeltaTaskState(TaskRows):
         return WrittenPart(table)
 
     def _table(self) -> Layout:
-        table = str(self.location), self.table_id, str(self.rows.columns.all)
+        table = str(self.location), self.table_id, str(self.rows.columns.all_columns)
         try:
             if table not in _loaded:
                 _loaded[table] = open_to_read(self.location, self.owner, self.rows.columns)

@@ -112,7 +112,7 @@ class RedisReader:
         return all(_has_value_of(row, txid, may_be_removed=may_be_removed) for row in rows.values())
 
     def _table(self, rows: Iterable[tuple[object, ...]]) -> pa.Table:
-        return table_of_rows(list(rows), self._columns.shown)
+        return table_of_rows(list(rows), self._columns.visible)
 
     def release(self) -> None:
         """Forget the transaction that was pinned."""

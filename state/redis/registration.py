@@ -142,7 +142,7 @@ class RedisRegistration:
     def __init__(self, server: Server, table: str, columns: StateColumns, *, owner: str, name: str) -> None:
         self._server, self._name, self.owner, self.expires = server, name, owner, columns.expires
         self.meta, self._rows, *_ = keys_of(table)
-        self._declared = (str(columns.key), str(columns.shown))
+        self._declared = (str(columns.key), str(columns.visible))
         self.codec = RowCodec(columns.key, columns.values, name)
         """The codec for rows in the column order of the registration that was read last."""
 

@@ -16,19 +16,19 @@ DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
 
 
 REFUSED_IN_SCRIPTS: Final = ("The user executing the script", "ACL failure in script")
-"""What Redis says of a command in a script that its user may not use; elsewhere such errors have a code."""
-FOR_A_TIME: Final = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY")
-"""What errors begin with that are not about a user's rights."""
+"""Redis' messages for a command in a script that its user may not use. Outside scripts such errors have a code."""
+TEMPORARY_ERRORS: Final = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY")
+"""The first words of errors that are not about a user's rights."""
 
 
 class WriteFailed(Exception):
-    """The server failed during a write, whose outcome is unknown. Between the server and its table only."""
+    """The server failed during a write, whose outcome is unknown. Raised for the state's table only."""
 
 
 class Server:
     """A connection to one server, opened on demand. No wait takes longer than `timeout_ms`.
 
-    `state` is what messages call the state. Raises `ConfigError` for a URL that is none, and without redis-py.
+    `state` is what messages call the state. Raises `ConfigError` for a malformed URL, and without redis-py.
     """
 
     def __init__(self, url: str, state: str, *, timeout_ms: int) -> None:
@@ -42,7 +42,7 @@ class Server:
             ) from error
         self.location, self._state, self._errors = without_login(url), state, redis.exceptions
         wait_s = timeout_ms / 1_000
-        # What is repeated is a whole write, once it is known what has become of it.
+        # redis-py repeats nothing: the table repeats a whole write, once its outcome is known.
         options: dict[str, Any] = {"socket_timeout": wait_s, "socket_connect_timeout": wait_s}
         try:
             self.client: Any = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
@@ -54,7 +54,7 @@ class Server:
 
     @contextmanager
     def raising_ours(self) -> Iterator[None]:
-        """What a server that fails is to whoever uses a state."""
+        """Turn errors of redis-py into `ConfigError` or `OperatingError`."""
         unreachable = (self._errors.ConnectionError, self._errors.TimeoutError, OSError)
         try:
             yield
@@ -70,8 +70,10 @@ class Server:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """The same for a write: raises `WriteFailed` when nothing was answered. A script that answers with an error has
-        not come to its last command, which writes the version."""
+        """Turn errors as `raising_ours` does, and raise `WriteFailed` if the server did not answer.
+
+        A script that answers with an error has not reached its last command, which writes the version.
+        """
         try:
             with self.raising_ours():
                 yield
@@ -84,10 +86,10 @@ class Server:
         """Raise `ConfigError` if the user may not use each command of the scripts on a state's keys, `OperatingError`
         if nobody can write to the server now."""
         with self.raising_ours():
-            found = self.client.eval(TRY, len(keys), *keys)
-        if found:
-            command, error = (_text(part) for part in found)
-            if error.startswith(FOR_A_TIME):
+            refusal = self.client.eval(TRY, len(keys), *keys)
+        if refusal:
+            command, error = (_decode_reply(part) for part in refusal)
+            if error.startswith(TEMPORARY_ERRORS):
                 raise OperatingError(f"state {self._state}: Redis refuses the command {command}: {error}")
             user = self.client.connection_pool.connection_kwargs.get("username") or "default"
             raise ConfigError(
@@ -97,27 +99,27 @@ class Server:
 
     def check(self, durability: str) -> None:
         """Raise `ConfigError` for a server that may lose what it has confirmed, or evict rows."""
-        found = self._settings()
-        wrong = {name: found[name] for name, right in DURABLE.items() if found[name] != right}
+        settings = self._read_settings()
+        wrong = {name: settings[name] for name, right in DURABLE.items() if settings[name] != right}
         if durability != "process" and wrong:
-            told = ", ".join(f"{name} is {value!r}" for name, value in wrong.items())
+            summary = ", ".join(f"{name} is {setting!r}" for name, setting in wrong.items())
             raise ConfigError(
-                f"state {self._state}: a power failure could lose what this Redis server has confirmed ({told}). Set "
-                "appendonly yes and appendfsync always in its redis.conf, or run with durability = process if that may "
-                "be lost"
+                f"state {self._state}: a power failure could lose what this Redis server has confirmed ({summary}). "
+                "Set appendonly yes and appendfsync always in its redis.conf, or run with durability = process if that "
+                "may be lost"
             )
-        evicts = found["maxmemory-policy"]
-        if found["maxmemory"] != "0" and evicts.startswith("allkeys"):
+        eviction = settings["maxmemory-policy"]
+        if settings["maxmemory"] != "0" and eviction.startswith("allkeys"):
             raise ConfigError(
                 f"state {self._state}: this Redis server deletes keys when its memory is full (maxmemory-policy "
-                f"{evicts}); set maxmemory-policy noeviction, or give the state a server of its own"
+                f"{eviction}); set maxmemory-policy noeviction, or give the state a server of its own"
             )
 
-    def _settings(self) -> dict[str, str]:
+    def _read_settings(self) -> dict[str, str]:
         names = (*DURABLE, "maxmemory", "maxmemory-policy")
         try:
             with self.raising_ours():
-                found = {name: dict(self.client.config_get(name)).get(name) for name in names}
+                replies = {name: dict(self.client.config_get(name)).get(name) for name in names}
         except (ConfigError, OperatingError) as error:
             if isinstance(error.__cause__, self._errors.ResponseError):
                 raise ConfigError(
@@ -125,12 +127,12 @@ class Server:
                     f"{error.__cause__}; allow the command config|get to the user of the state"
                 ) from error
             raise
-        return {name: _text(value) for name, value in found.items()}
+        return {name: _decode_reply(reply) for name, reply in replies.items()}
 
     def close(self) -> None:
         """Close the connection; the next use opens another one."""
         self.client.close()
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _decode_reply(reply: Any) -> str:
+    return reply.decode() if isinstance(reply, bytes) else str(reply)

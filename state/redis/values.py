@@ -1,4 +1,7 @@
-"""What a state keeps in Redis, as text: keys, and rows with what they were before. Values come back unchanged."""
+"""The JSON form of keys and rows in Redis: a row has its values and the previous ones, each with its transaction.
+
+Every value comes back unchanged. Columns are stored by position, in the order that the table was created with.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +22,30 @@ from transactional.model.user_code.tuples import Key
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MICROSECOND: Final = datetime.timedelta(microseconds=1)
 Convert = Callable[[Any], Any]
-"""A value that is not NULL, to JSON or back."""
+"""Turns a value that is not NULL into JSON's, or back."""
 
 
-def _same(value: Any) -> Any:
-    return value
+def _copy_unchanged(column_value: Any) -> Any:
+    return column_value
 
 
-def _without_sign(value: float) -> float:
-    """Zero and minus zero are one key."""
-    return value + 0.0
+def _unify_zeros(number: float) -> float:
+    """Return zero for minus zero: they are one key."""
+    return number + 0.0
 
 
-_PLAIN: Final[tuple[Convert, Convert]] = (_same, _same)
+_PLAIN: Final[tuple[Convert, Convert]] = (_copy_unchanged, _copy_unchanged)
 _CODECS: Final[dict[str, tuple[Convert, Convert]]] = {
     **dict.fromkeys(("string", "boolean", "byte", "short", "int", "long"), _PLAIN),
     "float": (float, float),
     "double": (float, float),
-    "binary": (lambda value: base64.b64encode(value).decode(), base64.b64decode),
-    "date": (lambda value: value.isoformat(), datetime.date.fromisoformat),
-    "timestamp": (lambda value: (value - EPOCH) // MICROSECOND, lambda us: EPOCH + us * MICROSECOND),
+    "binary": (lambda content: base64.b64encode(content).decode(), base64.b64decode),
+    "date": (datetime.date.isoformat, datetime.date.fromisoformat),
+    "timestamp": (lambda time: (time - EPOCH) // MICROSECOND, lambda us: EPOCH + us * MICROSECOND),
 }
 
 
-def _codec(field: Field, table: str) -> tuple[Convert, Convert]:
+def _codec_for(field: Field, table: str) -> tuple[Convert, Convert]:
     if field.type.startswith("decimal"):
         return str, Decimal
     if field.type not in _CODECS:
@@ -53,75 +56,79 @@ def _codec(field: Field, table: str) -> tuple[Convert, Convert]:
     return _CODECS[field.type]
 
 
-class _Columns:
-    """Some columns: their values to a list for JSON, and back. The list has the order of the table."""
+class _ColumnCodec:
+    """Turns the values of columns into a list for JSON, and back. The list has the order of the table."""
 
     def __init__(self, fields: Schema, codecs: Sequence[tuple[Convert, Convert]]) -> None:
         self._names, self._codecs = fields.names, dict(zip(fields.names, codecs, strict=True))
         self.arrange(self._names)
 
     def arrange(self, names: Sequence[str]) -> None:
-        """Take these columns for what is in the list."""
-        self._there = [self._names.index(name) for name in names]
-        self._here = [names.index(name) for name in self._names]
-        self._to = [self._codecs[name][0] for name in names]
-        self._back = [self._codecs[name][1] for name in names]
+        """Let the list have the columns in this order."""
+        self._state_positions = [self._names.index(name) for name in names]
+        self._list_positions = [names.index(name) for name in self._names]
+        self._encoders = [self._codecs[name][0] for name in names]
+        self._decoders = [self._codecs[name][1] for name in names]
 
-    def written(self, values: Sequence[Any]) -> list[Any]:
-        """A list of the values, which come in the order of the state."""
-        return [None if (v := values[at]) is None else to(v) for at, to in zip(self._there, self._to, strict=True)]
+    def encode(self, values: Sequence[Any]) -> list[Any]:
+        """Return the list for values in the order of the state."""
+        pairs = zip(self._state_positions, self._encoders, strict=True)
+        return [_convert_unless_null(encode, values[position]) for position, encode in pairs]
 
-    def read(self, stored: Sequence[Any]) -> tuple[Any, ...]:
-        """The inverse."""
-        values = [None if v is None else back(v) for v, back in zip(stored, self._back, strict=True)]
-        return tuple(values[at] for at in self._here)
+    def decode(self, stored: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the values, in the order of the state, for a list."""
+        values = [_convert_unless_null(decode, v) for v, decode in zip(stored, self._decoders, strict=True)]
+        return tuple(values[position] for position in self._list_positions)
 
 
 class RowCodec:
-    """Keys and rows of a state to bytes, and back. Raises `ConfigError` for columns that it can't store."""
+    """Turns keys and rows of a state into bytes, and back. Raises `ConfigError` for columns that it can't store."""
 
     def __init__(self, key: Schema, values: Schema, table: str) -> None:
-        self._shape = {*key}, {*values}
-        codecs = [_codec(field, table) for field in key]
+        self._fields = {*key}, {*values}
+        codecs = [_codec_for(field, table) for field in key]
         floats = [field.type in ("float", "double") for field in key]
-        of_key = [
-            (_without_sign if is_float else to, back) for is_float, (to, back) in zip(floats, codecs, strict=True)
+        key_codecs = [
+            (_unify_zeros if is_float else encode, decode)
+            for is_float, (encode, decode) in zip(floats, codecs, strict=True)
         ]
-        self._key, self._values = _Columns(key, of_key), _Columns(values, [_codec(field, table) for field in values])
+        self._key = _ColumnCodec(key, key_codecs)
+        self._values = _ColumnCodec(values, [_codec_for(field, table) for field in values])
 
     def arrange(self, key: Schema, columns: Schema) -> bool:
-        """From now on read and write the columns in the order of a table. False: it has others."""
+        """Read and write the columns in the order of a table from now on. Return whether the table has the same."""
         values = [field for field in columns if field not in {*key}]
-        if ({*key}, {*values}) != self._shape:
+        if ({*key}, {*values}) != self._fields:
             return False
         self._key.arrange(key.names)
         self._values.arrange([field.name for field in values])
         return True
 
     def key_bytes(self, key: Key) -> bytes:
-        """A key: the same bytes for equal keys."""
-        return _dumped(self._key.written(key))
+        """Return the bytes of a key, which are the same for equal keys."""
+        return _json_bytes(self._key.encode(key))
 
     def key_of(self, stored: bytes) -> Key:
-        """The inverse."""
-        return self._key.read(json.loads(stored))
+        """Return the key with these bytes."""
+        return self._key.decode(json.loads(stored))
 
     def row_bytes(self, row: StoredValue) -> bytes:
-        """A row: values, txid, previous values, txid of those; no values for a tombstone."""
-        value = None if row.value is ABSENT else row.value
-        parts = [_if_any(self._values.written, each) for each in (value, row.prev_value)]
-        return _dumped([parts[0], row.txid, parts[1], row.prev_txid])
+        """Return the bytes of a row: values (null in a tombstone), txid, previous values, their txid."""
+        encode = self._values.encode
+        values = _convert_unless_null(encode, None if row.value is ABSENT else row.value)
+        return _json_bytes([values, row.txid, _convert_unless_null(encode, row.prev_value), row.prev_txid])
 
     def row_of(self, stored: bytes) -> StoredValue:
-        """The inverse."""
-        value, txid, before, prev_txid = json.loads(stored)
-        read = self._values.read
-        return StoredValue(ABSENT if value is None else read(value), _if_any(read, before), TxId(txid), prev_txid)
+        """Return the row with these bytes."""
+        values, txid, previous_values, prev_txid = json.loads(stored)
+        decode = self._values.decode
+        row = ABSENT if values is None else decode(values)
+        return StoredValue(row, _convert_unless_null(decode, previous_values), TxId(txid), prev_txid)
 
 
-def _if_any(convert: Convert, value: Any) -> Any:
-    return None if value is None else convert(value)
+def _convert_unless_null(convert: Convert, stored: Any) -> Any:
+    return None if stored is None else convert(stored)
 
 
-def _dumped(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+def _json_bytes(row: Sequence[Any]) -> bytes:
+    return json.dumps(row, separators=(",", ":")).encode()

@@ -19,13 +19,13 @@ from transactional.model.names import LAYOUT_VERSION
 from transactional.model.schema import Field, Schema
 
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=`\"'\\.")
-_OF_DELTA_RS = "__delta_rs_"
+_DELTA_RS_PREFIX = "__delta_rs_"
 _UNPRINTED = frozenset({"Cc", "Cs"})
 """Unicode's control characters, and what UTF-8 can't encode."""
 
 
 def check_layout(version: object, table: str) -> None:
-    """Raise `SchemaMismatch` for a table of another version of the layout of states. None: the table names none."""
+    """Raise `SchemaMismatch` unless a table has today's layout of states. `version` is None if the table names none."""
     if str(version) != str(LAYOUT_VERSION):
         stored = "no version" if version is None else f"version {version}"
         raise SchemaMismatch(
@@ -43,9 +43,9 @@ class StateColumns:
     names: Mapping[str, str] = field(default_factory=dict)
     """Other names for `txid`, `prev_txid`, `prev_<value>`, `deleted` and `horizon`."""
     deletes: bool = False
-    """Whether keys may be deleted: then there is a column that says so until a later transaction removes the row."""
+    """Whether keys may be deleted. A column then marks a deleted row until a later transaction removes it."""
     expires: str | None = None
-    """The column, of the key or the values, with the time from which the row's age is counted; None: rows stay."""
+    """The key or value column with the time from which a row's age is counted. None if rows don't expire."""
 
     @property
     def is_by_time(self) -> bool:
@@ -53,28 +53,28 @@ class StateColumns:
         return self.expires is not None and self.expires in self.key.names
 
     @cached_property
-    def shown(self) -> Schema:
+    def visible(self) -> Schema:
         """The key and value columns, which readers see."""
         return Schema((*self.key, *self.values))
 
     @cached_property
     def row_schema(self) -> pa.Schema:
         """The Arrow schema of the key and value columns."""
-        return arrow_schema(self.shown)
+        return arrow_schema(self.visible)
 
     @cached_property
     def table_schema(self) -> pa.Schema:
         """The Arrow schema of every column."""
-        return arrow_schema(self.all)
+        return arrow_schema(self.all_columns)
 
     @cached_property
-    def written(self) -> Schema:
+    def written_columns(self) -> Schema:
         """The columns that a transaction writes: key, values, and whether the row is deleted, if keys can be."""
         deleted = (Field(self.deleted, "boolean"),) if self.deletes else ()
-        return Schema((*self.shown, *deleted))
+        return Schema((*self.visible, *deleted))
 
-    def without(self, names: Collection[str]) -> StateColumns:
-        """Return the columns of a table that lacks these, as the state has gained them since."""
+    def without_columns(self, names: Collection[str]) -> StateColumns:
+        """Return the columns of a table that lacks `names`, which the state has gained since."""
         values = Schema(tuple(column for column in self.values if column.name not in names))
         return replace(self, values=values, deletes=self.deletes and self.deleted not in names)
 
@@ -105,16 +105,16 @@ class StateColumns:
         return self.names.get(f"prev_{value}", f"prev_{value}")
 
     @cached_property
-    def all(self) -> Schema:
+    def all_columns(self) -> Schema:
         """Every column, in order: key, values, txid, prev_txid, deleted if there is one, previous values."""
         history = [f"`{self.txid}` long", f"`{self.prev_txid}` long", *self._deletion]
         previous = [f"`{self.prev(column.name)}` {column.type}" for column in self.values]
-        return Schema((*self.shown, *Schema.parse(", ".join([*history, *previous]))))
+        return Schema((*self.visible, *Schema.parse(", ".join([*history, *previous]))))
 
     @property
     def addable(self) -> Sequence[tuple[str, ...]]:
-        """Columns that a table may gain later, NULL in the rows that it has then: each value together with what keeps
-        its history, and whether a row is deleted."""
+        """Groups of columns that an existing table may gain, NULL in its rows: a value and its previous value, or
+        the mark of deleted rows."""
         values = [(name, self.prev(name)) for name in self.values.names]
         return [*values, *([(self.deleted,)] if self.deletes else [])]
 
@@ -133,7 +133,7 @@ class StateColumns:
         check_names(names, table)
         check_key_types(self.key, f"state {table}")
         if self.expires is not None:
-            check_time_column(self.shown, self.expires, table, "expires=")
+            check_time_column(self.visible, self.expires, table, "expires=")
 
     def _check_renamed(self, table: str) -> None:
         renamable = ["txid", "prev_txid", *(f"prev_{name}" for name in self.values.names)]
@@ -145,7 +145,7 @@ class StateColumns:
 
 
 def check_names(names: Sequence[str], table: str) -> None:
-    """Raise `ConfigError` for names that Parquet or Spark can't represent, or that Spark would not distinguish."""
+    """Raise `ConfigError` for column names that Parquet or Spark can't represent, or that differ only in case."""
     names_by_lower: dict[str, str] = {}
     for name in names:
         if not name or _NOT_IN_NAMES & set(name):
@@ -157,8 +157,8 @@ def check_names(names: Sequence[str], table: str) -> None:
                 f"state {table}: column name {name!r} contains a control character, or half of a surrogate pair; name "
                 "the column otherwise"
             )
-        if name.lower().startswith(_OF_DELTA_RS):
-            raise ConfigError(f"state {table}: column name {name!r} is one of delta-rs' own; name the column otherwise")
+        if name.lower().startswith(_DELTA_RS_PREFIX):
+            raise ConfigError(f"state {table}: column name {name!r} is reserved by delta-rs; name the column otherwise")
         if name.lower() in names_by_lower:
             raise ConfigError(
                 f"state {table}: columns {names_by_lower[name.lower()]!r} and {name!r} collide; rename yours, or the "
@@ -168,12 +168,12 @@ def check_names(names: Sequence[str], table: str) -> None:
         names_by_lower[name.lower()] = name
 
 
-def check_time_column(columns: Schema, name: str, table: str, what: str) -> None:
-    """Raise `ConfigError` unless a column is a timestamp."""
+def check_time_column(columns: Schema, name: str, table: str, option: str) -> None:
+    """Raise `ConfigError` unless a column is a timestamp. `option` is where its user names it."""
     times = [column.name for column in columns if column.type == "timestamp"]
     if name not in times:
         raise ConfigError(
-            f"state {table}: {what} names {name!r}, which is no timestamp column of its key or values; it has "
+            f"state {table}: {option} names {name!r}, which is no timestamp column of its key or values; it has "
             f"{', '.join(times) or 'none'}: declare one, for example values='count long, seen timestamp'"
         )
 
@@ -208,14 +208,14 @@ class DeclaredColumns:
     ) -> None:
         self.table, self.deletes = table, deletes
         self.expires: str | None = None
-        self._all: StateColumns | None = None
+        self._state_columns: StateColumns | None = None
         self.names = dict(names or {})
         self.known_key_names, self._key = _declared_key(key)
         self._values: Schema | None = Schema.parse(values) if values else None
         self._check_declared()
 
     @property
-    def known(self) -> Schema:
+    def typed_columns(self) -> Schema:
         """The key and value columns whose types are known by now."""
         return Schema((*(self._key or ()), *(self._values or ())))
 
@@ -251,21 +251,21 @@ class DeclaredColumns:
         return self._values
 
     @property
-    def all(self) -> StateColumns:
-        """All columns. Raises `ConfigError` as long as they are not known."""
-        if self._all is None:
-            self._all = StateColumns(self.key, self.values, self.names, self.deletes, self.expires)
-        return self._all
+    def state_columns(self) -> StateColumns:
+        """The final columns. Raises `ConfigError` while a type is unknown."""
+        if self._state_columns is None:
+            self._state_columns = StateColumns(self.key, self.values, self.names, self.deletes, self.expires)
+        return self._state_columns
 
     def allow_deletes(self) -> None:
         """Let keys be deleted."""
-        self.deletes, self._all = True, None
+        self.deletes, self._state_columns = True, None
 
     def set_expiry_column(self, column: str) -> None:
-        """Let rows expire by a column. Raises `ConfigError` if it is known to be none, or is not a timestamp."""
-        self.expires, self._all = column, None
+        """Let rows expire by a column. Raises `ConfigError` if it is missing, or is not a timestamp."""
+        self.expires, self._state_columns = column, None
         if self.are_complete:
-            self.all.check(self.table)
+            self.state_columns.check(self.table)
 
     def bind(self, key: Schema, values: Schema) -> None:
         """Fix the columns, once the schema of the input is known. Raises `ConfigError` if different ones are
@@ -276,11 +276,11 @@ class DeclaredColumns:
                     f"state {self.table} is declared with {part} '{declared}', but the input makes it '{bound}'"
                 )
         StateColumns(key, values, self.names, self.deletes, self.expires).check(self.table)
-        self.known_key_names, self._key, self._values, self._all = key.names, key, values, None
+        self.known_key_names, self._key, self._values, self._state_columns = key.names, key, values, None
 
     def _check_declared(self) -> None:
         if self.are_complete:
-            self.all.check(self.table)
+            self.state_columns.check(self.table)
             return
         key_names = self.known_key_names or ()
         check_names([*key_names, *(name for name in ("txid", "prev_txid") if name not in self.names)], self.table)
@@ -288,7 +288,7 @@ class DeclaredColumns:
 
 
 def _declared_key(key: str | Sequence[str] | None) -> tuple[tuple[str, ...] | None, Schema | None]:
-    """Names and types, as far as they are given."""
+    """Return the names and the types of key columns, None for what `key` leaves open."""
     if key is None:
         return None, None
     if not isinstance(key, str):

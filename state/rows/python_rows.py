@@ -91,7 +91,7 @@ class PutRows:
         are_deleted = [values is ABSENT for values in rows.values()]
         self.check_deletes(are_deleted)
         full_rows = [(*key, *(blank if values is ABSENT else values)) for key, values in rows.items()]
-        return self.with_deletions(fitting_rows(full_rows, self.columns.shown, self.state), are_deleted)
+        return self.with_deletions(fitting_rows(full_rows, self.columns.visible, self.state), are_deleted)
 
     def with_deletions(self, source: pa.Table, are_deleted: Sequence[bool]) -> pa.Table:
         """Append the column that says which keys are deleted, if the state has one."""

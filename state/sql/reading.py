@@ -32,11 +32,13 @@ class RowsToRead:
     existing_columns: StateColumns
     columns: StateColumns
 
-    def without(self, names: Collection[str]) -> RowsToRead:
+    def without_columns(self, names: Collection[str]) -> RowsToRead:
         """Return the same rows of a table that lacks these columns."""
         if not names:
             return self
-        return replace(self, rows=self.rows.without(names), existing_columns=self.columns.without(names))
+        return replace(
+            self, rows=self.rows.without_columns(names), existing_columns=self.columns.without_columns(names)
+        )
 
     def read_unexpired(self, connection: Connection, committed_txid: TxId | None, horizon: int | None) -> pa.Table:
         """Return key and value columns of all rows that have not expired."""
@@ -48,7 +50,7 @@ class RowsToRead:
         return self._to_table(self.rows.rows_before(connection, txid, keys))
 
     def _to_table(self, rows: list[Values]) -> pa.Table:
-        table, schema = table_of_rows(rows, self.existing_columns.shown), self.columns.row_schema
+        table, schema = table_of_rows(rows, self.existing_columns.visible), self.columns.row_schema
         for column in schema if self.existing_columns is not self.columns else ():
             if column.name not in table.column_names:
                 table = table.append_column(column, pa.nulls(len(rows), column.type))
@@ -95,7 +97,7 @@ class SqlReader:
         if self._registration.check(connection) is None:
             raise self._missing_table_error()
         missing = self._registration.missing_columns(connection)
-        self._rows, self._is_checked = self._complete.without(missing), not missing
+        self._rows, self._is_checked = self._complete.without_columns(missing), not missing
 
     def _missing_table_error(self) -> OperatingError:
         return OperatingError(f"state {self._name} has no table yet: no transaction has written it")
@@ -120,12 +122,11 @@ class SqlReader:
         return self._connection
 
     def release(self) -> None:
-        """End the database transaction."""
+        """End the database transaction that `pin` began."""
         stack, self._stack, self._connection = self._stack, ExitStack(), None
         with raising_ours(self._name):
             stack.close()
 
     def close(self) -> None:
-        """Close all connections."""
         self.release()
         self._database.close()

@@ -69,7 +69,7 @@ class Registration:
     def __init__(self, rows: StateTable, columns: StateColumns, *, name: str, owner: str) -> None:
         self.rows, self._name, self._owner = rows, name, owner
         self._table_name = str(rows.table.name)
-        self._state_columns, self._key_columns, self._columns = columns, str(columns.key), str(columns.all)
+        self._state_columns, self._key_columns, self._columns = columns, str(columns.key), str(columns.all_columns)
 
     def create_or_check(self, connection: Connection, store_id: str | None = None) -> bool:
         """Create the state's table if there is none. Of two processes that do so at once, one creates it, with its
@@ -110,7 +110,7 @@ class Registration:
         if row is None:
             return frozenset()
         check_layout(row.layout, f"state {self._name}")
-        return frozenset(self._state_columns.all.names) - {*Schema.parse(row.columns).names}
+        return frozenset(self._state_columns.all_columns.names) - {*Schema.parse(row.columns).names}
 
     def version(self, connection: Connection, *, is_reader: bool = False) -> tuple[AttemptId | None, ExpiryHorizons]:
         """Return the attempt id of the table's last writer, and the recorded expiry horizons.
@@ -145,7 +145,7 @@ class Registration:
         Returns the names of the values. The caller has moved the version, so that nobody else does it at the same time.
         """
         row = self._row(connection)
-        existing = Schema.parse(row.columns) if row is not None else self._state_columns.all
+        existing = Schema.parse(row.columns) if row is not None else self._state_columns.all_columns
         added = [column for column in self.rows.columns if column.name not in existing.names]
         for column in added:
             self.rows.add(connection, column)
@@ -193,7 +193,9 @@ class Registration:
         existing, columns = Schema.parse(row.columns), self._state_columns
         may_lack = {*columns.values.names, *map(columns.prev, columns.values.names)}
         may_lack |= {columns.deleted} if columns.deletes else set()
-        can_be_completed = {*existing} <= {*columns.all} and {*columns.all.names} - {*existing.names} <= may_lack
+        can_be_completed = {*existing} <= {*columns.all_columns} and {*columns.all_columns.names} - {
+            *existing.names
+        } <= may_lack
         has_key = {*Schema.parse(row.key_columns)} == {*columns.key}
         if not has_key or not can_be_completed or sorted(column_names) != sorted(existing.names):
             raise SchemaMismatch(

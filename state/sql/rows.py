@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def raising_ours(state: str) -> Iterator[None]:
-    """What a database that fails is to whoever uses a state."""
+    """Turn a failure of the database into `ConfigError` or `OperatingError`. `state` is its name in messages."""
     try:
         yield
     except DatabaseFailed as error:
@@ -44,9 +44,9 @@ class SqlRows(RowStore):
     def __init__(self, database: Database, registration: Registration, name: str) -> None:
         self._database, self._table, self._registration, self._name = database, registration.rows, registration, name
         self._inside: Connection | None = None
-        """The connection of the write that is going on."""
+        """The connection of the write that is going on. None between writes."""
         self._is_complete = True
-        """False: the state has gained value columns, which the next write adds."""
+        """False if the state has gained value columns, which the next write adds."""
 
     def open(self, store_id: str | None = None) -> None:
         """Create the table, or check the existing one. Raises `SchemaMismatch`, `StoreMismatch`."""
@@ -54,22 +54,18 @@ class SqlRows(RowStore):
             self._is_complete = self._registration.create_or_check(connection, store_id)
 
     def created_for(self) -> str | None:
-        """The `store_id` that it was created with."""
         with self._reading() as connection:
             return self._registration.created_for(connection)
 
     def version(self) -> tuple[AttemptId | None, ExpiryHorizons]:
-        """Of the registry."""
         with self._reading() as connection:
             return self._registration.version(connection)
 
     def rows(self, keys: Collection[Key] | None = None) -> Rows:
-        """Rows by key."""
         with self._reading() as connection:
             return self._table.all_stored(connection) if keys is None else self._table.read_rows(connection, list(keys))
 
     def rows_between(self, column: str, after: int | None, until: int) -> Rows:
-        """Those whose column lies in the range, or did before."""
         with self._reading() as connection:
             return self._table.stored_between(connection, column, after, until)
 
@@ -81,7 +77,6 @@ class SqlRows(RowStore):
     def rows_to_change(
         self, keys: Collection[Key], *, since: TxId | None, deletes: bool, expired: tuple[str, int] | None
     ) -> Rows:
-        """Return all of these by one query."""
         with self._reading() as connection:
             return self._table.rows_to_change(connection, list(keys), since)
 

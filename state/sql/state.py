@@ -148,7 +148,7 @@ class SqlMapState(TableState[RowTable]):
                 rows = RowsToRead(registration.rows, self.columns, self.columns)
                 expiry = read_horizons(connection, self._table_name) if self._expiry is not None else None
                 horizon = None if expiry is None else expiry[1].for_reader(committed_txid)
-                return rows.without(registration.missing_columns(connection)).read_unexpired(
+                return rows.without_columns(registration.missing_columns(connection)).read_unexpired(
                     connection, committed_txid, horizon
                 )
         finally:
@@ -192,4 +192,6 @@ class SqlMapState(TableState[RowTable]):
 
     def _check_types(self) -> None:
         declared = self._declared
-        check_columns(declared.all.all if declared.are_complete else declared.known, self.table)
+        check_columns(
+            declared.state_columns.all_columns if declared.are_complete else declared.typed_columns, self.table
+        )

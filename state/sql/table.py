@@ -61,8 +61,8 @@ Term: TypeAlias = ColumnElement[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
-    """The columns of a table, by name (see `state.rows.opaque_columns`)."""
+class _SqlTerms:
+    """SQL conditions over the columns of a table, by name (see `state.rows.opaque_columns`)."""
 
     columns: Mapping[str, Column[Any]]
 
@@ -92,40 +92,40 @@ class StateTable:
         def column(key: str, name: str, type_: str, *, nullable: bool = True) -> Column[Any]:
             return Column(quoted_name(name, True), sql_type(type_, is_sqlite=is_sqlite), key=key, nullable=nullable)
 
-        keys, values = list(enumerate(columns.key)), list(enumerate(columns.values))
-        self._key = [column(f"k{number}", each.name, each.type) for number, each in keys]
-        self._values = [column(f"v{number}", each.name, each.type) for number, each in values]
+        key_fields, value_fields = list(enumerate(columns.key)), list(enumerate(columns.values))
+        self._key = [column(f"k{number}", field.name, field.type) for number, field in key_fields]
+        self._values = [column(f"v{number}", field.name, field.type) for number, field in value_fields]
         self._txid = column("txid", columns.txid, "long", nullable=False)
         self._prev_txid = column("prev_txid", columns.prev_txid, "long")
-        self._prevs = [column(f"p{number}", columns.prev(each.name), each.type) for number, each in values]
+        self._prevs = [column(f"p{number}", columns.prev(field.name), field.type) for number, field in value_fields]
         self._deleted = [column("deleted", columns.deleted, "boolean")] if columns.deletes else []
         history = [self._txid, self._prev_txid, *self._deleted]
         self.columns = [*self._key, *self._values, *history, *self._prevs]
-        unique = [UniqueConstraint(*self._key)] if keys else []
+        unique = [UniqueConstraint(*self._key)] if key_fields else []
         self.table = Table(quoted_name(name, True), MetaData(), *self.columns, *unique)
         for deleted in self._deleted:  # few rows, which the next transaction has to find
             digest = hashlib.sha256(name.encode()).hexdigest()[:16]
             is_true = deleted.is_(True)
             Index(f"deleted_{digest}", deleted, sqlite_where=is_true, postgresql_where=is_true)
-        both = [*self._key, *self._values]
-        self._expiry = next((n for n, each in enumerate(both) if each.name == columns.expires), None)
+        visible = [*self._key, *self._values]
+        self._expiry = next((n for n, field in enumerate(visible) if field.name == columns.expires), None)
         if self._expiry is not None:
             digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-            self.expiry_index = Index(f"expires_{digest}", both[self._expiry])
+            self.expiry_index = Index(f"expires_{digest}", visible[self._expiry])
         self._is_sqlite, self._columns, self._records = is_sqlite, columns, Records(columns)
         self._insert, self._upsert = self._make_insert(), self._make_upsert()
         self._lookups: dict[Nulls, Select[Any]] = {}
         self._change_queries: dict[tuple[Nulls, bool], CompoundSelect[Any]] = {}
-        self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(keys)))
+        self._rows_per_statement = min(ROWS_PER_STATEMENT, _VARIABLES_MAX // max(1, len(key_fields)))
 
     def newest_txid(self, connection: Connection) -> int | None:
         """Return the highest transaction of any row, None without rows."""
         newest: int | None = connection.execute(select(func.max(self._txid))).scalar()
         return newest
 
-    def without(self, names: Collection[str]) -> StateTable:
-        """Return the table as it is before it gains these columns."""
-        return StateTable(str(self.table.name), self._columns.without(names), is_sqlite=self._is_sqlite)
+    def without_columns(self, names: Collection[str]) -> StateTable:
+        """Return the table as it was before it gained the columns `names`."""
+        return StateTable(str(self.table.name), self._columns.without_columns(names), is_sqlite=self._is_sqlite)
 
     def add(self, connection: Connection, column: Column[Any]) -> None:
         """Add a column of this table to one that lacks it."""
@@ -141,15 +141,15 @@ class StateTable:
     def read_rows(self, connection: Connection, keys: Sequence[Key]) -> dict[Key, StoredValue]:
         """Return the rows with these keys."""
         rows = dict[Key, StoredValue]()
-        for nulls, part in self._parts(keys):
-            rows |= self._rows_of(connection.execute(self._lookup(nulls), self._key_parameters(nulls, part)))
+        for nulls, part in self._group_by_nulls(keys):
+            rows |= self._stored_values(connection.execute(self._lookup(nulls), self._key_parameters(nulls, part)))
         return rows
 
     def rows_to_change(self, connection: Connection, keys: Sequence[Key], since: TxId | None) -> dict[Key, StoredValue]:
-        """Return the rows with these keys, and `tombstones_and_rows_since`: by one query, if the keys fit into it."""
+        """Return the rows with these keys and `tombstones_and_rows_since`, by one query if the keys fit into it."""
         if since is None and not self._deleted:
             return self.read_rows(connection, keys)
-        parts = list(self._parts(keys))
+        parts = list(self._group_by_nulls(keys))
         if not parts:
             return self.tombstones_and_rows_since(connection, since)
         (nulls, part), remaining_keys = parts[0], [key for _, keys_of_part in parts[1:] for key in keys_of_part]
@@ -158,23 +158,23 @@ class StateTable:
             query = union_all(self._lookup(nulls), self._select_since(has_since=since is not None))
             self._change_queries[nulls, since is None] = query
         parameters = self._key_parameters(nulls, part) | ({} if since is None else {"since": since})
-        return self._rows_of(connection.execute(query, parameters)) | self.read_rows(connection, remaining_keys)
+        return self._stored_values(connection.execute(query, parameters)) | self.read_rows(connection, remaining_keys)
 
     def all_stored(self, connection: Connection) -> dict[Key, StoredValue]:
         """Return all rows of the table."""
-        return self._rows_of(connection.execute(select(*self.columns)))
+        return self._stored_values(connection.execute(select(*self.columns)))
 
     def tombstones_and_rows_since(self, connection: Connection, since: TxId | None) -> dict[Key, StoredValue]:
         """Return the tombstones, which are few, and with `since` the rows of this transaction and later ones."""
         if since is None and not self._deleted:
             return {}
         parameters = {} if since is None else {"since": since}
-        return self._rows_of(connection.execute(self._select_since(has_since=since is not None), parameters))
+        return self._stored_values(connection.execute(self._select_since(has_since=since is not None), parameters))
 
     def stored_between(
         self, connection: Connection, column: str, after: int | None, until: int
     ) -> dict[Key, StoredValue]:
-        """Return the rows whose column is in a range, or was before their last transaction."""
+        """Return the rows whose column is in a range, or was in it before the last transaction of the row."""
 
         def is_in_range(column: Column[Any]) -> ColumnElement[bool]:
             is_late = true() if after is None else column > moment(after)
@@ -183,7 +183,7 @@ class StateTable:
         names = [shown.name for shown in (*self._key, *self._values)]
         index = names.index(column)
         columns = {[*self._key, *values][index] for values in (self._values, self._prevs)}
-        return self._rows_of(connection.execute(select(*self.columns).where(or_(*map(is_in_range, columns)))))
+        return self._stored_values(connection.execute(select(*self.columns).where(or_(*map(is_in_range, columns)))))
 
     def rows_before(self, connection: Connection, txid: TxId, keys: Sequence[Key]) -> list[Values]:
         """Return key and values of the rows with these keys that existed before transaction `txid`."""
@@ -191,11 +191,10 @@ class StateTable:
         return [(*key, *values) for key, values in values_of if values is not ABSENT]
 
     def visible_rows(self, connection: Connection, committed_txid: TxId | None) -> Iterator[list[Values]]:
-        """Yield key and values of all rows in parts, also of expired rows; with `committed_txid` as they were after
-        that transaction."""
+        """Yield key and values of all rows in parts, expired ones too, as they were after `committed_txid` if given."""
         before = None if committed_txid is None else TxId(committed_txid + 1)
         as_of = ColumnsAsOf.before_transaction(
-            self._columns, before, _Terms({str(column.name): column for column in self.columns})
+            self._columns, before, _SqlTerms({str(column.name): column for column in self.columns})
         )
         query = select(*self._key, *map(as_of.value_column, self._columns.values.names))
         rows = connection.execution_options(yield_per=10 * ROWS_PER_STATEMENT).execute(
@@ -217,9 +216,9 @@ class StateTable:
         self, connection: Connection, changed_rows: Mapping[Key, StoredValue], deleted_keys: Sequence[Key]
     ) -> None:
         """Delete the rows with `deleted_keys`, and insert or replace the changed ones."""
-        for nulls, part in self._parts(deleted_keys):
+        for nulls, part in self._group_by_nulls(deleted_keys):
             connection.execute(delete(self.table).where(self._has_key(nulls)), self._key_parameters(nulls, part))
-        for nulls, part in self._parts(list(changed_rows)):
+        for nulls, part in self._group_by_nulls(list(changed_rows)):
             is_upserted = bool(self._key) and not any(nulls)
             if not is_upserted:
                 connection.execute(delete(self.table).where(self._has_key(nulls)), self._key_parameters(nulls, part))
@@ -234,8 +233,8 @@ class StateTable:
 
     # --- details ----------------------------------------------------------------------------------------------------
 
-    def _parts(self, rows: Sequence[Values]) -> Iterator[tuple[Nulls, list[Values]]]:
-        """Group rows that begin with a key by the columns of it that are NULL, in parts that fit into one statement."""
+    def _group_by_nulls(self, rows: Sequence[Values]) -> Iterator[tuple[Nulls, list[Values]]]:
+        """Group rows, which begin with a key, by the NULLs of the key, in parts that fit into one statement."""
         by_nulls, width = dict[Nulls, list[Values]](), len(self._key)
         no_nulls = (False,) * width
         for row in rows:
@@ -250,20 +249,20 @@ class StateTable:
         """Return whether a row of key and values has expired."""
         return horizon is not None and self._expiry is not None and is_expired(row[self._expiry], horizon)
 
-    def _rows_of(self, rows: Iterable[Row[Any]]) -> dict[Key, StoredValue]:
+    def _stored_values(self, rows: Iterable[Row[Any]]) -> dict[Key, StoredValue]:
         return self._records.rows(map(tuple, rows))
 
     def _has_key(self, nulls: Nulls) -> ColumnElement[bool]:
-        """Return the condition that a row has one of the keys `wanted`, all with NULLs in the same columns."""
+        """Return the condition that a row has one of the keys in parameter `keys`, all NULL in the same columns."""
         compared = [column for column, is_null in zip(self._key, nulls, strict=True) if not is_null]
         conditions: list[ColumnElement[bool]]
         conditions = [column.is_(None) for column, is_null in zip(self._key, nulls, strict=True) if is_null]
         if len(compared) == 1 and not self._is_sqlite:
             # One parameter however many keys there are.
-            conditions.append(compared[0] == any_(bindparam("wanted", type_=postgresql.ARRAY(compared[0].type))))
+            conditions.append(compared[0] == any_(bindparam("keys", type_=postgresql.ARRAY(compared[0].type))))
         elif compared:
             side: Any = compared[0] if len(compared) == 1 else tuple_(*compared)
-            conditions.append(side.in_(bindparam("wanted", expanding=True)))
+            conditions.append(side.in_(bindparam("keys", expanding=True)))
         return and_(true(), *conditions)
 
     def _lookup(self, nulls: Nulls) -> Select[Any]:
@@ -281,8 +280,8 @@ class StateTable:
         if not compared:
             return {}
         if len(compared) == 1:
-            return {"wanted": [row[compared[0]] for row in rows]}
-        return {"wanted": [tuple(row[number] for number in compared) for row in rows]}
+            return {"keys": [row[compared[0]] for row in rows]}
+        return {"keys": [tuple(row[number] for number in compared) for row in rows]}
 
     def _put(self, connection: Connection, statement: Insert, records: Sequence[Values]) -> None:
         names = [column.key for column in self.columns]

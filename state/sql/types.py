@@ -29,12 +29,12 @@ from transactional.model.schema import Field
 
 NAME_BYTES_MAX: Final = 63
 """PostgreSQL truncates longer names."""
-_OF_POSTGRES: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-"""Each of its tables has these."""
+_POSTGRES_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+"""Columns that PostgreSQL itself adds to every table."""
 
 
 class _DecimalText(TypeDecorator[Decimal]):
-    """SQLite would store a decimal as a floating-point number."""
+    """Stores a decimal as text, since SQLite would make it a floating-point number."""
 
     impl = Text
     cache_ok = True
@@ -47,7 +47,7 @@ class _DecimalText(TypeDecorator[Decimal]):
 
 
 class _UtcText(TypeDecorator[datetime.datetime]):
-    """SQLite stores times as text, without a zone: that is UTC here."""
+    """Stores a time in UTC, since SQLite stores times as text without a zone."""
 
     impl = DateTime
     cache_ok = True
@@ -60,7 +60,7 @@ class _UtcText(TypeDecorator[datetime.datetime]):
 
 
 class _DoubleOrNan(UserDefinedType[float]):
-    """SQLite would store NaN as NULL; text preserves it."""
+    """Stores NaN as text, since SQLite would make it NULL."""
 
     cache_ok = True
 
@@ -68,10 +68,10 @@ class _DoubleOrNan(UserDefinedType[float]):
         return "DOUBLE"
 
     def bind_processor(self, dialect: Dialect) -> Callable[[float | None], float | str | None]:
-        return lambda value: "NaN" if value is not None and math.isnan(value) else value
+        return lambda number: "NaN" if number is not None and math.isnan(number) else number
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[float | str | None], float | None]:
-        return lambda value: None if value is None else float(value)
+        return lambda stored: None if stored is None else float(stored)
 
 
 _TYPES: Final[dict[str, TypeEngine[Any]]] = {
@@ -95,7 +95,7 @@ _TYPES_OF_SQLITE: Final[dict[str, TypeEngine[Any]]] = {
 
 
 def sql_type(name: str, *, is_sqlite: bool) -> TypeEngine[Any]:
-    """The SQL type of a Spark type in its simple form."""
+    """Return the SQL type for the name of a Spark type, such as `decimal(10,2)`."""
     if not name.startswith("decimal"):
         return _TYPES_OF_SQLITE.get(name, _TYPES[name]) if is_sqlite else _TYPES[name]
     precision, scale = name[len("decimal(") : -1].split(",")
@@ -103,8 +103,11 @@ def sql_type(name: str, *, is_sqlite: bool) -> TypeEngine[Any]:
 
 
 def check_name(name: str, table: str) -> None:
-    """Raise `ConfigError` for a table or column name that PostgreSQL would truncate, for an empty one, and for one that
-    can't be used in a statement even quoted: with a zero byte, or SQLAlchemy's own mark of a parameter."""
+    """Raise `ConfigError` for a table or column name that can't be used.
+
+    It is empty, PostgreSQL would truncate it, or it has a zero byte or SQLAlchemy's mark of a parameter, which can't be
+    quoted.
+    """
     if not name.strip() or len(name.encode()) > NAME_BYTES_MAX:
         raise ConfigError(f"state {table}: the name {name!r} must have 1 to {NAME_BYTES_MAX} bytes; shorten it")
     if "\0" in name or "%(" in name:
@@ -115,7 +118,7 @@ def check_columns(columns: Iterable[Field], table: str) -> None:
     """Raise `ConfigError` for columns that a SQL table can't hold."""
     for column in columns:
         check_name(column.name, table)
-        if column.name in _OF_POSTGRES:
+        if column.name in _POSTGRES_COLUMNS:
             raise ConfigError(
                 f"state {table}: PostgreSQL has a column {column.name!r} of its own; name yours otherwise"
             )

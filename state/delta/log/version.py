@@ -380,7 +380,7 @@ class TableVersion:
         # `to_pyarrow_table` of this release aborts the process at its exit.
         builder = QueryBuilder(dict(settings or {})).register("t", self.snapshot)
         if missing := self.missing_columns.names:
-            types = self.columns.all
+            types = self.columns.all_columns
             nulls = ", ".join(f"{DATA_FUSION.null(types[name].type)} AS {DATA_FUSION.name(name)}" for name in missing)
             sql = f"WITH t AS (SELECT *, {nulls} FROM t) {sql}"
         # Arrow's reader lets other threads run while it waits for a store; that of `execute` does not.

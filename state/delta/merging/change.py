@@ -75,7 +75,7 @@ class Change:
         new_columns |= {columns.prev_txid: pa.nulls(row_count, pa.int64())}
         if columns.deletes:
             new_columns[columns.deleted] = pa.repeat(pa.scalar(False, pa.bool_()), row_count)
-        return pa.table({name: new_columns[name] for name in columns.all.names})
+        return pa.table({name: new_columns[name] for name in columns.all_columns.names})
 
 
 def _places_of_all(rows: pa.Table, source: pa.Table, key: Sequence[str]) -> Places:
@@ -171,7 +171,7 @@ class _Rewriting:
         columns[names.prev_txid] = self._choose(old_txid, rows[names.prev_txid])
         if names.deletes:
             columns[names.deleted] = is_deleted
-        table = pa.table({name: columns[name] for name in names.all.names})
+        table = pa.table({name: columns[name] for name in names.all_columns.names})
         exists = pc.or_(is_updated, pc.is_valid(old_txid))
         return table if pc.all(exists).as_py() else table.filter(exists)
 

@@ -75,9 +75,9 @@ class SegmentColumns(StateColumns):
     """
 
     @cached_property
-    def all(self) -> Schema:
+    def all_columns(self) -> Schema:
         """All columns, in the order of the table."""
-        return Schema((*self.written, *Schema.parse(f"`{self.txid}` long")))
+        return Schema((*self.written_columns, *Schema.parse(f"`{self.txid}` long")))
 
     @property
     def addable(self) -> Sequence[tuple[str, ...]]:
@@ -86,10 +86,10 @@ class SegmentColumns(StateColumns):
         return [(name,) for name in (*self.values.names, *deleted)]
 
     @cached_property
-    def written(self) -> Schema:
+    def written_columns(self) -> Schema:
         """The columns in a file of a segment: all but the txid, which is the file's partition."""
         horizon = [] if self.horizon is None else [f"`{self.horizon}` timestamp"]
-        return Schema((*self.shown, *Schema.parse(", ".join([*self._deletion, *horizon]))))
+        return Schema((*self.visible, *Schema.parse(", ".join([*self._deletion, *horizon]))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,5 +346,5 @@ class SegmentQuery:
 
     def _aggregate(self, name: str, *, is_part: bool) -> str:
         column, txid = self.dialect.name(name), self.dialect.name(self.columns.txid)
-        function, type_ = self.combine.get(name, "last"), self.columns.all[name].type
+        function, type_ = self.combine.get(name, "last"), self.columns.all_columns[name].type
         return aggregated_sql(function, column, txid, type_, self.dialect, is_part=is_part)

@@ -107,7 +107,7 @@ class SegmentsTable(Layout):
         check_staged(location, attempt, staged)
         self._prepare(write)
         if write.rows.num_rows:
-            stager = FileStager(Path(location.uri), self.loaded.owner, self.columns.written)
+            stager = FileStager(Path(location.uri), self.loaded.owner, self.columns.written_columns)
             staged = [*staged, stager.stage(attempt, write.rows)]
         check = self._sum_check(write.combine)
         if check.columns and not self.admits(check, _largest_of(staged, check)):

@@ -214,9 +214,9 @@ def newest_rows(rows: pa.Table, columns: StateColumns, combine: Mapping[str, str
         rows = rows.sort_by(columns.txid)
     steps: list[Step] = [(name, combine[name]) for name in values]
     if not columns.deletes:
-        return reduce_rows(rows, key, steps, columns.shown)
+        return reduce_rows(rows, key, steps, columns.visible)
     mark = Field(columns.deleted, "boolean")
-    combined = reduce_rows(rows, key, [*steps, (mark.name, "last")], Schema((*columns.shown, mark)))
+    combined = reduce_rows(rows, key, [*steps, (mark.name, "last")], Schema((*columns.visible, mark)))
     exists = pc.invert(pc.fill_null(combined[mark.name], fill_value=False))
     return combined.filter(exists).select([*key, *values])
 

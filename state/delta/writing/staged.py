@@ -80,11 +80,13 @@ def read_staged(location: DeltaLocation, staged: Sequence[StagedFile], schema: p
 def read_by_driver(location: DeltaLocation, columns: StateColumns, write: TableWrite, state: str) -> TableWrite:
     """The same write, with the rows of its staged files among its own. Raises `OperatingError`, `SumOverflow`."""
     check_staged(location, write.attempt, write.staged)
-    schema = arrow_schema(columns.written)
+    schema = arrow_schema(columns.written_columns)
     every = pa.concat_tables([write.rows.select(schema.names), read_staged(location, write.staged, schema)])
     steps: list[Step] = [(name, write.combine[name]) for name in columns.values.names]
     steps += [(columns.deleted, "last")] if columns.deletes else []
-    return replace(write, rows=reduce_rows(every, columns.key.names, steps, columns.written, state=state), staged=())
+    return replace(
+        write, rows=reduce_rows(every, columns.key.names, steps, columns.written_columns, state=state), staged=()
+    )
 
 
 def commit_staged(table: TableVersion, attempt: TransactionAttempt, staged: Sequence[StagedFile]) -> None:

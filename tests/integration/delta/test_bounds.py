@@ -96,7 +96,7 @@ class World:
         ]
         if deletes:
             coming = [[*row, chance.random() < 0.3] for row in coming]
-        rows = table_of(coming, arrow_schema(self.columns.written), width)
+        rows = table_of(coming, arrow_schema(self.columns.written_columns), width)
         self.change = Change(
             self.columns, NOW, rows, COMBINE, horizons if expires else ExpiryHorizons(), chance.random() < 0.5
         )
@@ -107,7 +107,7 @@ class World:
         known = chance.choice((None, txid - 1))
         count = {"count": chance.randrange(9), "prev_count": chance.randrange(9) if known else None}
         rest = {**count, "txid": txid, "prev_txid": known, "deleted": file == 2 and chance.random() < 0.5}
-        names = [name for name in self.columns.all.names if name not in self.columns.key.names]
+        names = [name for name in self.columns.all_columns.names if name not in self.columns.key.names]
         return [*key_of(self.columns, moment, chance), *(rest[name] for name in names)]
 
     def written(self, folder: Path) -> list[DataFile]:
@@ -188,7 +188,7 @@ def test_a_file_with_a_row_that_never_expires_is_not_dropped(tmp_path: Path, sec
     rows, file = [[at(each), 1, 4, None, None] for each in (1, second)], DataFile("0.parquet", 1)
     parquet.write_table(table_of(rows, columns.table_schema, 1), tmp_path / file.name)
     horizons = ExpiryHorizons(NOW, 9 * 10**6, 9 * 10**6)
-    change = Change(columns, NOW, table_of([], arrow_schema(columns.written), 1), COMBINE, horizons)
+    change = Change(columns, NOW, table_of([], arrow_schema(columns.written_columns), 1), COMBINE, horizons)
     assert Footers(storage_at(str(tmp_path), {}), columns).select([file], change).expired == ([] if stays else [file])
 
 

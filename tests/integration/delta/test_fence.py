@@ -392,5 +392,5 @@ def test_columns_of_a_fenced_table_are_as_documented(world: World) -> None:
     columns: StateColumns = leader.columns
     table = DeltaTable(leader.location.uri)
     assert [field.name for field in table.schema().fields] == ["word", "count", "txid", "prev_txid", "prev_count"]
-    assert columns.all.names == ("word", "count", "txid", "prev_txid", "prev_count")
+    assert columns.all_columns.names == ("word", "count", "txid", "prev_txid", "prev_count")
     assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)

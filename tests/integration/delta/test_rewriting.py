@@ -173,7 +173,7 @@ def by_files(folder: Path, rows: pa.Table, source: pa.Table, columns: StateColum
         part = rows.slice(number * rows.num_rows // 3, (number + 1) * rows.num_rows // 3 - number * rows.num_rows // 3)
         parquet.write_table(part, folder / f"{number}.parquet", row_group_size=2)
         files.append(DataFile(f"{number}.parquet", (folder / f"{number}.parquet").stat().st_size))
-    found = rewrite_files(disk(folder), files, columns.all.names, Change(columns, NOW, source, combine))
+    found = rewrite_files(disk(folder), files, columns.all_columns.names, Change(columns, NOW, source, combine))
     names = [file.name for file in files if file not in found.old] + [file.name for file in found.new]
     tables = [parquet.read_table(folder / name).cast(rows.schema) for name in names]
     return pa.concat_tables([rows.slice(0, 0), *tables]), found
@@ -283,7 +283,7 @@ def large(
 
 def test_files_that_threads_have_rewritten_are_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, change = large(tmp_path, monkeypatch)
-    found = rewrite_files(disk(tmp_path), files, change.columns.all.names, change)
+    found = rewrite_files(disk(tmp_path), files, change.columns.all_columns.names, change)
     tables = [parquet.read_table(tmp_path / file.name) for file in found.new]
     assert all(is_strictly_ascending(table["a"]) for table in tables)
     left = in_order(pa.concat_tables(tables).select(["a", "v"]))
@@ -294,7 +294,7 @@ def test_rows_with_the_latest_time_have_a_file_of_their_own_also_in_a_large_tabl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, change = large(tmp_path, monkeypatch, "timestamp", "a")
-    found = rewrite_files(disk(tmp_path), files, change.columns.all.names, change)
+    found = rewrite_files(disk(tmp_path), files, change.columns.all_columns.names, change)
     numbers = [parquet.read_table(tmp_path / file.name)["a"].cast(pa.int64()).to_pylist() for file in found.new]
     assert sorted(chain(*numbers)) == list(range(18))
     assert [17] in numbers
@@ -311,7 +311,7 @@ def test_of_a_file_without_a_touched_key_no_part_is_kept(
     parquet.write_table(rows, tmp_path / "old.parquet", row_group_size=1)
     source = of_rows([(touched, 10)], arrow_schema(Schema((*columns.key, *columns.values))))
     change = Change(columns, NOW, source, {"v": "sum"})
-    found = rewrite_files(disk(tmp_path), [DataFile("old.parquet", 1)], columns.all.names, change)
+    found = rewrite_files(disk(tmp_path), [DataFile("old.parquet", 1)], columns.all_columns.names, change)
     left = pa.concat_tables([parquet.read_table(tmp_path / file.name) for file in found.new])
     assert in_order(left.select(["a", "v"])) == [(n, n + 10 * (n == touched)) for n in range(3)]
 
@@ -333,7 +333,7 @@ def test_threads_take_no_more_once_one_has_failed(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(UnitQueue, "end", tell)
     with pytest.raises(WriteRefused):
-        rewrite_files(disk(tmp_path), files, change.columns.all.names, change)
+        rewrite_files(disk(tmp_path), files, change.columns.all_columns.names, change)
     assert next(numbers) <= 3
 
 
@@ -344,7 +344,7 @@ def test_what_a_table_has_gained_is_null_in_older_files(tmp_path: Path) -> None:
     source = of_rows([(1, 1, 1)], arrow_schema(Schema((*columns.key, *columns.values))))
     combine = {"v": "sum", "w": "sum"}
     old = [DataFile("old.parquet", 1)]
-    found = rewrite_files(disk(tmp_path), old, columns.all.names, Change(columns, NOW, source, combine))
+    found = rewrite_files(disk(tmp_path), old, columns.all_columns.names, Change(columns, NOW, source, combine))
     left = parquet.read_table(tmp_path / found.new[0].name)
     assert in_order(left.select(["a", "v", "w", "prev_v", "prev_w"])) == [(1, 3, 1, 2, None)]
 
@@ -356,14 +356,18 @@ def test_what_is_large_becomes_several_files_that_are_put_together_once_they_are
     monkeypatch.setattr("state.delta.tables.data_files.pa.cpu_count", lambda: 3)
     columns = StateColumns(Schema.parse("a int"), Schema.parse("v long"))
     source = of_rows([(n, 1) for n in range(25)], arrow_schema(Schema((*columns.key, *columns.values))))
-    first = rewrite_files(disk(tmp_path), [], columns.all.names, Change(columns, TxId(1), source, {"v": "sum"}))
+    first = rewrite_files(disk(tmp_path), [], columns.all_columns.names, Change(columns, TxId(1), source, {"v": "sum"}))
     assert [json.loads(file.statistics)["numRecords"] for file in first.new] == [12, 13]
     files = [DataFile(file.name, file.size_bytes) for file in first.new]
-    second = rewrite_files(disk(tmp_path), files, columns.all.names, Change(columns, TxId(2), source, {"v": "sum"}))
+    second = rewrite_files(
+        disk(tmp_path), files, columns.all_columns.names, Change(columns, TxId(2), source, {"v": "sum"})
+    )
     assert second.old == files
     assert [json.loads(file.statistics)["numRecords"] for file in second.new] == [12, 13]
     monkeypatch.setattr("state.delta.tables.data_files.LANE_ROWS", 100)
     files = [DataFile(file.name, file.size_bytes) for file in second.new]
-    third = rewrite_files(disk(tmp_path), files, columns.all.names, Change(columns, TxId(3), source, {"v": "sum"}))
+    third = rewrite_files(
+        disk(tmp_path), files, columns.all_columns.names, Change(columns, TxId(3), source, {"v": "sum"})
+    )
     [left] = third.new
     assert in_order(parquet.read_table(tmp_path / left.name)) == sorted([(n, 3, 3, 2, 2) for n in range(25)], key=str)

@@ -146,4 +146,4 @@ def test_a_field_that_is_no_key_is_reported() -> None:
 
 
 def test_the_values_of_a_state_without_a_key_are_known() -> None:
-    assert DeclaredColumns("'t'", None, "count long", None).known == Schema.parse("count long")
+    assert DeclaredColumns("'t'", None, "count long", None).typed_columns == Schema.parse("count long")

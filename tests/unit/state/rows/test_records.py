@@ -25,8 +25,8 @@ def test_a_record_has_a_value_for_each_column(*, deletes: bool) -> None:
     columns = StateColumns(KEY, VALUES, deletes=deletes)
     records, rows = Records(columns), {key: row for key, row in ROWS.items() if deletes or row.value is not ABSENT}
     made = [records.record(key, row) for key, row in rows.items()]
-    assert {len(each) for each in made} == {len(columns.all)}
-    named = dict(zip(columns.all.names, made[1], strict=True))
+    assert {len(each) for each in made} == {len(columns.all_columns)}
+    named = dict(zip(columns.all_columns.names, made[1], strict=True))
     assert (named["count"], named["prev_by"], named["txid"], named["prev_txid"]) == (2, "a", 5, 4)
     assert records.rows(made) == rows | {("cat", 1): StoredValue((1, "a"), (None, None), TxId(1), None)}
 

@@ -30,7 +30,9 @@ def test_a_null_key_that_comes_with_others_is_found_beyond_their_bounds(tmp_path
         parquet.write_table(pa.Table.from_pylist(rows, schema), tmp_path / f"{number}.parquet")
         files.append(DataFile(f"{number}.parquet", 1))
     coming = [{"n": key, "count": 1} for key in (*others, None)]
-    change = Change(COLUMNS, TxId(2), pa.Table.from_pylist(coming, arrow_schema(COLUMNS.written)), {"count": "sum"})
+    change = Change(
+        COLUMNS, TxId(2), pa.Table.from_pylist(coming, arrow_schema(COLUMNS.written_columns)), {"count": "sum"}
+    )
     reached = Footers(storage_at(str(tmp_path), {}), COLUMNS).select(files, change)
     written = rewrite_files(storage_at(str(tmp_path), {}), reached.changed, schema.names, change)
     left = [file.name for file in files if file not in written.old]
