@@ -20,7 +20,7 @@ from tests.contract.storages import (
     tried,
 )
 from transactional.core.store import Lease
-from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress, SinkRecords
+from transactional.core.store.outbox import OutboxRow, PayloadFile, Publication, SinkProgress, SinkRecords
 from transactional.core.store.sink_rules import run_of
 from transactional.errors import ConfigError, Fenced, ProtocolError, TopologyChanged
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -52,8 +52,8 @@ def test_rows_are_stored_with_the_transaction_commit(storage: Storage, store: St
         OutboxRow("alerts", third, 2, PAYLOAD + b"\3"),
     ]
     assert storage.open().sinks(TOPOLOGY) == {
-        "alerts": SinkProgress(TxId(0), None, 2, 5),
-        "copy": SinkProgress(TxId(0), None, 1, 1),
+        "alerts": SinkProgress(TxId(0), None, 2, 5, 2 * len(PAYLOAD) + 2),
+        "copy": SinkProgress(TxId(0), None, 1, 1, len(PAYLOAD) + 1),
     }
     assert (txids(store, "alerts", last=2), txids(store, "alerts", first=2), txids(store, "alerts", limit=1)) == (
         [1],
@@ -72,6 +72,21 @@ def test_a_commit_that_is_repeated_stores_its_rows_once(store: Store) -> None:
     assert txids(store, "alerts") == [1]
 
 
+def test_a_payload_may_be_in_a_file(storage: Storage, store: Store) -> None:
+    """The row has the checksum, and the name and the size of the file."""
+    lease = acquire(store)
+    attempt = record_attempt(store, lease, 1, 2)
+    records = SinkRecords(b"abcd", 7, PayloadFile("alerts-1-2.records", 5_000_000))
+    outbox = {"alerts": records, "copy": SinkRecords(PAYLOAD, 1)}
+    record_commit(store, lease, attempt, read(batch_of(0)), outbox=outbox)
+    row = OutboxRow("alerts", Publication(run_of(lease), attempt), 7, b"abcd", records.file)
+    assert storage.open().outbox_in_files(TOPOLOGY) == [row]
+    assert storage.open().outbox(TOPOLOGY, "alerts", last=TxId(9), limit=9) == [row]
+    assert [storage.open().sinks(TOPOLOGY)[name].size_bytes for name in outbox] == [5_000_000, len(PAYLOAD)]
+    store.settle_sink(lease, "alerts", row.publication)
+    assert storage.open().outbox_in_files(TOPOLOGY) == []
+
+
 @pytest.mark.parametrize("refused", [tried(2, 9), tried(1, 3)])
 def test_a_commit_that_is_refused_stores_no_row(store: Store, refused: TransactionAttempt) -> None:
     lease = acquire(store)
@@ -86,7 +101,7 @@ def test_settling_deletes_rows_and_notes_the_publication(storage: Storage, store
     publications = [commit_records(store, lease, txid, 1 + txid, alerts=1, copy=1) for txid in (1, 2, 3)]
     store.settle_sink(lease, "alerts", publications[1])
     assert (txids(store, "alerts"), txids(store, "copy")) == ([3], [1, 2, 3])
-    assert storage.open().sinks(TOPOLOGY)["alerts"] == SinkProgress(TxId(2), publications[1], 1, 1)
+    assert storage.open().sinks(TOPOLOGY)["alerts"] == SinkProgress(TxId(2), publications[1], 1, 1, len(PAYLOAD) + 1)
     store.settle_sink(lease, "alerts", publications[2])
     commit_records(store, lease, 4, 5)
     assert storage.open().sinks(TOPOLOGY)["alerts"] == SinkProgress(TxId(4), publications[2], 0, 0)

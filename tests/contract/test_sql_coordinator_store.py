@@ -136,6 +136,24 @@ def test_another_schema_version_is_refused_and_left_alone(database: Storage, ver
     engine.dispose()
 
 
+def test_a_store_made_before_there_were_sinks_is_given_their_tables(database: Storage) -> None:
+    """By whoever writes. Who only reads says so; so it is with columns that came later."""
+    commit(store := database.open(), acquire(store), 1, 2)
+    store.close()
+    for change in ("DROP TABLE transactional_sinks", "ALTER TABLE transactional_outbox DROP COLUMN file"):
+        execute(database, change)
+        with (
+            closing(SqlCoordinatorStore.for_reading(database.url or "")) as reader,
+            pytest.raises(ConfigError, match=r"before there were sinks, .* the next run of a topology adds them"),
+        ):
+            reader.status()
+        with closing(database.open()) as writer:
+            assert writer.sinks(TOPOLOGY) == {}
+            assert writer.outbox(TOPOLOGY, "alerts", last=TxId(9), limit=9) == []
+    with closing(SqlCoordinatorStore.for_reading(database.url or "")) as reader:
+        assert [each.committed_txid for each in reader.status()] == [1]
+
+
 def test_the_first_store_of_this_version_is_read_verified_and_continued(database: Storage) -> None:
     """It was written once, with a batch of all parts: the code may change, and has to read it."""
     lines = WRITTEN.read_text("utf-8").splitlines()

@@ -159,6 +159,9 @@ class Line:
     ) -> list[OutboxRow]:
         return self._store.outbox(topology_id, sink, first=first, last=last, limit=limit)
 
+    def outbox_in_files(self, topology_id: str) -> list[OutboxRow]:
+        return self._store.outbox_in_files(topology_id)
+
     def record_failure(
         self, lease: Lease, attempt: TransactionAttempt, phase: Phase, reason: str, *, at_ms: int, alone: bool = False
     ) -> None:

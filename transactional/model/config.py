@@ -77,7 +77,7 @@ STORM_NAMES: Final[Mapping[str, str]] = {
 UNITS: Final = ("ms", "days")
 MAY_BE_NONE: Final = (
     *("attempts_max", "message_retries_max", "outage_timeout_ms"),
-    *("target_latency_ms", "state_provider", "window_tick_ms"),
+    *("target_latency_ms", "state_provider", "window_tick_ms", "outbox_folder"),
 )
 MAY_BE_ZERO: Final = ("message_retries_max",)
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -86,7 +86,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "processing": ("spark", "auto", "workers"),
 }
 """The options that take one of a few words, with these words."""
-TEXTS: Final = ("state_provider",)
+TEXTS: Final = ("state_provider", "outbox_folder")
 """The options that take any text."""
 SWITCHES: Final = ("stop_when_drained", "close_windows")
 NUMBER_MAX: Final = 10**9
@@ -192,6 +192,11 @@ class TopologyConfig:
     """The failure that a committed transaction survives. `disk`: a power failure; files of tables on a disk are synced
     before the transaction is committed. `process`: the death of the process, while the operating system keeps running.
     Databases, object stores and the coordinator's own store handle this themselves."""
+
+    outbox_folder: str | None = None
+    """Where a topology with sinks has payloads above 256 KiB until they are published: a folder that every process of
+    the topology sees, on a disk that survives what the store survives. None: the folder `outbox` beside a store in
+    SQLite; with a store in PostgreSQL larger ones than 4 MiB are then refused."""
 
     idle_pause_ms: int = 50
     tick_ms: int = 20

@@ -428,6 +428,13 @@ class MemoryCoordinatorStore:
             rows = [] if topology is None else outbox_of(topology, sink)
             return [row for row in rows if first <= row.publication.attempt.txid <= last][:limit]
 
+    def outbox_in_files(self, topology_id: str) -> list[OutboxRow]:
+        """The outbox rows of all sinks whose payload is in a file."""
+        with self._lock:
+            topology = self._topologies.get(topology_id)
+            rows = [] if topology is None else [row for row in topology.outbox if row.file is not None]
+            return sorted(rows, key=lambda row: (row.sink, row.publication.attempt.txid))
+
     def reset(self, topology_id: str) -> bool:
         """Delete all progress of a topology, but not its epoch and its attempt counter."""
         with self._lock:

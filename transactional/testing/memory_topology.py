@@ -73,7 +73,8 @@ def sinks_of(topology: MemoryTopology) -> dict[str, SinkProgress]:
     for sink in {row.sink for row in topology.outbox}:
         rows = outbox_of(topology, sink)
         done_txid = TxId(rows[0].publication.attempt.txid - 1)
-        progress[sink] = SinkProgress(done_txid, topology.sinks.get(sink), len(rows), sum(row.count for row in rows))
+        count, size_bytes = sum(row.count for row in rows), sum(row.size_bytes for row in rows)
+        progress[sink] = SinkProgress(done_txid, topology.sinks.get(sink), len(rows), count, size_bytes)
     return progress
 
 

@@ -71,10 +71,13 @@ def table_locations(topology: Topology) -> list[Location]:
     ]
 
 
-def check_locations(topology: Topology, store: object = None, observers: Sequence[object] = ()) -> None:
-    """Raise `ConfigError` if a table, the store or an observer's file is inside the folder of a committer's table."""
+def check_locations(
+    topology: Topology, store: object = None, observers: Sequence[object] = (), outbox: object = None
+) -> None:
+    """Raise `ConfigError` if a table, the store, its outbox, or an observer's file is inside the folder of a table."""
     candidates = [
         ("the coordinator's store", store),
+        ("the folder of the outbox", outbox),
         *(("an observer's file, such as the journal,", observer) for observer in observers),
     ]
     tables = table_locations(topology)

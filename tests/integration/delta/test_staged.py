@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +21,7 @@ from state.delta.segments.table import SegmentsTable
 from state.delta.state import DeltaMapState
 from state.delta.tables.staging import DRIVER_BYTES_MAX, STAGED_FOLDER, FileStager, attempt_of
 from tests.contract.states import OWNER, Place, content, counts
+from tests.file_limit import files_up_to
 from transactional.core.ports import Partials, StateKind
 from transactional.core.ports.examining import Problem
 from transactional.core.ports.staged import StagedFile
@@ -260,16 +258,6 @@ class TestStager:
         assert stager("auto") is None
         assert stager(LogLayout(staged_bytes=None)) is None
         assert stager("log", "gs://bucket/t") is None
-
-
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class TestOrphans:

@@ -12,9 +12,11 @@ from typing import Final
 
 from transactional.model.attempt import TransactionAttempt, TxId
 
-PAYLOAD_BYTES_MAX: Final = 4 * 2**20
-"""The largest payload of a row. A row of 4 MiB makes the commit in SQLite some 30 ms longer; with rows of 20 MB the
-database's log grows by gigabytes, and lease renewals wait for seconds."""
+ROW_BYTES_MAX: Final = 2**18
+"""The largest payload that is stored in its row; a larger one is a file. With rows of 20 MB the log of a database grows
+by gigabytes, and lease renewals wait for seconds."""
+ROW_BYTES_WITHOUT_FOLDER: Final = 4 * 2**20
+"""The largest payload where no folder for files is known. It makes the commit some 30 ms longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +31,45 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
+class PayloadFile:
+    """The file with a large payload: its name in the folder of the outbox, and its size."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SinkRecords:
-    """The encoded records of one sink in one transaction: Arrow's stream format, compressed, and their `count`."""
+    """The encoded records of one sink in one transaction: Arrow's stream format, compressed, and their `count`.
+
+    A payload begins with its checksum. With a `file` the payload is the content of that file, and `payload` has only
+    the checksum.
+    """
 
     payload: bytes = field(repr=False)
     count: int
+    file: PayloadFile | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the payload, wherever it is."""
+        return len(self.payload) if self.file is None else self.file.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """A committed transaction that a sink has to publish: an outbox row. `payload` is that of `SinkRecords`."""
+    """A committed transaction that a sink has to publish: an outbox row. Its payload is that of `SinkRecords`."""
 
     sink: str
     publication: Publication
     count: int
     payload: bytes = field(repr=False)
+    file: PayloadFile | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the payload, wherever it is."""
+        return len(self.payload) if self.file is None else self.file.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +77,15 @@ class SinkProgress:
     """How far a sink is. `published` is its newest publication that the store knows, None if there was none.
 
     `done_txid` is the transaction up to which everything is published; transactions without records count as published.
-    `waiting` is the number of transactions in the outbox, `records` the number of their records.
+    `waiting` is the number of transactions in the outbox, `records` the number of their records, and `size_bytes` the
+    size of their payloads.
     """
 
     done_txid: TxId
     published: Publication | None = None
     waiting: int = 0
     records: int = 0
+    size_bytes: int = 0
 
     @property
     def unsent_summary(self) -> str:

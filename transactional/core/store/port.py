@@ -220,6 +220,9 @@ class StoreReader(Protocol):
     ) -> list[OutboxRow]:
         """The outbox rows of a sink for the transactions `first` to `last`, in order of txid; at most `limit`."""
 
+    def outbox_in_files(self, topology_id: str) -> list[OutboxRow]:
+        """The outbox rows of all sinks whose payload is in a file, in order of sink and txid."""
+
     def close(self) -> None:
         """Release the connections to the store."""
 

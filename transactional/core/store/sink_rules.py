@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from transactional.core.store.history import RunRecord
 from transactional.core.store.outbox import OutboxRow, Publication, SinkRecords
 from transactional.core.store.port import Lease, TopologyStatus
 from transactional.model.attempt import TransactionAttempt
@@ -11,15 +12,17 @@ from transactional.model.errors import ConfigError
 from transactional.model.names import SINKS
 
 
-def run_of(lease: Lease) -> str:
-    """The name of the run that holds a lease, under which its rows are stored. No run of a copied store has it."""
-    return f"{lease.owner}#{lease.epoch}"
+def run_of(run: Lease | RunRecord) -> str:
+    """The name of a run, under which its rows are stored. No run of a copied store has it."""
+    return f"{run.owner}#{run.epoch}"
 
 
 def new_rows(lease: Lease, attempt: TransactionAttempt, outbox: Mapping[str, SinkRecords]) -> list[OutboxRow]:
     """Return the rows that the commit of an attempt adds to the outbox, by the records of each sink."""
     publication = Publication(run_of(lease), attempt)
-    return [OutboxRow(sink, publication, records.count, records.payload) for sink, records in outbox.items()]
+    return [
+        OutboxRow(sink, publication, records.count, records.payload, records.file) for sink, records in outbox.items()
+    ]
 
 
 def sinks_in(fingerprint: Mapping[str, object]) -> tuple[str, ...]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from transactional.core.store.outbox import PAYLOAD_BYTES_MAX, SinkRecords
-from transactional.model.errors import RecordRefused
 from transactional.runtime.commit.bolt_steps import BoltStep
 from transactional.runtime.commit.commit_steps import CommitContext
 from transactional.runtime.commit.commit_task import CommitTask
@@ -27,7 +25,7 @@ class SinkStep(BoltStep):
         self._records = []
         super()._run_in_driver(exchange)
         if self._records:
-            exchange.outbox[self.component.id] = self._checked(exchange, pa.concat_tables(self._records))
+            exchange.outbox[self.component.id] = encode_payload(pa.concat_tables(self._records))
         self._records = []
 
     def _collect(self, task: CommitTask) -> None:
@@ -35,14 +33,3 @@ class SinkStep(BoltStep):
             bolt = getattr(operator, "bolt", None)
             assert isinstance(bolt, SinkBolt)
             self._records += bolt.records
-
-    def _checked(self, exchange: CommitExchange, table: pa.Table) -> SinkRecords:
-        """Compress the records. Raises `RecordRefused` if they are too large for a row of the outbox."""
-        records = encode_payload(table)
-        if (size_bytes := len(records.payload)) > PAYLOAD_BYTES_MAX:
-            raise RecordRefused(
-                f"sink {self.component.id!r}: the {records.count} records of transaction {exchange.attempt.txid} take "
-                f"{size_bytes} bytes compressed, more than the {PAYLOAD_BYTES_MAX} that an outbox row holds; make the "
-                "batches of the spout smaller"
-            )
-        return records

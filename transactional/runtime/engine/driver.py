@@ -60,6 +60,7 @@ from transactional.runtime.engine.letter_spout import LetterSpout, check_retries
 from transactional.runtime.engine.runner import Fatal, PhaseRunner
 from transactional.runtime.engine.savepoints import SavepointWatch
 from transactional.runtime.engine.sizing import make_sizer
+from transactional.runtime.publishing.payload_files import PayloadFolder, outbox_folder
 from transactional.runtime.publishing.relays import Relays
 from transactional.runtime.tasks.step_work import StepExecutor
 from transactional.topology.closing import windows_left_open
@@ -117,10 +118,11 @@ class TopologyDriver:
                 f"topology {topology.id!r} has queries alone ({', '.join(topology.queries)}), so there is nothing to "
                 "run: `transactional query` and QueryClient answer them"
             )
-        check_locations(topology, store, observers)
         self.topology, self.store, self.executor = topology, store, executor
         resolved = config if isinstance(config, ResolvedConfig) else ResolvedConfig(config or TopologyConfig(), ())
         self.config = resolved.config
+        self.payload_files = PayloadFolder(outbox_folder(self.config, store) if topology.sinks else None)
+        check_locations(topology, store, observers, self.payload_files)
         self.clock = clock or SystemClock()
         self._audience = Audience(observers, self.clock)
         if inactive and standby:
@@ -139,7 +141,7 @@ class TopologyDriver:
             sources=resolved.redacted_sources(),
             notify=self._audience.notify,
         )
-        self.relays = Relays(topology.sinks, store, self.config)
+        self.relays = Relays(topology.sinks, store, self.config, self.payload_files)
         self.failures = 0
         self.sizer = make_sizer(topology, self.config)
         self._halt: FatalError | None = None
@@ -256,6 +258,7 @@ class TopologyDriver:
             self._events.put,
             max_pending=self.config.max_spout_pending,
             commit_phase=self.commit_phase,
+            payload_files=self.payload_files,
             clock=self.clock,
             config=self.config,
             notify=lambda notice: self._events.put(QueuedNotice(notice)),

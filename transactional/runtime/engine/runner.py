@@ -41,6 +41,7 @@ from transactional.runtime.engine.history.observing import Maintained, Notice
 from transactional.runtime.engine.maintenance import Maintenance, Targets
 from transactional.runtime.engine.message_letters import letters_of_messages
 from transactional.runtime.engine.waiting import PartitionWaitLog
+from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.topology.closing import ClosingRule, find_event_time_inner_windows
 from transactional.topology.topology import Topology
 
@@ -77,6 +78,7 @@ class PhaseRunner:
         *,
         max_pending: int,
         commit_phase: CommitPhase | None = None,
+        payload_files: PayloadFolder | None = None,
         clock: Clock | None = None,
         config: TopologyConfig | None = None,
         notify: Callable[[Notice], None] = lambda notice: None,
@@ -96,6 +98,7 @@ class PhaseRunner:
         self._spout_lock = threading.Lock()
         self._wait_log = PartitionWaitLog()
         self._commit_phase = commit_phase or CommitPhase(topology)
+        self._payload_files = payload_files or PayloadFolder(None)
         states = {c.id: c.state for c in topology.committers if c.state is not None}
         self._maintenance = Maintenance(states, lambda component, took_ms: notify(Maintained(component, took_ms)))
 
@@ -339,4 +342,6 @@ class PhaseRunner:
     def _commit(self, attempt: TransactionAttempt) -> Event:
         self._maintenance.record_commit_start()
         report = self._commit_phase.run(attempt, self._processed[attempt])
-        return CommitSucceeded(attempt, str(report), replace(report, upkeep=self._maintenance.lasting_failures()))
+        outbox = self._payload_files.store_large(attempt, report.outbox)
+        report = replace(report, outbox=outbox, upkeep=self._maintenance.lasting_failures())
+        return CommitSucceeded(attempt, str(report), report)

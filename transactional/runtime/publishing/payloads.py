@@ -14,7 +14,7 @@ import pyarrow as pa
 from transactional.core.store.outbox import OutboxRow, SinkRecords
 from transactional.model.errors import CorruptRecord
 
-_CHECKSUM_BYTES: Final = 4
+CHECKSUM_BYTES: Final = 4
 
 
 def encode_payload(table: pa.Table) -> SinkRecords:
@@ -29,7 +29,7 @@ def encode_payload(table: pa.Table) -> SinkRecords:
 
 def decode_payload(row: OutboxRow) -> pa.Table:
     """Return the records of an outbox row. Raises `CorruptRecord` if they are not the records that were stored."""
-    checksum, stream = row.payload[:_CHECKSUM_BYTES], row.payload[_CHECKSUM_BYTES:]
+    checksum, stream = row.payload[:CHECKSUM_BYTES], row.payload[CHECKSUM_BYTES:]
     if checksum != _checksum(stream):
         raise _corrupt(row, "its checksum is another one")
     try:
@@ -42,7 +42,7 @@ def decode_payload(row: OutboxRow) -> pa.Table:
 
 
 def _checksum(stream: bytes) -> bytes:
-    return zlib.crc32(stream).to_bytes(_CHECKSUM_BYTES, "big")
+    return zlib.crc32(stream).to_bytes(CHECKSUM_BYTES, "big")
 
 
 def _corrupt(row: OutboxRow, reason: str) -> CorruptRecord:

@@ -12,6 +12,7 @@ from transactional.core.store import CoordinatorStore, Lease
 from transactional.core.store.outbox import OutboxRow
 from transactional.model.attempt import TxId
 from transactional.model.errors import OperatingError, SinkUnavailable
+from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.payloads import decode_payload
 
 GROUP_MAX: Final = 64
@@ -39,9 +40,10 @@ class Relay:
         lease: Lease,
         reopen: Callable[[], None],
         now_ms: Callable[[], int],
+        files: PayloadFolder,
     ) -> None:
         self.sink_id, self.sink = sink_id, sink
-        self._store, self.lease, self._reopen, self._now_ms = store, lease, reopen, now_ms
+        self._store, self.lease, self._reopen, self._now_ms, self._files = store, lease, reopen, now_ms, files
         self._confirmed_txid = lease.progress.committed_txid
         self._published_txid = TxId(0)
         self._group_max = GROUP_MAX
@@ -74,11 +76,14 @@ class Relay:
             self._group_max = len(group)
         self._publish(group)
         self._store.settle_sink(self.lease, self.sink_id, group[-1].publication)
+        self._files.delete(group)
         return True
 
     def _publish(self, rows: list[OutboxRow]) -> None:
         try:
-            self.sink.publish([PublishedRecords(row.publication, decode_payload(row)) for row in rows])
+            self.sink.publish(
+                [PublishedRecords(row.publication, decode_payload(self._files.read(row))) for row in rows]
+            )
         except SinkUnavailable as error:
             self._must_reopen = error.is_fenced
             self._group_max = max(1, len(rows) // 2)
@@ -101,5 +106,5 @@ class Relay:
 
 def _limit_bytes(rows: Sequence[OutboxRow]) -> list[OutboxRow]:
     """Return the first rows, at least one, whose payloads have `GROUP_BYTES_MAX` together at most."""
-    ends = accumulate(len(row.payload) for row in rows)
+    ends = accumulate(row.size_bytes for row in rows)
     return list(rows[: max(1, sum(end <= GROUP_BYTES_MAX for end in ends))])

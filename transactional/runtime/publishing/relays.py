@@ -16,6 +16,7 @@ from transactional.model.attempt import TxId
 from transactional.model.config import TopologyConfig
 from transactional.model.errors import OperatingError, StoreUnavailable
 from transactional.model.plumbing.pools import DaemonPool
+from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.relay import Relay
 from transactional.runtime.publishing.settling import check_waiting_sinks, settle_sinks
 
@@ -29,8 +30,10 @@ _log = logging.getLogger(__name__)
 class Relays:
     """The relays of a topology. All methods but those of the threads are called by the driver's thread."""
 
-    def __init__(self, sinks: Mapping[str, Sink], store: CoordinatorStore, config: TopologyConfig) -> None:
-        self.sinks, self._store, self._config = sinks, store, config
+    def __init__(
+        self, sinks: Mapping[str, Sink], store: CoordinatorStore, config: TopologyConfig, files: PayloadFolder
+    ) -> None:
+        self.sinks, self._store, self._config, self._files = sinks, store, config, files
         self._relays: dict[str, Relay] = {}
         self._committed = threading.Condition()
         self._is_closing = False
@@ -44,11 +47,16 @@ class Relays:
         """Open all sinks and compare them with the store. Nothing may be committed before this has returned."""
         if not self.sinks:
             return
-        renew = partial(self._store.renew, lease, lease_ms=self._config.lease_ms)
-        settle_sinks(self.sinks, self._store, lease, store_id, renew)
+        self._files.begin(self._store, lease)
+        self._settle(self.sinks, lease, store_id)
         for name, sink in self.sinks.items():
-            reopen = partial(settle_sinks, {name: sink}, self._store, lease, store_id, renew)
-            self._relays[name] = Relay(name, sink, self._store, lease, reopen, _monotonic_ms)
+            reopen = partial(self._settle, {name: sink}, lease, store_id)
+            self._relays[name] = Relay(name, sink, self._store, lease, reopen, _monotonic_ms, self._files)
+
+    def _settle(self, sinks: Mapping[str, Sink], lease: Lease, store_id: str) -> None:
+        renew = partial(self._store.renew, lease, lease_ms=self._config.lease_ms)
+        settle_sinks(sinks, self._store, lease, store_id, renew)
+        self._files.sweep(self._store)
 
     def start(self, fail: Callable[[BaseException], None]) -> None:
         """Start the threads. `fail` is called in one of them with the error that has ended it."""

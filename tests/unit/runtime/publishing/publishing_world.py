@@ -26,6 +26,7 @@ from transactional.core.store.outbox import SinkRecords
 from transactional.errors import Fenced, OperatingError
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
 from transactional.model.batch import EMPTY_BATCH
+from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.payloads import encode_payload
 from transactional.runtime.publishing.relay import Relay
 from transactional.runtime.publishing.settling import settle_sinks
@@ -157,7 +158,9 @@ class Leader:
                 continue
         for name, sink in self.sinks.items():
             reopen = partial(settle, {name: sink}, renew=renew)
-            self.relays[name] = Relay(name, sink, ChancyStore(self.world), self.lease, reopen, lambda: 0)
+            self.relays[name] = Relay(
+                name, sink, ChancyStore(self.world), self.lease, reopen, lambda: 0, PayloadFolder(None)
+            )
             self.relays[name]._reopened_at_ms = Forgetful()
 
     def commit(self) -> None:

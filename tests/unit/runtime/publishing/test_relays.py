@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +10,9 @@ import pytest
 
 from spouts import MemoryTransactionalSpout
 from state import MemoryMapState
-from transactional import Topology, TopologyConfig, TopologyDriver, TransactionalTopologyBuilder
-from transactional.core.ports import PublishedRecords, Sink, SinkOwner, SinkPosition
+from tests.unit.runtime.publishing.word_sink import PUBLISHED, TARGETS, Target, WordSink, build, run
+from transactional import TransactionalTopologyBuilder
+from transactional.core.ports import SinkOwner
 from transactional.core.ports.dead_letters import LETTER_KEY, LETTER_VALUES
 from transactional.core.store import Lease
 from transactional.core.store.outbox import OutboxRow, Publication
@@ -23,98 +22,25 @@ from transactional.errors import (
     Fenced,
     OperatingError,
     RecordRefused,
-    SchemaMismatch,
     SinkUnavailable,
     StoreMismatch,
 )
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
-from transactional.model.schema import Schema
 from transactional.operations.cli.output.statuses import describe_sinks
 from transactional.runtime.engine.rewinding import plan_rewind
-from transactional.runtime.executors.local import LocalExecutor
 from transactional.runtime.publishing import relay, relays
+from transactional.runtime.publishing.payload_files import PayloadFolder
 from transactional.runtime.publishing.payloads import decode_payload, encode_payload
 from transactional.runtime.publishing.settling import settle_sinks
 from transactional.testing import MemoryCoordinatorStore
 
-ROWS = [[("cat",), ("dog",), ("owl",), ("cat",), ("emu",)]]
-PUBLISHED = [(1, ["cat", "dog"]), (2, ["owl", "cat"]), (3, ["emu"])]
 BAD = [[("cat",), ("bad",), ("owl",)]]
-
-
-class Target:
-    """What outlives the runs: published words by transaction, and the newest publication."""
-
-    def __init__(self) -> None:
-        self.published: list[tuple[int, list[str]]] = []
-        self.position: SinkPosition | None = None
-        self.errors: list[Exception] = []
-        self.was_tried = threading.Event()
-
-
-TARGETS: dict[str, Target] = {}
-
-
-class WordSink(Sink):
-    """Publishes the field `word`. A "bad" one can't be encoded."""
-
-    kind = "word sink"
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-
-    def check_input(self, fields: Schema, *, used_by: str) -> None:
-        fields.require(["word"], of="the stream", used_by=used_by)
-
-    def identity(self) -> Mapping[str, Any]:
-        return {"target": self.target}
-
-    def encode(self, batch: pa.RecordBatch) -> pa.Table:
-        if "bad" in batch.column("word").to_pylist():
-            raise SchemaMismatch("a bad word")
-        return pa.Table.from_batches([batch.select(["word"])])
-
-    def look(self, owner: SinkOwner) -> SinkPosition | None:
-        return TARGETS[self.target].position
-
-    def open(self, owner: SinkOwner, *, has_published: bool) -> None:
-        self.owner = owner
-
-    def position(self) -> SinkPosition | None:
-        return TARGETS[self.target].position
-
-    def publish(self, group: Sequence[PublishedRecords]) -> None:
-        target = TARGETS[self.target]
-        target.was_tried.set()
-        if target.errors:
-            raise target.errors.pop(0)
-        for each in group:
-            target.published.append((each.publication.attempt.txid, each.records.column("word").to_pylist()))
-        target.position = SinkPosition(self.owner.store_id, group[-1].publication)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 @pytest.fixture
 def target() -> Target:
     TARGETS["words"] = TARGETS["other"] = Target()
     return TARGETS["words"]
-
-
-def build(sink: str | None = "words", counts: MemoryMapState | None = None) -> Topology:
-    """Each word to the sink, and to a table; bad ones to the dead letters."""
-    builder = TransactionalTopologyBuilder("words", "rows", MemoryTransactionalSpout(ROWS, "word string", take=2))
-    if sink is not None:
-        builder.set_sink("alerts", WordSink(sink)).shuffle_grouping("rows")
-    state = MemoryMapState("word string") if counts is None else counts
-    builder.set_committer_bolt("count", state.count()).shuffle_grouping("rows")
-    return builder.build()
-
-
-def run(topology: Topology, store: MemoryCoordinatorStore, *, accept_changes: bool = False, **options: Any) -> None:
-    config = TopologyConfig(stop_when_drained=True, tick_ms=5, retry_pause_ms=1, **options)
-    TopologyDriver(topology, store, LocalExecutor(topology), config, accept_changes=accept_changes).run()
 
 
 @pytest.fixture
@@ -214,7 +140,7 @@ def test_large_transactions_are_published_in_groups_of_limited_size(
     lease = store.acquire("words", {}, owner="leader", lease_ms=1_000)
     sink = WordSink("words")
     sink.open(SinkOwner("words", "alerts", "store"), has_published=False)
-    one = relay.Relay("alerts", sink, store, lease, lambda: None, lambda: 0)
+    one = relay.Relay("alerts", sink, store, lease, lambda: None, lambda: 0, PayloadFolder(None))
     while one.step():
         pass
     assert groups == [2, 2, 2, 1]

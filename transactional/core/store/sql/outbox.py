@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Connection, Row, Text, bindparam, delete, func, insert, select
 
 from transactional.core.store import Lease
-from transactional.core.store.outbox import OutboxRow, Publication, SinkProgress
+from transactional.core.store.outbox import OutboxRow, PayloadFile, Publication, SinkProgress
 from transactional.core.store.sql.rows import readable, whole
 from transactional.core.store.sql.schema import outbox, sinks
 from transactional.model.attempt import AttemptId, TransactionAttempt, TxId
@@ -26,6 +26,11 @@ ROWS: Final = (
     .order_by(outbox.c.txid)
     .limit(bindparam("most", type_=BigInteger))
 )
+IN_FILES: Final = (
+    select(outbox)
+    .where(outbox.c.topology_id == _TOPOLOGY, outbox.c.file.is_not(None))
+    .order_by(outbox.c.sink, outbox.c.txid)
+)
 PUBLISHED: Final = select(sinks).where(sinks.c.topology_id == _TOPOLOGY)
 WAITING: Final = (
     select(
@@ -33,6 +38,7 @@ WAITING: Final = (
         func.count().label("waiting"),
         func.min(outbox.c.txid).label("first_txid"),
         func.sum(outbox.c.records).label("record_count"),
+        func.sum(outbox.c.bytes).label("size_bytes"),
     )
     .where(outbox.c.topology_id == _TOPOLOGY)
     .group_by(outbox.c.sink)
@@ -50,8 +56,9 @@ NOTE: Final = insert(sinks)
 def add_rows(connection: Connection, lease: Lease, rows: Iterable[OutboxRow]) -> None:
     """Insert the rows of one transaction commit."""
     for row in rows:
-        added = {**_columns(lease, row.sink, row.publication), "records": row.count, "payload": row.payload}
-        connection.execute(ADD, added)
+        added: dict[str, object] = {"records": row.count, "payload": row.payload, "bytes": row.size_bytes}
+        file_name = None if row.file is None else row.file.name
+        connection.execute(ADD, {**_columns(lease, row.sink, row.publication), **added, "file": file_name})
 
 
 def settle(connection: Connection, lease: Lease, sink: str, published: Publication) -> None:
@@ -80,8 +87,9 @@ def progress_of(
         with readable(f"the rows of sink {row.sink!r} in transactional_outbox"):
             done_txid = TxId(whole(row.first_txid) - 1)
             # PostgreSQL sums up to a decimal number.
-            count = int(row.record_count)
-            progress[row.sink] = SinkProgress(done_txid, publications.get(row.sink), whole(row.waiting), count)
+            count, size_bytes = int(row.record_count), int(row.size_bytes)
+            published_last = publications.get(row.sink)
+            progress[row.sink] = SinkProgress(done_txid, published_last, whole(row.waiting), count, size_bytes)
     return progress
 
 
@@ -93,7 +101,9 @@ def row_of(row: Row[Any]) -> OutboxRow:
             f"the payload of transaction {row.txid} of sink {row.sink!r} in transactional_outbox is a "
             f"{type(row.payload).__name__}; restore the store from a backup"
         )
-    return OutboxRow(row.sink, publication, whole(row.records), row.payload)
+    with readable(f"the row of sink {row.sink!r} and transaction {row.txid} in transactional_outbox"):
+        file = None if row.file is None else PayloadFile(row.file, whole(row.bytes))
+        return OutboxRow(row.sink, publication, whole(row.records), row.payload, file)
 
 
 def _publication(row: Row[Any], table: str) -> Publication:

@@ -145,6 +145,10 @@ class SqlStoreReader:
         key = {"topology": topology_id, "named": sink, "first": first, "number": last, "most": limit}
         return self._records(outbox.row_of, outbox.ROWS, key)
 
+    def outbox_in_files(self, topology_id: str) -> list[OutboxRow]:
+        """The outbox rows of all sinks whose payload is in a file."""
+        return self._records(outbox.row_of, outbox.IN_FILES, {"topology": topology_id})
+
     def _records(
         self, convert: Callable[[Row[Any]], RecordT], statement: Executable, key: Mapping[str, object]
     ) -> list[RecordT]:

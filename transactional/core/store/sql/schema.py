@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import registry
 from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, ProgrammingError
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.sql.functions import FunctionElement
 
 from transactional.core.store.databases.database import Database, DatabaseFailed
@@ -162,7 +162,8 @@ sinks = Table(
     Column("run", Text, nullable=False),
 )
 
-# Records of committed transactions that their sink has not published yet.
+# Records of committed transactions that their sink has not published yet. `bytes` is the size of the payload. If the
+# payload is in a file, `payload` is its checksum.
 outbox = Table(
     "transactional_outbox",
     _metadata,
@@ -173,10 +174,16 @@ outbox = Table(
     Column("run", Text, nullable=False),
     Column("records", BigInteger, nullable=False),
     Column("payload", LargeBinary, nullable=False),
+    Column("bytes", BigInteger, nullable=False, server_default="0"),
+    Column("file", Text),
 )
 
 # Any number works, as long as all versions of this framework use the same one.
 _SCHEMA_LOCK: Final = 4_004_004
+
+
+_LATER_TABLES: Final = (sinks, outbox)
+"""The tables that a store of this version may lack, in whole or in part: it was made before there were sinks."""
 
 
 class NowMs(FunctionElement[int]):
@@ -206,6 +213,23 @@ def _statements_of_creation(dialect: str) -> tuple[str, ...]:
         *(CreateIndex(index, if_not_exists=True) for table in tables for index in table.indexes),
     ]
     return tuple(str(creation.compile(dialect=kind)) for creation in creations)
+
+
+def _missing_parts(connection: Connection) -> list[str]:
+    """Return the statements that add tables and columns which a store of this version lacks."""
+    inspector, dialect = inspect(connection), connection.dialect
+    statements = list[str]()
+    for table in _LATER_TABLES:
+        if not inspector.has_table(table.name):
+            statements.append(str(CreateTable(table).compile(dialect=dialect)))
+            continue
+        names = {column["name"] for column in inspector.get_columns(table.name)}
+        statements += [
+            f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(dialect=dialect)}"
+            for column in table.columns
+            if column.name not in names
+        ]
+    return statements
 
 
 class StoreDatabase:
@@ -329,6 +353,11 @@ class StoreDatabase:
                 f"there is no store in {self}: the database does not have the tables of one, and reading does not make "
                 "them. Check the URL; the first `transactional run` with it makes a store"
             )
+        if _missing_parts(connection):
+            raise ConfigError(
+                f"the store {self} was made before there were sinks, and lacks their tables; the next run of a "
+                "topology adds them. Nothing was changed"
+            )
         self._is_ready = True
 
     def _prepare_once(self) -> None:
@@ -342,12 +371,15 @@ class StoreDatabase:
         self._database.create_private()
         try:
             with self._database.reading() as connection:
-                if self._is_store(connection):
+                if self._is_store(connection) and not _missing_parts(connection):
                     return
             with self._database.writing() as connection:
                 if not self.is_sqlite:  # on SQLite the transaction itself has waited for all others
                     connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
-                if not self._is_store(connection):
+                if self._is_store(connection):
+                    for statement in _missing_parts(connection):
+                        connection.exec_driver_sql(statement)
+                else:
                     self._create_tables(connection)
         except DatabaseFailed as failed:
             if not isinstance(failed.error, ProgrammingError):
